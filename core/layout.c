@@ -128,16 +128,16 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
 
 /* If a row of the table is cut by columns, each row of this rank's slice is followed in the file by the slice of the
  * next tensor rank. */
-FileRun layout_run(const Layout *layout, const Span *span, int64_t at) {
+FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     const Param *p = &layout->param[span->param];
     int64_t      element = span->first + at, left = span->elems - at, i = layout->tensor_rank;
     CHECK(at >= 0 && left > 0, "element %lld of a span of %lld", (long long)at, (long long)span->elems);
     if (!layout_cuts_columns(layout, p))
-        return (FileRun){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
+        return (FileExtent){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
     int64_t width = columns_of(p, p->local) / layout_parts(p);
     /* a block is one row of one slice */
     int64_t block = element / width, column = element % width, rest = width - column;
-    return (FileRun){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
+    return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
 }
 
 const Param *layout_find(const Layout *layout, const char *name) {

@@ -9,7 +9,7 @@
  * Ranks share in two ways. Tensor ranks cut the rows themselves (Cut): each holds its own slice of every row, of the
  * same size on all of them. Ranks of one state then share that memory: piece r of a bucket is elements [r*q, (r+1)*q)
  * of it. It is what rank r has after a reduce-scatter: its ZeRO shard. layout_spans() translates pieces into runs of
- * elements of one row's slice, layout_run() translates those into runs of a file.
+ * elements of one row's slice, layout_extent() translates those into extents of a file.
  *
  * Ranks that divide the experts (parallel.expert) hold whole rows: those of their own experts. These rows are in
  * buckets of their own. Only the ranks with the same experts share the pieces of such a bucket.
@@ -106,10 +106,10 @@ void   layout_destroy(Layout *layout);
  * if the piece is all padding or another rank has the master. */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
-/* Contiguous elements in a file: `elems` of them, the first at global offset `offset`. layout_run returns the first
- * such run of the span's elements from number `at` on. */
-typedef struct { int64_t offset, elems; } FileRun;
-FileRun layout_run(const Layout *layout, const Span *span, int64_t at);
+/* Contiguous elements in a file: `elems` of them, the first at global offset `offset`. layout_extent returns the first
+ * such extent of the span's elements from number `at` on. */
+typedef struct { int64_t offset, elems; } FileExtent;
+FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at);
 /* Returns whether the cut divides every row of the matrix. This rank's slice is then not one run of the file. */
 static inline int layout_cuts_columns(const Layout *layout, const Param *p) {
     return layout->tensor_ranks > 1 && (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS);

@@ -261,7 +261,7 @@ void masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ct
         for (int64_t at = 0; at < span.elems; at += BLOCK) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
             for (int64_t k = 0, run; k < n; k += run) {
-                FileRun from = layout_run(&o->shards->layout, &span, at + k);
+                FileExtent from = layout_extent(&o->shards->layout, &span, at + k);
                 run = from.elems < n - k ? from.elems : n - k;
                 param_init_values(values + k, p, from.offset, run, seed);
             }

@@ -11,7 +11,7 @@
 #include "core/xalloc.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
-#include "run/checkpoint/memory_copy.h"
+#include "run/checkpoint/memory_copies.h"
 #include "run/config/schedule.h"
 #include "run/guard/signals.h"
 #include "run/log/run_folder.h"
@@ -207,7 +207,7 @@ static void refuse_too_many_ranks(const Run *r) {
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
-                   2 * MANIFEST_RUNS;
+                   2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG,
              "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",

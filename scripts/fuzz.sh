@@ -29,7 +29,7 @@ sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_s
          core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
          data/{blend,bpe,bpe_file,json_line,number_type,parquet,parquet_footer,parquet_page,split,text_file,thrift,unpack}.c
          run/config/*.c
-         run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c
+         run/checkpoint/{manifest,safetensors}.c run/guard/spikes.c
          run/log/metrics_line.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
 objects=()
 for source in "${sources[@]}"; do

@@ -10,11 +10,39 @@
 #include "comm/comm.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
+#include "model/fp8.h"
 #include "model/optimizer.h"
+#include "model/precision.h"
+#include "run/checkpoint/manifest.h"
 #include "run/config/config.h"
-#include "run/checkpoint/state.h"
 #include "run/guard/lock.h"
 #include "run/guard/watchdog.h"
+
+/* --- the state of a run ------------------------------------------------------------------------------------------- */
+
+/* The position after `step` steps. tokens: tokens in these steps. samples: global index of the next sample, which after
+ * a rollback is larger than the number of samples in the steps. */
+typedef struct { int64_t step, tokens, samples; } Position;
+
+/* The position and counters of a run: everything that a resume restores besides weights and optimizer. The run owns
+ * it. */
+typedef struct {
+    Position  start;       /* where this process began; a rollback changes it           */
+    int64_t   missed;      /* steps that the moments have not seen: before an island joined, less those trained twice */
+    Guard     guard;
+    LossScale loss_scale;  /* equal in all bits to that of a run never stopped          */
+    Fp8History *fp8;       /* borrowed; NULL without fp8; equal bits, too               */
+    char      run_id[40];  /* made at the first start; resumes keep it, copies do not   */
+    RunParent parent;      /* the run that this one was copied from                     */
+} TrainState;
+
+/* Returns the position after `step` steps of a run that was at p. */
+static inline Position position_after(Position p, const Config *c, int64_t step) {
+    int64_t own = step - p.step, tokens = c->batch.global_tokens, samples = tokens / c->batch.seq_len;
+    return (Position){step, p.tokens + own * tokens, p.samples + own * samples};
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 /* Everything that a checkpoint saves or needs. All pointers are borrowed. */
 typedef struct {
@@ -54,9 +82,16 @@ uint64_t checkpoint_source_fingerprint(const Config *config);
 /* Refuses a folder that run.resume does not allow: exit 64 or 65. Called once this job holds the folder. */
 void     checkpoint_precheck(const Config *config);
 
+/* Refuses keys or training shards that differ from those of a checkpoint and may not change. Prints each with both
+ * values. folder: name of the checkpoint in the message. */
+void     checkpoint_refuse_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
+
+/* Collective. Returns a random number from the system, equal on all ranks. */
+uint64_t checkpoint_random(Comm *c);
+
 /* Collective. Resumes from the newest checkpoint that verifies, and warns of those that it passes over. Checks that
  * config and data agree: exit 64 naming each key with both values. Reads masters and moments, and publishes the working
- * copy. Obeys run.resume. In a copied folder the run gets a new run_id and a parent (lineage.h). */
+ * copy. Obeys run.resume. In a copied folder the run gets a new run_id and a parent. */
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, during a run and with no save in flight. Goes back to the newest checkpoint that verifies, without the

@@ -1,4 +1,5 @@
-/* checkpoint_folders.c - see checkpoint_folders.h; also checkpoint_find() of checkpoint.h. */
+/* checkpoint_folders.c - see checkpoint_folders.h; also checkpoint_find() and the room for checkpoints of
+ * checkpoint.h. */
 #include "run/checkpoint/checkpoint_folders.h"
 
 #include <dirent.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "core/error.h"
@@ -78,9 +80,11 @@ int folders_list(const char *checkpoints, StepFolder **list) {
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-static int  is_alone(Comm *c) { return !c || comm_size(c) == 1; }
-static int  is_first(Comm *c) { return !c || comm_rank(c) == 0; }
-static void share(Comm *c, void *data, size_t bytes) { if (!is_alone(c)) comm_broadcast(c, data, bytes, 0); }
+static int is_alone(Comm *c) { return !c || comm_size(c) == 1; }
+
+static void share(Comm *c, void *data, size_t bytes) {
+    if (!is_alone(c)) comm_broadcast(c, data, bytes, 0);
+}
 
 int any_fault(Comm *c, char *fault) {
     if (is_alone(c)) return fault[0] != 0;
@@ -99,11 +103,14 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
     else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
     else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
-    else if ((*bytes = io_read_file(path.text, MANIFEST_LIMIT, &text)) < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
+    else *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
+    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
     return text;
 }
 
-static int is_unreadable(const char *fault) { return strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0; }
+static int is_unreadable(const char *fault) {
+    return strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0;
+}
 
 static ManifestStatus status_of(const char *fault) {
     return is_unreadable(fault) || strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
@@ -132,12 +139,13 @@ void folder_fail_unknown(const char *folder, const char *fault) {
          folder, fault);
 }
 
-static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t step, Manifest *m, char *fault) {
-    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
-    if (status != MANIFEST_GOOD || step < 0 || m->step == step) return status;
-    manifest_fault(fault, MANIFEST_NAME " is that of step %" PRId64, m->step);
-    manifest_free(m);
-    return MANIFEST_BROKEN;
+ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
+    char          *text = NULL;
+    int64_t        bytes = io_read_file(path_of("%s/" MANIFEST_NAME, folder).text, MANIFEST_LIMIT, &text);
+    ManifestStatus status = bytes < 0 ? MANIFEST_BROKEN : manifest_parse(text, (size_t)bytes, m, fault);
+    if (bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-bytes);
+    free(text);
+    return status == MANIFEST_BROKEN ? status_of(fault) : status;
 }
 
 /* Communicator and counter that get the progress while a folder is read. */
@@ -150,17 +158,23 @@ static void tell_progress(void *waiting) {
     if (w->moved) ++*w->moved;
 }
 
-ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault) {
+ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
+                             char *fault) {
     int64_t bytes = 0;
     char   *text = NULL;
     fault[0] = 0;
-    if (is_first(c)) text = read_manifest(folder, &bytes, fault);
+    if (!c || comm_rank(c) == 0) text = read_manifest(folder, &bytes, fault);
     if (any_fault(c, fault)) return status_of(fault);
     share(c, &bytes, sizeof bytes);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     share(c, text, (size_t)bytes);
-    ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* equal on all ranks, because the bytes are */
+    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault); /* equal on all ranks: the bytes are equal */
     free(text);
+    if (status == MANIFEST_GOOD && step >= 0 && m->step != step) {
+        manifest_fault(fault, MANIFEST_NAME " is that of step %" PRId64, m->step);
+        manifest_free(m);
+        status = MANIFEST_BROKEN;
+    }
     if (any_fault(c, fault)) {
         if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory for it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
@@ -220,8 +234,9 @@ static int remove_own(const char *path) {
     while (!error && (entry = readdir(folder))) {
         Path file = path_of("%s/%s", path, entry->d_name);
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        if (folder_is_own_file(entry->d_name) && lstat(file.text, &st) == 0 && !S_ISDIR(st.st_mode)) error = io_unlink(file.text);
-        else others++;
+        int is_own = folder_is_own_file(entry->d_name) && lstat(file.text, &st) == 0 && !S_ISDIR(st.st_mode);
+        if (is_own) error = io_unlink(file.text);
+        else        others++;
     }
     closedir(folder);
     return error ? error : others ? -ENOTEMPTY : io_remove_tree(path);
@@ -258,17 +273,13 @@ int folders_sweep(const char *checkpoints) {
     return error;
 }
 
-static void remove_folder(const char *checkpoints, const char *name) {
-    int error = folder_trash(checkpoints, name);
-    if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
-}
-
 static void set_aside(const char *checkpoints, const char *name) {
     Path to;
     int  error = folder_set_aside(checkpoints, name, &to);
     if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
+/* Returns 1 for a milestone and for the best checkpoint. */
 static int stays(FoldersKept kept, int64_t step) {
     return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
 }
@@ -288,16 +299,18 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
             set_aside(checkpoints, at.name);
             continue;
         }
-        int is_spare = kept >= keep;
+        Path folder = path_of("%s/%s", checkpoints, at.name);
+        int  is_spare = kept >= keep;
         if (is_spare && stays(wanted, at.step)) continue;
         if (is_spare) {
-            remove_folder(checkpoints, at.name);
+            int error = folder_trash(checkpoints, at.name);
+            if (error) warn("cannot remove the old checkpoint %s: %s", folder.text, strerror(-error));
             continue;
         }
-        Path folder = path_of("%s/%s", checkpoints, at.name);
         ManifestStatus status = kept == 1 ? folder_verify(NULL, folder.text, at.step, moved, &m, fault) : MANIFEST_GOOD;
         if (status != MANIFEST_GOOD) {
-            folder_warn(&warned, "%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
+            folder_warn(&warned, "%s does not count as a checkpoint to fall back to, an older one stays: %s",
+                        folder.text, fault);
             if (status == MANIFEST_BROKEN) set_aside(checkpoints, at.name);
             continue;
         }
@@ -348,4 +361,122 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
     if (strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
     strcpy(out, path.text);
     return 1;
+}
+
+/* --- room for the checkpoints of a run, before the first step, while a refusal loses nothing ---------------------- */
+
+/* Estimated bytes: config.json and headers; an extent in state.json; a token in tokenizer.json. */
+enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
+
+/* The bytes of weights, states of the optimizer, and a manifest with their extents. These are ranges of 1 MiB, and the
+ * shares of ranks in each row. */
+size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
+    size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
+    size_t extents = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
+    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0]; /* counted with SMALL_FILES_BYTES if small */
+    return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * extents + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
+}
+
+int64_t folder_bytes(const char *checkpoints, const char *name) {
+    int64_t sum = 0;
+    for (int f = 0; f < MANIFEST_FILES; f++) {
+        int64_t bytes = io_file_bytes(path_of("%s/%s/%s", checkpoints, name, manifest_file_name[f]).text);
+        if (bytes > 0) sum += bytes;
+    }
+    return sum;
+}
+
+int64_t checkpoint_most(const Config *c) {
+    int64_t newest = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
+    int64_t milestones = c->checkpoint.keep_every > 0 ? c->run.steps / c->checkpoint.keep_every : 0;
+    return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
+}
+
+typedef struct { int64_t checkpoints; double bytes; } Need;
+
+/* Returns the most bytes that this run needs beyond those in use: for the checkpoints that stay and the one being
+ * written, or for fewer if the run saves fewer. The next checkpoint is written before any is removed, so one is always
+ * counted. */
+static Need need_of(const CheckpointState *state, const char *checkpoints) {
+    const Config *c = state->config;
+    StepFolder   *list = NULL;
+    int64_t       begin = state->train_state->start.step, every = c->checkpoint.every, steps = c->run.steps;
+    int64_t       there = folders_list(checkpoints, &list), most = checkpoint_most(c);
+    int64_t       to_come = every > 0 ? steps / every - begin / every + (steps % every != 0) : 1;
+    int64_t       count = to_come + (there > 0 ? there : 0);
+    if (count >= most) count = most;
+    double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind);
+    double bytes = (double)count * one;
+    for (int64_t i = 0; i < there; i++) /* a later checkpoint is passed over, and stays */
+        if (list[i].step <= begin) bytes -= (double)folder_bytes(checkpoints, list[i].name);
+    free(list);
+    if (to_come > 0 && bytes < one) bytes = one;
+    return (Need){count, bytes};
+}
+
+/* Makes the folder. It may be a link to another folder. */
+static void make_folder(const char *checkpoints) {
+    int error = io_mkdirs(checkpoints);
+    if (error == -ENOTDIR)
+        fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder",
+             checkpoints);
+    if (error)
+        fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints,
+             strerror(-error));
+}
+
+static void clear(const char *checkpoints) {
+    int error = folders_sweep(checkpoints);
+    if (!error) return;
+    fail(EXIT_IO,
+         "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand",
+         checkpoints, strerror(-error));
+}
+
+/* Writes a file, to find faults that statvfs does not report: a read-only or full disk, a quota. */
+static void try_to_write(const char *checkpoints) {
+    static const char block[64 << 10];
+    Path probe = path_of("%s/.probe", checkpoints);
+    int  fd = io_open(probe.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, block, sizeof block);
+    if (!error) error = io_fsync(fd);
+    if (fd >= 0) {
+        int closed = io_close(fd);
+        if (!error) error = closed;
+        io_unlink(probe.text);
+    }
+    if (error)
+        fail(EXIT_IO, "%s: cannot write: %s; set run.dir to a folder with room that this job may write", probe.text,
+             strerror(-error));
+}
+
+static void check_file_limit(const CheckpointState *state) {
+    struct rlimit limit;
+    double        states = state->optimizer->kind->states;
+    double        largest = 4.0 * states * (double)checkpoint_layout(state)->elems + SMALL_FILES_BYTES;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || (double)limit.rlim_cur >= largest)
+        return;
+    fail(EXIT_IO,
+         "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f MiB: "
+         "raise the limit",
+         (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
+}
+
+void checkpoint_make_room(const CheckpointState *state) {
+    const Config *c = state->config;
+    if (comm_rank(state->comm) != 0) return;
+    Path checkpoints = path_of("%s/checkpoints", c->run.dir);
+    make_folder(checkpoints.text);
+    clear(checkpoints.text);
+    try_to_write(checkpoints.text);
+    check_file_limit(state);
+    Need    need = need_of(state, checkpoints.text);
+    int64_t room = io_free_bytes(checkpoints.text);
+    if (room < 0 || (double)room >= need.bytes) return;
+    fail(EXIT_IO,
+         "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB "
+         "(checkpoint.keep = %lld%s, and one being written): make room, %stake another run.dir",
+         checkpoints.text, (double)room / 1048576.0, need.bytes / 1048576.0, (long long)need.checkpoints,
+         (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind) / 1048576.0,
+         (long long)c->checkpoint.keep, c->checkpoint.keep_every > 0 ? ", and the milestones of keep_every" : "",
+         c->checkpoint.keep > FOLDERS_LEAST || c->checkpoint.keep_every > 0 ? "keep fewer, or " : "or ");
 }

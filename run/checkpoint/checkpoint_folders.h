@@ -29,7 +29,11 @@ int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the 
 /* Collective over c (NULL: this process alone). Reads and checks the manifest. Then checks every byte, and each rank
  * reads its share. step: the step that the manifest must name; -1: any. moved counts the extents checked (NULL: no
  * counter). On MANIFEST_GOOD *m is filled, to be freed by manifest_free. Else all ranks get the same fault. */
-ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault);
+ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
+                             char *fault);
+/* Reads and checks the manifest of a checkpoint alone. The files that it lists are not read. On MANIFEST_GOOD *m is
+ * filled, to be freed by manifest_free. Else the fault is written to fault [MANIFEST_FAULT_BYTES]. */
+ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
 /* Finds a checkpoint like checkpoint_find, and reads its manifest. Free *m with manifest_free. */
 int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
 /* Ends a start that got MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */

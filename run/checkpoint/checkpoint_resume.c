@@ -2,30 +2,269 @@
  *
  * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by global offset. So any number of
  * ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes, except that copies in
- * memory of a newer step first become a checkpoint (memory_rescue.h).
+ * memory of a newer step first become a checkpoint (memory_rescue).
+ *
+ * Each refusal ends the program: exit 64 if config and folder do not fit each other, 65 for a wrong or missing file.
  */
+#include "run/checkpoint/checkpoint.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 
+#include "core/io.h"
+#include "core/memory_file.h"
 #include "core/terminal.h"
 #include "core/xalloc.h"
-#include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/checkpoint_folders.h"
-#include "run/checkpoint/checkpoint_refuse.h"
-#include "run/checkpoint/lineage.h"
-#include "run/checkpoint/memory_rescue.h"
 #include "model/algorithms_file.h"
-#include "run/checkpoint/weights_file.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/memory_copies.h"
+#include "run/checkpoint/weights.h"
+#include "run/config/schedule.h"
+
+/* --- may this folder be used -------------------------------------------------------------------------------------- */
+
+/* Refuses a folder that has checkpoints, or lines of metrics, with run.resume = "never". checkpoints: their number. */
+static void refuse_used_folder(const char *run_dir, int checkpoints) {
+    struct stat st;
+    Path        metrics = path_of("%s/metrics.jsonl", run_dir);
+    int         logged = stat(metrics.text, &st) == 0 && st.st_size > 0;
+    if (!logged && checkpoints == 0) return;
+    fail(EXIT_CONFIG,
+         "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to "
+         "continue it", run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
+}
+
+NORETURN static void refuse_no_checkpoint(const char *checkpoints) {
+    fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
+}
+
+void checkpoint_precheck(const Config *config) {
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
+    int         count = folders_list(checkpoints.text, &list);
+    free(list);
+    if (count < 0) return; /* the fault is reported when the folder is read */
+    if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
+    if (config->run.resume == RESUME_MUST && count == 0 && config->checkpoint.memory_every == 0)
+        refuse_no_checkpoint(checkpoints.text);
+}
+
+/* Rank 0. If a run folder has no checkpoints, but its metrics show that some were saved, renames metrics.jsonl to
+ * metrics.jsonl.passed-over (or -2 and so on) and warns. So a run that starts from step 0 replaces no lines. */
+static void keep_lost_metrics(const char *run_dir) {
+    static const char SAVE[] = "{\"kind\":\"event\",\"event\":\"save\",\"step\":";
+    Path    metrics = path_of("%s/metrics.jsonl", run_dir);
+    FILE   *lines = io_open_stream(metrics.text, IO_READ);
+    char   *line = NULL;
+    size_t  room = 0;
+    int64_t saved = -1;
+    while (lines && getline(&line, &room, lines) > 0)
+        if (strncmp(line, SAVE, strlen(SAVE)) == 0) saved = strtoll(line + strlen(SAVE), NULL, 10);
+    free(line);
+    if (lines) fclose(lines);
+    if (saved < 0) return;
+    struct stat st;
+    Path        kept = path_of("%s.passed-over", metrics.text);
+    for (int i = 2; lstat(kept.text, &st) == 0; i++) kept = path_of("%s.passed-over-%d", metrics.text, i);
+    int error = io_rename(metrics.text, kept.text);
+    if (error) fail(EXIT_IO, "%s: cannot be renamed to %s: %s", metrics.text, kept.text, io_error_text(error));
+    warn("%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: the run begins anew, and "
+         "the lines so far are kept in %s. To go on from that step instead, stop this run and put the folders back",
+         metrics.text, saved, run_dir, kept.text);
+}
+
+/* --- may it continue ---------------------------------------------------------------------------------------------- */
+
+static int may_change_data(const Config *config) {
+    for (int i = 0; i < config->run.allow_change.count; i++)
+        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 ||
+            strcmp(config->run.allow_change.item[i], "data") == 0)
+            return 1;
+    return 0;
+}
+
+/* Prints the override that allows these keys besides those of the config: run.allow_change=KEY, or a list in quotes. */
+static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
+    cJSON *keys = cJSON_Duplicate(changed, 1);
+    for (int i = config->run.allow_change.count; keys && i-- > 0;)
+        if (!cJSON_InsertItemInArray(keys, 0, cJSON_CreateString(config->run.allow_change.item[i])))
+            fail(EXIT_MEMORY, "no memory for a message");
+    char *list = keys ? cJSON_PrintUnformatted(keys) : NULL;
+    if (!list) fail(EXIT_MEMORY, "no memory for a message");
+    if (cJSON_GetArraySize(keys) == 1) fprintf(out, "run.allow_change=%s", keys->child->valuestring);
+    else                               fprintf(out, "'run.allow_change=%s'", list);
+    cJSON_free(list);
+    cJSON_Delete(keys);
+}
+
+/* Returns 1 if weights and optimizer state of the two configs have the same names and shapes. */
+static int has_same_tensors(const Config *a, const Config *b) {
+    Layout now = model_layout(a->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    Layout then = model_layout(b->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    int    same = now.params == then.params && optimizer_kind(a->optimizer.name, a->optimizer.normuon) ==
+                                               optimizer_kind(b->optimizer.name, b->optimizer.normuon);
+    for (int i = 0; same && i < now.params; i++)
+        same = strcmp(now.param[i].name, then.param[i].name) == 0 && now.param[i].dim[0] == then.param[i].dim[0] &&
+               now.param[i].dim[1] == then.param[i].dim[1];
+    layout_destroy(&now), layout_destroy(&then);
+    return same;
+}
+
+/* Prints `before` and the first training shard that differs, by name without folder, size and token count. Returns 0 if
+ * all are the same. */
+static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
+    int shards = m->data_files < now->shards ? m->data_files : now->shards;
+    for (int i = 0; i < shards; i++) {
+        const Shard        *s = &now->shard[i];
+        const ManifestData *d = &m->data[i];
+        if (json_reads_as(d->name, shard_name(s)) && s->file_bytes == d->bytes && s->header.tokens == d->tokens)
+            continue;
+        fprintf(out,
+                "%sdata.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
+                " bytes, %" PRId64 " tokens)",
+                before, i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+        return 1;
+    }
+    if (m->data_files != now->shards)
+        fprintf(out, "%sdata.train: %d shards, in the checkpoint %d", before, now->shards, m->data_files);
+    return m->data_files != now->shards;
+}
+
+/* Warns of changed options that a resume allows although they change the learning rate or the validation loss. */
+static void warn_of_changes(const Config *now, const Config *then, int64_t step) {
+    double before = schedule_lr(then, step), lr = schedule_lr(now, step);
+    if (now->run.steps != then->run.steps && lr != before)
+        warn("run.steps is %" PRId64 ", in the checkpoint %" PRId64 ": the learning rate of step %" PRId64 " is %.3e, "
+             "and was to be %.3e; run.stop_step ends a run early and leaves the schedule as it is",
+             now->run.steps, then->run.steps, step + 1, lr, before);
+    if (now->eval.tokens != then->eval.tokens)
+        warn("eval.tokens is %" PRId64 ", in the checkpoint %" PRId64 ": from step %" PRId64 " on the loss of "
+             "evaluations is of other tokens, and not to be compared with that before",
+             now->eval.tokens, then->eval.tokens, step);
+}
+
+void checkpoint_refuse_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m) {
+    char  *text = NULL;
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    cJSON *changed = cJSON_CreateArray();
+    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    Config then;
+    char  *fault = config_from_json(m->config, &then); /* a config of another version is a fault */
+    char  *settings = config_compare(config, m->config, changed);
+    int    keys = cJSON_GetArraySize(changed);
+    int    is_blend = keys && strcmp(cJSON_GetArrayItem(changed, keys - 1)->valuestring, "data.train") == 0;
+    fprintf(out, "%s", settings ? settings : "");
+    int other_data = !may_change_data(config) && compare_data(train, m, settings ? "; " : "", out);
+    int may_go_on = !fault && has_same_tensors(config, &then);
+    fprintf(out, ". Set back what changed, %stake another run.dir", may_go_on ? "" : "or ");
+    if (other_data && !is_blend && !cJSON_AddItemToArray(changed, cJSON_CreateString("data.train")))
+        fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (may_go_on) {
+        fprintf(out, ", or go on with the new values: ");
+        print_allow(out, config, changed);
+    }
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (settings || other_data) fail(EXIT_CONFIG, "%s: %s", folder, text);
+    free(text);
+    cJSON_Delete(changed);
+    if (!fault) {
+        warn_of_changes(config, &then, m->step);
+        config_free(&then);
+    }
+    free(fault);
+}
+
+/* Exit 65 if t, the tokenizer of the data (NULL if not known), is not that of the checkpoint. Allowed if
+ * run.allow_change names data.train. */
+static void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder) {
+    if (!t || may_change_data(config)) return;
+    char  *cure = NULL;
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&cure, &bytes);
+    cJSON *changed = cJSON_CreateStringArray((const char *const[]){"data.train"}, 1);
+    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
+    fprintf(out, "give the data of the run, use another run.dir, or go on with these data: ");
+    print_allow(out, config, changed);
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
+    Path theirs = path_of("%s/tokenizer.json", folder);
+    tokenizer_refuse_other(t, "the tokenizer of the data", theirs.text, "the checkpoint", cure);
+    cJSON_Delete(changed);
+    free(cure);
+}
+
+/* --- whose checkpoints are these ---------------------------------------------------------------------------------- */
+
+static int holds_run(const char *dir, const char *run_id) {
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", dir);
+    int         count = folders_list(checkpoints.text, &list), found = 0;
+    for (int i = 0; i < count && !found; i++) {
+        Manifest m;
+        char     fault[MANIFEST_FAULT_BYTES];
+        Path     folder = path_of("%s/%s", checkpoints.text, list[i].name);
+        if (folder_manifest(folder.text, &m, fault) != MANIFEST_GOOD) continue;
+        found = strcmp(m.run_id, run_id) == 0;
+        manifest_free(&m);
+    }
+    free(list);
+    return found;
+}
+
+/* Decides to which run checkpoints belong. A run folder that was copied and is continued becomes a new run.
+ *
+ * state.json names the folder that wrote it, as an absolute path. A checkpoint was copied if that folder still exists,
+ * is another one than this, and holds a checkpoint of the same run. The copy then gets a new run_id and names its
+ * parent. If that folder is gone, the run was moved and stays the same. A folder that is seen under two paths is one
+ * folder. A copy whose original is gone or not visible, such as on another machine, counts as moved.
+ *
+ * Returns 1 if the folder `from`, which state.json names, is another folder than run_dir and holds the run `run_id`.
+ * Returns 0 if `from` is NULL or "". */
+static int is_copy(const char *run_dir, const char *from, const char *run_id) {
+    struct stat here, there;
+    if (!from || !from[0] || stat(run_dir, &here) != 0 || stat(from, &there) != 0) return 0;
+    if (here.st_dev == there.st_dev && here.st_ino == there.st_ino) return 0;
+    return holds_run(from, run_id);
+}
+
+uint64_t checkpoint_random(Comm *c) {
+    uint64_t number = 0;
+    if (comm_rank(c) == 0 && getrandom(&number, sizeof number, 0) != sizeof number)
+        fail(EXIT_IO, "the system gives no random bytes");
+    comm_broadcast(c, &number, sizeof number, 0);
+    return number;
+}
+
+static void make_run_id(CheckpointState *state) {
+    char *run_id = state->train_state->run_id;
+    snprintf(run_id, sizeof state->train_state->run_id, "%016" PRIx64, checkpoint_random(state->comm));
+}
+
+/* Takes run_id and parent from the checkpoint. In a copied folder it makes a new run_id, and the run of the checkpoint
+ * is the parent. Returns 1 for a copied folder. */
+static int take_identity(CheckpointState *state, const Manifest *m) {
+    TrainState *t = state->train_state;
+    int64_t     copied = comm_rank(state->comm) == 0 && is_copy(state->config->run.dir, m->folder, m->run_id);
+    comm_broadcast(state->comm, &copied, sizeof copied, 0);
+    snprintf(t->run_id, sizeof t->run_id, "%s", m->run_id);
+    t->parent = m->parent;
+    if (!copied) return 0;
+    t->parent.step = m->step;
+    snprintf(t->parent.run_id, sizeof t->parent.run_id, "%s", m->run_id);
+    make_run_id(state);
+    return 1;
+}
 
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
 /* Collective. Finds the newest checkpoint of list [count] (rank 0) that verifies. Returns 1 with *at and *m, or 0 if
  * there is none. Warns of those that it passes over, and writes the first fault to fault [MANIFEST_FAULT_BYTES]. */
-static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m,
-                     char *fault) {
+static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at,
+                     Manifest *m, char *fault) {
     char    why[MANIFEST_FAULT_BYTES];
     int64_t warned = 0;
     fault[0] = 0;
@@ -38,8 +277,8 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* steps of a newer program stay */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
-        folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it but you",
-                    folder.text, why, at->name);
+        folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it "
+                    "but you", folder.text, why, at->name);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     folder_warn_rest(warned, "are passed over");
@@ -84,17 +323,11 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
     return found;
 }
 
-static void make_run_id(CheckpointState *state) {
-    uint64_t id = 0;
-    if (comm_rank(state->comm) == 0 && getrandom(&id, sizeof id, 0) != sizeof id) fail(EXIT_IO, "the system gives no random bytes");
-    comm_broadcast(state->comm, &id, sizeof id, 0);
-    snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%016" PRIx64, id);
-}
-
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Returns a tensor of a file that this program wrote. Exit 65 unless it is fp32 and at the offset of the layout. */
-static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
+static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim,
+                                    uint64_t begin) {
     const SafeTensor *t = safetensors_find(&w->header, name);
     int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
     for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
@@ -104,7 +337,8 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
 
 /* Reads the spans of this rank, of the masters (which 0) or of state k (which 1 + k). base: a flat tensor that begins
  * at global offset 0. */
-static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which, float *block) {
+static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
+                       float *block) {
     const Optimizer *o = state->optimizer;
     for (int i = 0; i < o->shards->spans; i++) {
         Span span = o->shards->span[i];
@@ -138,21 +372,6 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     optimizer_publish(state->optimizer, state->stream);
 }
 
-/* Takes run_id and parent from the checkpoint. In a copied folder it makes a new run_id, and the run of the checkpoint
- * is the parent. Returns 1 for a copied folder. */
-static int take_identity(CheckpointState *state, const Manifest *m) {
-    TrainState *t = state->train_state;
-    int64_t     is_copy = comm_rank(state->comm) == 0 && lineage_is_copy(state->config->run.dir, m->folder, m->run_id);
-    comm_broadcast(state->comm, &is_copy, sizeof is_copy, 0);
-    snprintf(t->run_id, sizeof t->run_id, "%s", m->run_id);
-    t->parent = m->parent;
-    if (!is_copy) return 0;
-    t->parent.step = m->step;
-    snprintf(t->parent.run_id, sizeof t->parent.run_id, "%s", m->run_id);
-    make_run_id(state);
-    return 1;
-}
-
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 /* Takes the history of fp8 from the checkpoint. A checkpoint of another precision has none, so the next step counts as
@@ -161,8 +380,8 @@ static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
     if (!h) return;
     h->steps = 0;
     if (strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(h, m->fp8))
-        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, or with "
-             "precision=bf16", folder, (long long)h->cells);
+        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, "
+             "or with precision=bf16", folder, (long long)h->cells);
 }
 
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
@@ -188,7 +407,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
         return (Resumed){0};
     }
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
-    refuse_other_settings(state->config, state->train, folder.text, &m);
+    checkpoint_refuse_settings(state->config, state->train, folder.text, &m);
     refuse_other_tokenizer(state->config, state->tokenizer, folder.text);
     Resumed resumed = take_over(state, &at, &m);
     resumed.is_copy = take_identity(state, &m);

@@ -1,12 +1,132 @@
-/* checkpoint_weights.c - reads weights from files into a model: checkpoint_read_weights() and checkpoint_init_from() of
- * checkpoint.h. */
+/* checkpoint_weights.c - the weights that a run starts from, and those that a verb reads: their checks before the run,
+ * and their way into the model; see checkpoint.h. */
+#include "run/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/io.h"
+#include "core/json_file.h"
+#include "core/shell_word.h"
 #include "core/terminal.h"
 #include "core/xalloc.h"
-#include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/weights_set.h"
+#include "data/tokens_json.h"
+#include "model/hf_gpt2.h"
+#include "model/hf_members.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/weights.h"
+
+/* --- checks ------------------------------------------------------------------------------------------------------- */
+
+/* Refuses a config.json whose sizes contradict the weights. The weights have the shapes of `ours`. */
+static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape ours) {
+    int is_gpt2 = ours.arch == ARCH_GPT2, is_moe = ours.arch == ARCH_QWEN3_MOE;
+    hf_members_expect(json, path, ours.arch, "model.vocab_size", ours.vocab_size);
+    hf_members_expect(json, path, ours.arch, "model.n_layer", ours.n_layer);
+    hf_members_expect(json, path, ours.arch, "model.n_embd", ours.n_embd);
+    if (is_gpt2) hf_members_expect(json, path, ours.arch, "model.n_positions", ours.n_positions);
+    if (!is_moe) hf_members_expect(json, path, ours.arch, "model.n_inner", dim_size(DIM_FC, ours));
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.experts", ours.n_experts);
+    if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
+}
+
+/* Returns the path of a tokenizer file beside the weights that this program does not read, or NULL if there is none. */
+static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
+    static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
+    const char *slash = strrchr(weights, '/');
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        snprintf(out, capacity, "%.*s%s", slash ? (int)(slash - weights) + 1 : 0, weights, NAMES[i]);
+        if (io_file_bytes(out) > 0) return out;
+    }
+    return NULL;
+}
+
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t has only
+ * ids, compares the notes beside the data. Warns if the tokenizer of the weights is not known. */
+static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
+    const char *weights = set->files > 0 ? set->file[0].path : set->path;
+    char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
+    Tokenizer   there;
+    if (!tokenizer_beside(weights, path, sizeof path)) {
+        if (unread_tokenizer(weights, path, sizeof path))
+            warn("model.init_from: %s is not read: whether the data were made with this tokenizer is not known", path);
+        return;
+    }
+    if (tokenizer_try(path, &there, fault)) {
+        warn("model.init_from: whether the data were made with the tokenizer of these weights is not known: %s", fault);
+        return;
+    }
+    snprintf(name, sizeof name, "model.init_from: %s", path);
+    snprintf(cure, sizeof cure,
+             "make the shards with it (./train_gpt tokenize TEXT out=FOLDER tokenizer=%s), or, to train on other "
+             "tokens all the same, copy the weights without their tokenizer into a folder of their own",
+             shell_word(path).text);
+    if (tokenizer_difference(&there, t, why))
+        fail(EXIT_DATA, "%s is not the tokenizer of the data: %s; %s", name, why, cure);
+    if (t->kind == TOKENIZER_IDS) {
+        IoPaths files = {NULL, 0};
+        for (int i = 0; i < config->data.train.count; i++) dataset_files(config->data.train.item[i], &files);
+        for (size_t i = 0; i < files.count; i++)
+            if (i == 0 || !tokens_json_is_same(files.path[i - 1], files.path[i]))
+                tokenizer_refuse_other(&there, name, files.path[i], "the data", cure);
+        io_paths_free(&files);
+        warn("%s: whether the data were made with it is not known, because no tokenizer is beside them: "
+             "data.tokenizer=%s says that they were",
+             name, shell_word(path).text);
+    }
+    tokenizer_destroy(&there);
+}
+
+/* Returns 1 if the run starts from model.init_from. If there is a checkpoint, it is used instead, and init_from need
+ * not exist any more. */
+static int starts_from_source(const Config *config) {
+    StepFolder *list = NULL;
+    if (!config->model.init_from[0]) return 0;
+    int count = folders_list(path_of("%s/checkpoints", config->run.dir).text, &list);
+    free(list);
+    return count == 0;
+}
+
+void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
+    if (!starts_from_source(config)) return;
+    ModelShape shape = config->model.shape;
+    WeightsSet set = weights_set_open(config->model.init_from);
+    Layout     layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    char       plain[HF_NAME_BYTES], fault[JSON_FILE_FAULT_CHARS];
+    int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
+    int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
+    Path       path = path_of("%s/config.json", set.folder ? set.folder : "");
+    Json       json;
+    if (set.folder) weights_set_check_json(set.folder);
+    int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT; /* it is optional */
+    if (exit_code && exit_code != -ENOENT) fail(exit_code, "%s", fault);
+    /* Refuses settings that no shape of a tensor shows. If the embedding has another name, weights_set_match refuses
+     * it. */
+    if (!exit_code) hf_config_expect(json.root, path.text, shape, has_head || !has_embedding);
+    /* Checks names and shapes before memory is allocated. */
+    WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0});
+    if (!exit_code) {
+        refuse_other_sizes(json.root, path.text, shape);
+        json_free(&json);
+    }
+    refuse_other_source(config, t, &set);
+    weights_set_check_values(&set, &layout, tensor_of);
+    free(tensor_of);
+    layout_destroy(&layout);
+    weights_set_close(&set);
+}
+
+uint64_t checkpoint_source_fingerprint(const Config *config) {
+    if (!starts_from_source(config)) return 0;
+    WeightsSet set = weights_set_open(config->model.init_from);
+    uint64_t   seen = weights_set_fingerprint(&set);
+    weights_set_close(&set);
+    return seen;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
 static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BLOCK, "reading weights"); }
@@ -52,7 +172,7 @@ static int64_t read_finite(WeightsTensor t, const Layout *layout, const Span *sp
     int64_t begin = layout->param[span->param].offset;
     int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block, block + WEIGHTS_BLOCK);
     int64_t bad = weights_finite(block, n);
-    if (bad < n) weights_refuse_element(t.file, t.tensor, layout_run(layout, span, at + bad).offset - begin);
+    if (bad < n) weights_refuse_element(t.file, t.tensor, layout_extent(layout, span, at + bad).offset - begin);
     return n;
 }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "model/algorithms_file.h"
 #include "model/hf_gpt2.h"
 #include "run/checkpoint/safetensors.h"
+#include "run/checkpoint/weights.h"
 
 static void note(Save *s, const char *what, const Path *path, int error) {
     if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
@@ -49,14 +51,14 @@ static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, s
     return safetensors_header(t, kind->states, bytes);
 }
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs) {
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents) {
     const Layout *layout = checkpoint_layout(state);
     Save          s = {.state = state,
                        .step = step,
                        .train_state = *state->train_state,
                        .position = position_after(state->train_state->start, state->config, step),
                        .host_copy = host_copy,
-                       .runs = runs,
+                       .extents = extents,
                        .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
                        .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
@@ -101,16 +103,6 @@ static int saved_already(Save *s) {
     return ours;
 }
 
-/* Reports a full disk before gigabytes are written to it. A file system that does not report its free space is
- * tried. */
-static void check_room(Save *s) {
-    int64_t room = io_free_bytes(s->checkpoints.text),
-            bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
-    if (room >= 0 && room < bytes && !s->fault[0])
-        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text,
-                       (double)bytes / 1048576.0, (double)room / 1048576.0);
-}
-
 /* Returns 0 if the save has a fault, or if another job has taken the folder over, which then is the fault. */
 static int may_write(Save *s) {
     if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
@@ -123,19 +115,24 @@ void save_make_folder(Save *s) {
     if (s->there || s->fault[0]) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
     if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
-    check_room(s);
+    /* A full disk is reported before gigabytes are written to it. A file system that does not report its free space is
+     * tried. */
+    int64_t room = io_free_bytes(s->checkpoints.text),
+            bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
+    if (room >= 0 && room < bytes && !s->fault[0])
+        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text,
+                       (double)bytes / 1048576.0, (double)room / 1048576.0);
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
 /* A rest that cannot be removed is swept by the next save. */
 void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); }
 
-/* --- hashed extents
- * -------------------------------------------------------------------------------------------------- */
+/* --- hashed extents ----------------------------------------------------------------------------------------------- */
 
 static void add_written(Save *s, WrittenExtent extent) {
     if (s->written_count == s->written_room) {
-        size_t      room = 2 * s->written_room + 256;
+        size_t         room = 2 * s->written_room + 256;
         WrittenExtent *written = realloc(s->written, sizeof *written * room);
         if (!written) {
             note_memory(s);
@@ -149,6 +146,12 @@ static void add_written(Save *s, WrittenExtent extent) {
 
 static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     add_written(s, (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}});
+}
+
+/* Adds all extents of a range of bytes that begins at offset 0. Each has at most `most` bytes. */
+static void add_extents(Save *s, int file, const char *data, size_t bytes, size_t most) {
+    for (size_t at = 0; at < bytes; at += most)
+        add_extent(s, file, at, data + at, bytes - at < most ? bytes - at : most);
 }
 
 static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size_t count) {
@@ -169,9 +172,9 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring file runs of a piece often
- * adjoin in the file, too, so that small ones share an extent. */
-static void put_run(Save *s, uint64_t offset, size_t bytes) {
+/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring extents of a piece often
+ * adjoin in the file, too, so that small ones are hashed as one. */
+static void put_extent(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
     size_t most = (size_t)manifest_extent_bytes(s->file_bytes[s->file]);
@@ -191,41 +194,11 @@ static void put_run(Save *s, uint64_t offset, size_t bytes) {
 static void write_pieces(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
-    for (int64_t i = 0; i < s->runs->runs; i++)
-        put_run(s, base + 4 * (uint64_t)s->runs->run[i].offset, 4 * (size_t)s->runs->run[i].elems);
+    for (int64_t i = 0; i < s->extents->extents; i++) {
+        FileExtent e = s->extents->extent[i];
+        put_extent(s, base + 4 * (uint64_t)e.offset, 4 * (size_t)e.elems);
+    }
     flush_extent(s);
-}
-
-/* Opens a file for the pieces of this rank. A network file system may show the new folder of rank 0 to the others with
- * a delay. */
-static void open_file(Save *s, int file) {
-    Path path = file_path(s, manifest_file_name[file]);
-    if (s->fault[0]) return;
-    for (double begin = clock_ms();
-         (s->fd[file] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0;)
-        usleep(50000);
-    note(s, "open", &path, s->fd[file]);
-}
-
-static void close_file(Save *s, int file) {
-    Path path = file_path(s, manifest_file_name[file]);
-    if (s->fd[file] < 0) return;
-    note(s, "sync", &path, io_fsync(s->fd[file]));
-    note(s, "close", &path, io_close(s->fd[file]));
-    s->fd[file] = -1;
-}
-
-/* Rank 0. Writes the header of a file, and sets its full size. Bytes that other ranks have already written stay. */
-static void write_header(Save *s, int file) {
-    Path path = file_path(s, manifest_file_name[file]);
-    if (s->fault[0]) return;
-    int error = io_pwrite(s->fd[file], s->header[file], s->header_bytes[file], 0);
-    if (!error) error = io_truncate(s->fd[file], s->file_bytes[file]);
-    note(s, "write", &path, error);
-    for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_EXTENT_BYTES)
-        add_extent(s, file, at, s->header[file] + at,
-                   s->header_bytes[file] - at < MANIFEST_EXTENT_BYTES ? s->header_bytes[file] - at
-                                                                      : MANIFEST_EXTENT_BYTES);
 }
 
 /* Writes a new file with these bytes, and fsyncs it. */
@@ -239,10 +212,9 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
 }
 
 static void write_small(Save *s, ManifestFileKind file, const char *text, size_t bytes) {
-    size_t most = (size_t)manifest_extent_bytes(bytes);
     s->file_bytes[file] = bytes;
     write_file(s, manifest_file_name[file], text, bytes);
-    for (size_t at = 0; at < bytes; at += most) add_extent(s, (int)file, at, text + at, bytes - at < most ? bytes - at : most);
+    add_extents(s, (int)file, text, bytes, (size_t)manifest_extent_bytes(bytes));
 }
 
 /* Writes the files that Hugging Face transformers reads beside the weights. */
@@ -258,28 +230,19 @@ static void write_descriptions(Save *s) {
     write_small(s, FILE_CONFIG, text, (size_t)hf_config_text(shape, end, "float32", text));
     write_small(s, FILE_GENERATION, text, (size_t)hf_generation_text(end, text));
     if (vocabulary) {
+        int adds_start = is_bpe ? t->file.adds_start : -1;
         write_small(s, FILE_TOKENIZER_CONFIG, text,
-                    (size_t)hf_tokenizer_config_text(shape.n_positions, begin_text, is_bpe ? t->file.adds_start : -1, end_text, text));
+                    (size_t)hf_tokenizer_config_text(shape.n_positions, begin_text, adds_start, end_text, text));
         write_small(s, FILE_TOKENIZER, vocabulary, bytes);
     }
     free(vocabulary);
     free(begin_text), free(end_text);
 }
 
-/* Returns 1 if no value is NaN or infinite. Only these have all exponent bits set. */
-static int is_finite(const float *x, size_t count) {
-    uint32_t bits, worst = 0;
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7f800000u;
-        worst = bits > worst ? bits : worst;
-    }
-    return worst != 0x7f800000u;
-}
-
 /* Makes weights or moments that are not finite a fault, so that they never reach a file. */
 static void check_finite(Save *s) {
-    s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * (size_t)s->runs->elems);
+    int64_t count = optimizer_tensors(s->state->optimizer->kind) * s->extents->elems;
+    s->not_finite = weights_finite(s->host_copy, count) < count;
     if (s->not_finite)
         manifest_fault(s->fault,
                        "the weights or moments after step %" PRId64
@@ -288,9 +251,18 @@ static void check_finite(Save *s) {
 }
 
 void save_open(Save *s) {
-    for (int f = 0; f < 2; f++) {
-        open_file(s, f);
-        if (comm_rank(s->state->comm) == 0) write_header(s, f);
+    for (int f = 0; f < 2 && !s->fault[0]; f++) {
+        Path   path = file_path(s, manifest_file_name[f]);
+        double begin = clock_ms();
+        /* A network file system may show the new folder of rank 0 to the others with a delay. */
+        while ((s->fd[f] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0) usleep(50000);
+        note(s, "open", &path, s->fd[f]);
+        if (comm_rank(s->state->comm) > 0 || s->fault[0]) continue;
+        /* Rank 0 writes the header and sets the full size. Bytes that other ranks have already written stay. */
+        int error = io_pwrite(s->fd[f], s->header[f], s->header_bytes[f], 0);
+        if (!error) error = io_truncate(s->fd[f], s->file_bytes[f]);
+        note(s, "write", &path, error);
+        add_extents(s, f, s->header[f], s->header_bytes[f], MANIFEST_EXTENT_BYTES);
     }
 }
 
@@ -301,7 +273,13 @@ void save_put(Save *s, WrittenExtent at, const void *bytes) {
 }
 
 void save_close(Save *s) {
-    for (int f = 0; f < 2; f++) close_file(s, f);
+    for (int f = 0; f < 2; f++) {
+        Path path = file_path(s, manifest_file_name[f]);
+        if (s->fd[f] < 0) continue;
+        note(s, "sync", &path, io_fsync(s->fd[f]));
+        note(s, "close", &path, io_close(s->fd[f]));
+        s->fd[f] = -1;
+    }
     if (comm_rank(s->state->comm) == 0) write_descriptions(s);
 }
 
@@ -358,8 +336,10 @@ static int describe_data(Save *s, const Dataset *train, Manifest *m) {
     m->data_files = train->shards;
     m->data = malloc(sizeof *m->data * (size_t)(train->shards + 1));
     if (!m->data) return note_memory(s), 0;
-    for (int i = 0; i < train->shards; i++)
-        m->data[i] = (ManifestData){shard_name(&train->shard[i]), train->shard[i].file_bytes, train->shard[i].header.tokens};
+    for (int i = 0; i < train->shards; i++) {
+        const Shard *shard = &train->shard[i];
+        m->data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
+    }
     return 1;
 }
 
@@ -406,20 +386,13 @@ char *save_head(Save *s, size_t *bytes) {
     return text;
 }
 
-/* Returns the description of run and state in a copy in memory. The lists of files and data are left empty. */
-static Manifest describe_rescued(const Manifest *rescued) {
-    Manifest m = *rescued;
-    memset(m.file, 0, sizeof m.file);
-    memset(&m.json, 0, sizeof m.json);
-    return m;
-}
-
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
-    Manifest m = s->rescued ? describe_rescued(s->rescued) : describe(s);
+    Manifest m = s->rescued ? *s->rescued : describe(s);
     size_t   bytes;
-    char     folder[PATH_MAX];
+    char     folder[PATH_MAX], *text = NULL;
+    if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns these */
     m.folder = realpath(s->run_dir.text, folder);
-    char    *text = describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
+    if (describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m)) text = manifest_write(&m, &bytes);
     if (text) write_file(s, MANIFEST_NAME, text, bytes);
     else      note_memory(s);
     free(text);
@@ -434,9 +407,11 @@ static void put_in_place(Save *s) {
     Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
     if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` may be new */
-    if (!s->fault[0] && lstat(s->final.text, &st) == 0)
-        note(s, "make way for", &s->final,
-             s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside) : folder_trash(s->checkpoints.text, s->name));
+    if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
+        int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)
+                              : folder_trash(s->checkpoints.text, s->name);
+        note(s, "make way for", &s->final, error);
+    }
     if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }
@@ -451,3 +426,64 @@ void save_commit(Save *s, WrittenExtent *all, size_t count) {
     if (!s->fault[0]) write_manifest(s, all, count);
     put_in_place(s);
 }
+
+/* --- other ranks, and the thread ---------------------------------------------------------------------------------- */
+
+char *gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total) {
+    size_t *bytes_of_rank = NULL;
+    char   *all = comm_gather(c, data, bytes, 0, &bytes_of_rank);
+    *total = 0;
+    for (int r = 0; comm_rank(c) == 0 && r < comm_size(c); r++) *total += bytes_of_rank[r];
+    free(bytes_of_rank);
+    return all;
+}
+
+WrittenExtent *save_gather(const Save *s, size_t *count) {
+    char *all = gather_bytes(s->state->comm, s->written, sizeof *s->written * s->written_count, count);
+    *count /= sizeof *s->written;
+    return (WrittenExtent *)(void *)all;
+}
+
+static void *work_when_told(void *worker) {
+    Worker *w = (Worker *)worker;
+    omp_set_num_threads(1);
+    thread_lock(&w->thread);
+    for (;;) {
+        while (!w->is_busy && !w->thread.stop) thread_wait(&w->thread);
+        if (!w->is_busy) break;
+        thread_unlock(&w->thread);
+        w->work(w->ctx);
+        thread_lock(&w->thread);
+        w->is_busy = 0;
+        thread_changed(&w->thread);
+    }
+    thread_unlock(&w->thread);
+    return NULL;
+}
+
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what) {
+    w->work = work, w->ctx = ctx;
+    thread_start(&w->thread, work_when_told, w, what);
+}
+
+void worker_begin(Worker *w) {
+    thread_lock(&w->thread);
+    w->is_busy = 1;
+    thread_changed(&w->thread);
+    thread_unlock(&w->thread);
+}
+
+int worker_is_busy(Worker *w) {
+    thread_lock(&w->thread);
+    int is_busy = w->is_busy;
+    thread_unlock(&w->thread);
+    return is_busy;
+}
+
+void worker_wait(Worker *w, double ms) {
+    thread_lock(&w->thread);
+    if (w->is_busy) thread_wait_for(&w->thread, ms);
+    thread_unlock(&w->thread);
+}
+
+void worker_stop(Worker *w) { thread_stop(&w->thread); }

@@ -1,5 +1,6 @@
-/* checkpoint_write.h - one save: its files, their hashed extents, its manifest. For checkpoint_save.c, whose thread
- * calls this. It knows nothing of threads. Of other ranks it knows only that they write other pieces of the same files.
+/* checkpoint_write.h - one save: its files, their hashed extents, its manifest. For checkpoint_save.c and
+ * memory_copies.c, whose workers call this. A save knows nothing of threads. Of other ranks it knows only that they
+ * write other pieces of the same files.
  *
  * Rank 0 makes the folder step_N.tmp. Then every rank, in any order, opens the files and writes its own pieces at their
  * global offsets. Each extent is hashed in memory before the write. Rank 0 also writes headers and config.json. When
@@ -7,19 +8,20 @@
  * folder. A fault is kept in `fault`, and nothing more is written after it. Only save_prepare may end the job, because
  * all ranks agree on a fault first.
  *
- * A copy in memory (memory_copy.h) holds only the extents, hashed and not written: save_hash_pieces. A rescue writes
+ * A copy in memory (memory_copies.h) holds only the extents, hashed and not written: save_hash_pieces. A rescue writes
  * the extents of copies with save_open, save_put and save_close in place of save_write_pieces.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 
+#include "core/thread.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/exchange.h"
 
 typedef struct {
-    uint32_t    file; /* ManifestFileKind */
-    uint32_t    pad;
+    uint32_t       file; /* ManifestFileKind */
+    uint32_t       pad;
     ManifestExtent extent;
 } WrittenExtent;
 
@@ -38,14 +40,14 @@ typedef struct {
     size_t       header_bytes[2];
     uint64_t     file_bytes[MANIFEST_FILES];
     int          fd[2];                     /* FILE_MODEL and FILE_OPTIMIZER; -1: closed */
-    const float *host_copy;                    /* borrowed: masters, m and v of the file runs, one after another */
-    const FileRuns *runs;                   /* borrowed: file runs that this rank writes */
+    const float *host_copy;                 /* borrowed: masters, m and v of these extents, one after another */
+    const FileExtents *extents;             /* borrowed: extents that this rank writes of masters and of each state */
     size_t       from;                      /* the extent that waits to be written begins at this byte of host_copy */
     size_t       pending;                   /* bytes of that extent */
     int          file;                      /* file of that extent: FILE_MODEL or FILE_OPTIMIZER */
     uint64_t     offset;                    /* offset of that extent in the file */
     _Atomic int64_t progress;               /* extents written, and read back, so far */
-    WrittenExtent  *written;                   /* owned: the extents that this rank wrote */
+    WrittenExtent *written;                 /* owned: the extents that this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* the state holds a NaN or an infinity, which is the fault */
@@ -54,16 +56,35 @@ typedef struct {
 } Save;
 
 /* Exit 71 without memory. */
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs);
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents);
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
 void save_write_pieces(Save *s);                                   /* every rank; writes its own pieces */
-void save_hash_pieces(Save *s);                                    /* fills `written`; a state that is not finite is a fault */
+void save_hash_pieces(Save *s);                                    /* fills `written`; state not finite is a fault */
 char *save_head(Save *s, size_t *bytes);                           /* manifest without files: malloc'ed, or NULL */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
 void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent; its hash fits the bytes */
 void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */
-void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last; sorts the extents of all ranks */
+WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets those of all ranks */
+void save_commit(Save *s, WrittenExtent *all, size_t count);       /* rank 0, last; sorts the extents of all ranks */
 void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
+
+/* Collective. Rank 0 gets the bytes of all ranks, one after another, malloc'ed, and their number. Others get NULL and
+ * 0. */
+char *gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total);
+
+/* A thread that calls work(ctx) once for each worker_begin. It uses one processor, because training uses the others. */
+typedef struct {
+    Thread thread;
+    void (*work)(void *ctx);
+    void  *ctx;
+    int    is_busy;     /* guarded by the lock of the thread */
+} Worker;
+
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what); /* what: for messages */
+void worker_begin(Worker *w);
+int  worker_is_busy(Worker *w);
+void worker_wait(Worker *w, double ms);   /* waits until the work is done, at most ms */
+void worker_stop(Worker *w);              /* waits for the work that has begun, and ends the thread */
 
 #endif

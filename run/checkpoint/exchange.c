@@ -6,7 +6,9 @@
 
 #include "core/xalloc.h"
 
-int exchange_is_needed(const Shards *z, Span span) { return layout_cuts_columns(&z->layout, &z->layout.param[span.param]); }
+int exchange_is_needed(const Shards *z, Span span) {
+    return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);
+}
 
 /* Returns the first of n elements that tensor rank i gets: rank i of t gets [n i / t, n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
@@ -18,8 +20,6 @@ Span exchange_kept(const Shards *z, Span span) {
     span.memory += from, span.shard += from, span.first += from, span.elems = end - from;
     return span;
 }
-
-/* --- spans of matrices that are cut by columns --------------------------------------------------------------------- */
 
 /* Elements [first, end) of the columns that this rank holds. Tensor rank i writes them, together with the other columns
  * of the same rows. The rows are whole, except a first and a last one that the span itself cuts. */
@@ -37,57 +37,58 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* Returns the file run that begins with element `at` of the columns of tensor rank j. It ends with the columns of that
+/* Returns the extent that begins with element `at` of the columns of tensor rank j. It ends with the columns of that
  * rank in the row (or in q, k or v within the row), or with r. */
-static FileRun run_of(const Layout *l, Span span, Rows r, int64_t at, int j) {
+static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
     span.first = at, span.elems = r.end - at;
-    return layout_run(&theirs, &span, 0);
+    return layout_extent(&theirs, &span, 0);
 }
 
-/* --- what is written ----------------------------------------------------------------------------------------------- */
+/* --- what is written ---------------------------------------------------------------------------------------------- */
 
-static void add_run(FileRuns *f, FileRun run) {
-    FileRun *last = f->runs ? &f->run[f->runs - 1] : NULL;
-    f->elems += run.elems;
-    if (last && last->offset + last->elems == run.offset) {
-        last->elems += run.elems;
+/* Adds an extent, or lengthens the last one if it adjoins. */
+static void add_extent(FileExtents *f, FileExtent e) {
+    FileExtent *last = f->extents ? &f->extent[f->extents - 1] : NULL;
+    f->elems += e.elems;
+    if (last && last->offset + last->elems == e.offset) {
+        last->elems += e.elems;
         return;
     }
-    if (f->runs == f->room) {
+    if (f->extents == f->room) {
         f->room = 2 * f->room + 64;
-        f->run = xrealloc(f->run, sizeof *f->run * (size_t)f->room, "the runs of a checkpoint");
+        f->extent = xrealloc(f->extent, sizeof *f->extent * (size_t)f->room, "the runs of a checkpoint");
     }
-    f->run[f->runs++] = run;
+    f->extent[f->extents++] = e;
 }
 
-/* Adds the file runs of a span, in the order in which exchange_rows writes the elements. Within a row that is the order
+/* Adds the extents of a span, in the order in which exchange_rows writes the elements. Within a row that is the order
  * of the file. */
-static void add_rows(FileRuns *f, const Layout *l, Span span) {
+static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
-        elems = run_of(l, span, r, at, 0).elems;
-        for (int j = 0; j < l->tensor_ranks; j++) add_run(f, run_of(l, span, r, at, j));
+        elems = row_extent(l, span, r, at, 0).elems;
+        for (int j = 0; j < l->tensor_ranks; j++) add_extent(f, row_extent(l, span, r, at, j));
     }
 }
 
-FileRuns exchange_runs(const Shards *z) {
-    FileRuns f = {0};
-    Span    *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a checkpoint");
+FileExtents exchange_extents(const Shards *z) {
+    FileExtents f = {0};
+    Span       *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a checkpoint");
     for (int b = 0; b < z->layout.buckets; b++) {
         int count = shards_spans_to_save(z, b, spans);
         for (int i = 0; i < count; i++) {
             Span kept = exchange_kept(z, spans[i]);
             if (exchange_is_needed(z, spans[i])) add_rows(&f, &z->layout, spans[i]);
-            else if (kept.elems > 0) add_run(&f, layout_run(&z->layout, &kept, 0));
+            else if (kept.elems > 0) add_extent(&f, layout_extent(&z->layout, &kept, 0));
         }
     }
     free(spans);
     return f;
 }
 
-/* --- the exchange -------------------------------------------------------------------------------------------------- */
+/* --- the exchange ------------------------------------------------------------------------------------------------- */
 
 int64_t exchange_rows_elems(const Shards *z, Span span) {
     Rows r = rows_of(&z->layout, span, z->layout.tensor_rank);
@@ -107,7 +108,7 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
     }
     comm_all_to_all(z->spec.tensor, mine, bytes, received);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
-        elems = run_of(l, span, r, at, 0).elems;
+        elems = row_extent(l, span, r, at, 0).elems;
         for (int j = 0; j < ranks; j++, to += elems)
             memcpy(out + to, received + j * each + (at - r.first), (size_t)elems * sizeof *out);
     }
@@ -116,7 +117,7 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
     return to;
 }
 
-/* --- memory -------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* The share of a rank in the rows of a span is rounded up, at most to one more row of the file. */
 int64_t exchange_most_elems(const Layout *l) {
@@ -131,9 +132,40 @@ int64_t exchange_scratch_elems(const Layout *l) {
     int64_t most = 0;
     for (int i = 0; i < l->params; i++) {
         const Param *p = &l->param[i];
-        int64_t      span = l->bucket[p->bucket].piece_elems < p->local_elems ? l->bucket[p->bucket].piece_elems : p->local_elems;
+        int64_t      piece = l->bucket[p->bucket].piece_elems, span = piece < p->local_elems ? piece : p->local_elems;
         int64_t      elems = 2 * span + width_of(p) * l->tensor_ranks;
         if (layout_cuts_columns(l, p) && elems > most) most = elems;
     }
     return most;
+}
+
+/* --- the copy ----------------------------------------------------------------------------------------------------- */
+
+/* Copies the elements of a span to `to`, or the share of this rank if the tensor ranks exchange it. Returns their
+ * number. */
+static int64_t copy_span(const CheckpointState *state, float *to, float *scratch, int which, Span span) {
+    const Shards *z = state->optimizer->shards;
+    int           is_exchanged = exchange_is_needed(z, span);
+    Span          kept = exchange_kept(z, span);
+    if (kept.elems > 0)
+        optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? scratch : to,
+                             optimizer_tensor(state->optimizer, which, kept));
+    if (!is_exchanged) return kept.elems;
+    device_sync(state->stream);
+    return exchange_rows(z, span, scratch, to);
+}
+
+void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch) {
+    const Layout *layout = checkpoint_layout(state);
+    int           tensors = optimizer_tensors(state->optimizer->kind);
+    const float  *end = to + tensors * extents->elems;
+    Span         *spans = xmalloc(sizeof *spans * (size_t)layout->params, "the spans of a checkpoint");
+    for (int which = 0; which < tensors; which++)
+        for (int b = 0; b < layout->buckets; b++) {
+            int count = shards_spans_to_save(state->optimizer->shards, b, spans);
+            for (int i = 0; i < count; i++) to += copy_span(state, to, scratch, which, spans[i]);
+        }
+    CHECK(to == end, "%lld floats of a rank's state too many", (long long)(to - end));
+    device_sync(state->stream);
+    free(spans);
 }

@@ -1,14 +1,17 @@
-/* manifest.c - writes and parses state.json; see manifest.h. manifest_verify.c compares the hashes of the
- * files. */
+/* manifest.c - see manifest.h. */
 #include "run/checkpoint/manifest.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <omp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
+#include "core/io.h"
 #include "core/json_text.h"
 #include "core/memory_file.h"
 
@@ -18,14 +21,15 @@ enum { TAIL_BYTES = 29 };
  * Real manifests have far fewer. */
 enum { OTHER_VALUES = 1 << 15 };
 
-const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors",      "optimizer.safetensors", "config.json",
-                                                        "generation_config.json", "tokenizer_config.json", "tokenizer.json"};
+const char *const manifest_file_name[MANIFEST_FILES] = {
+    "model.safetensors",      "optimizer.safetensors", "config.json",
+    "generation_config.json", "tokenizer_config.json", "tokenizer.json"};
 
 uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 uint64_t manifest_extent_bytes(uint64_t file_bytes) {
     uint64_t bytes = MANIFEST_EXTENT_BYTES;
-    while (file_bytes / MANIFEST_RUNS >= bytes && bytes < (uint64_t)1 << 40) bytes *= 2;
+    while (file_bytes / MANIFEST_EXTENTS >= bytes && bytes < (uint64_t)1 << 40) bytes *= 2;
     return bytes;
 }
 
@@ -41,16 +45,6 @@ static int write_string(FILE *out, const char *text) {
     return 1;
 }
 
-static void write_guard(FILE *out, const Guard *g) {
-    char shown[SHOWN_BYTES];
-    fprintf(out,
-            "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64
-            "\",\"losses\":[",
-            g->skips, g->rollbacks, g->furthest);
-    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%s", i ? "," : "", number_text(g->spikes.loss[i], shown));
-    fprintf(out, "]},\n");
-}
-
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
@@ -58,9 +52,9 @@ static void write_files(FILE *out, const Manifest *m) {
         fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f],
                 file->bytes);
         for (int64_t i = 0; i < file->extents; i++) {
-            const ManifestExtent *run = &file->extent[i];
-            fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", run->offset,
-                    run->bytes, run->hash);
+            ManifestExtent e = file->extent[i];
+            fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", e.offset, e.bytes,
+                    e.hash);
         }
         fprintf(out, "]}");
     }
@@ -80,13 +74,20 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
             m->samples, m->tokens);
     if (m->missed) fprintf(out, "\"updates\":\"%" PRId64 "\",\n", m->step - m->missed);
-    fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
+    fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n",
+            m->seed);
     fprintf(out,
             "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%s,\"loss_scale_steps\":\"%" PRId64
             "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, number_text(m->loss_scale, shown), m->loss_scale_steps, m->threads);
     if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
-    write_guard(out, &m->guard);
+    const Guard *g = &m->guard;
+    fprintf(out,
+            "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64
+            "\",\"losses\":[",
+            g->skips, g->rollbacks, g->furthest);
+    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%s", i ? "," : "", number_text(g->spikes.loss[i], shown));
+    fprintf(out, "]},\n");
     if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
     if (fp8) fprintf(out, "\"fp8\":%s,\n", fp8);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
@@ -102,7 +103,8 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
 }
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
+    char *text = NULL, *config = cJSON_PrintUnformatted(m->config);
+    char *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
     char *fp8 = m->fp8 ? cJSON_PrintUnformatted(m->fp8) : NULL;
     FILE *out = memory_file_open(&text, bytes);
     int   whole = out && config && (gemm || !m->gemm) && (fp8 || !m->fp8) && write_body(out, m, config, gemm, fp8);
@@ -116,7 +118,9 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     return NULL;
 }
 
-int manifest_has_room(int64_t runs, int64_t data_files) { return 4 * (runs + data_files) <= MANIFEST_VALUES - OTHER_VALUES; }
+int manifest_has_room(int64_t extents, int64_t data_files) {
+    return 4 * (extents + data_files) <= MANIFEST_VALUES - OTHER_VALUES;
+}
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -147,7 +151,9 @@ static int read_i64(const cJSON *value, int64_t *out) {
 
 /* Reads a count of the run, which is within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no such
  * limit. */
-static int read_amount(const cJSON *value, int64_t *out) { return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT; }
+static int read_amount(const cJSON *value, int64_t *out) {
+    return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT;
+}
 
 static int read_count(const cJSON *value, int *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 1) || value->valuedouble > 1 << 30) return 0;
@@ -173,7 +179,8 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
  * too many. */
 static int read_guard(const cJSON *object, Guard *g) {
     const cJSON *losses = json_member(object, "losses");
-    if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
+    if (!read_amount(json_member(object, "skips"), &g->skips) ||
+        !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
         !read_amount(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
     for (const cJSON *loss = losses->child; loss; loss = loss->next) {
         if (!cJSON_IsNumber(loss) || g->spikes.count == SPIKES_WINDOW) return 0;
@@ -186,60 +193,50 @@ static int read_run_id(const cJSON *value, char out[40]) {
     return read_word(value, out, 40) && strlen(out) >= 8 && strspn(out, "0123456789abcdef") == strlen(out);
 }
 
-/* Sets m->missed, the steps that the moments have not seen, from the member "updates". */
-static int read_missed(const cJSON *updates, Manifest *m) {
-    int64_t seen = m->step;
-    if (updates && !read_amount(updates, &seen)) return 0;
-    m->missed = m->step - seen;
-    return 1;
+static int valid(int is_valid, const char *key, char *fault) {
+    return is_valid || manifest_fault(fault, MANIFEST_NAME " has no valid %s", key);
 }
 
-/* Reads run_id, parent and folder. Returns 0 with a fault if one is not valid. */
-static int read_lineage(const cJSON *root, Manifest *m, char *fault) {
-    const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder");
-    if (!read_run_id(json_member(root, "run_id"), m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
-    if (parent && (!read_run_id(json_member(parent, "run_id"), m->parent.run_id) ||
-                   !read_amount(json_member(parent, "step"), &m->parent.step)))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid parent");
-    if (folder && !cJSON_IsString(folder)) return manifest_fault(fault, MANIFEST_NAME " has no valid folder");
-    m->folder = folder ? folder->valuestring : NULL;
-    return 1;
-}
-
+/* Reads all members but the lists of data and files. Returns 0 with a fault at the first that is not valid. */
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
-    const cJSON *scale = json_member(root, "loss_scale");
-    if (!read_lineage(root, m, fault)) return 0;
-    if (!read_amount(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
-    if (!read_amount(json_member(root, "samples"), &m->samples))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
-    if (!read_amount(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
-    if (!read_missed(json_member(root, "updates"), m)) return manifest_fault(fault, MANIFEST_NAME " has no valid updates");
-    if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
-    if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
-    if (!read_count(json_member(root, "threads"), &m->threads)) return manifest_fault(fault, MANIFEST_NAME " has no valid threads");
-    if (!read_word(json_member(root, "backend"), m->backend, sizeof m->backend))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid backend");
-    if (!read_word(json_member(root, "precision"), m->precision, sizeof m->precision))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid precision");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
-    m->loss_scale = scale->valuedouble;
-    const cJSON *steps = json_member(root, "loss_scale_steps");
-    if (steps && !read_amount(steps, &m->loss_scale_steps))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
-    const cJSON *grid = json_member(root, "grid");
-    if (grid && (!read_word(grid, m->grid, sizeof m->grid) ||
-                 strspn(m->grid, "abcdefghijklmnopqrstuvwxyz0123456789 ") != strlen(m->grid)))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid grid");
-    const cJSON *guard = json_member(root, "guard");
-    if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
+    static const char GRID[] = "abcdefghijklmnopqrstuvwxyz0123456789 ";
+    const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder"),
+                *scale = json_member(root, "loss_scale"), *scale_steps = json_member(root, "loss_scale_steps"),
+                *grid = json_member(root, "grid"), *guard = json_member(root, "guard"),
+                *updates = json_member(root, "updates");
+    int64_t seen = -1; /* steps that the moments have seen; -1: all */
+    m->folder = cJSON_IsString(folder) ? folder->valuestring : NULL;
+    m->loss_scale = cJSON_IsNumber(scale) ? scale->valuedouble : 0.0;
     m->gemm = json_member(root, "gemm");
     m->fp8 = json_member(root, "fp8");
     m->config = json_member(root, "config");
-    return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
+    int good =
+        valid(read_run_id(json_member(root, "run_id"), m->run_id), "run_id", fault) &&
+        valid(!parent || (read_run_id(json_member(parent, "run_id"), m->parent.run_id) &&
+                          read_amount(json_member(parent, "step"), &m->parent.step)), "parent", fault) &&
+        valid(!folder || m->folder, "folder", fault) &&
+        valid(read_amount(json_member(root, "step"), &m->step), "step", fault) &&
+        valid(read_amount(json_member(root, "samples"), &m->samples), "samples", fault) &&
+        valid(read_amount(json_member(root, "tokens"), &m->tokens), "tokens", fault) &&
+        valid(!updates || read_amount(updates, &seen), "updates", fault) &&
+        valid(read_i64(json_member(root, "seed"), &m->seed), "seed", fault) &&
+        valid(read_count(json_member(root, "ranks"), &m->ranks), "ranks", fault) &&
+        valid(read_count(json_member(root, "threads"), &m->threads), "threads", fault) &&
+        valid(read_word(json_member(root, "backend"), m->backend, sizeof m->backend), "backend", fault) &&
+        valid(read_word(json_member(root, "precision"), m->precision, sizeof m->precision), "precision", fault) &&
+        valid(m->loss_scale > 0, "loss_scale", fault) &&
+        valid(!scale_steps || read_amount(scale_steps, &m->loss_scale_steps), "loss_scale_steps", fault) &&
+        valid(!grid || (read_word(grid, m->grid, sizeof m->grid) && strspn(m->grid, GRID) == strlen(m->grid)),
+              "grid", fault) &&
+        valid(!guard || read_guard(guard, &m->guard), "guard", fault) &&
+        (cJSON_IsObject(m->config) || manifest_fault(fault, MANIFEST_NAME " has no config"));
+    m->missed = seen < 0 ? 0 : m->step - seen;
+    return good;
 }
 
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1)
+        return manifest_fault(fault, MANIFEST_NAME " names no data files");
     m->data = calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
     if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
@@ -253,20 +250,21 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
+/* Returns 0 if the extents do not cover the file exactly once, or with a fault without memory. */
+static int read_extents(const cJSON *list, ManifestFile *file, char *fault) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
     file->extent = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent);
     if (!file->extent) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
-        ManifestExtent *run = &file->extent[file->extents++];
+        ManifestExtent *e = &file->extent[file->extents++];
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
-        if (!read_u64(offset, &run->offset) || !read_u64(bytes, &run->bytes) || !read_hash(hash, &run->hash)) return 0;
-        if (run->offset != at || run->bytes < 1 || run->bytes > manifest_extent_bytes(file->bytes) ||
-            run->bytes > file->bytes - at)
+        if (!read_u64(offset, &e->offset) || !read_u64(bytes, &e->bytes) || !read_hash(hash, &e->hash)) return 0;
+        if (e->offset != at || e->bytes < 1 || e->bytes > manifest_extent_bytes(file->bytes) ||
+            e->bytes > file->bytes - at)
             return 0;
-        at += run->bytes;
+        at += e->bytes;
     }
     return at == file->bytes;
 }
@@ -280,10 +278,10 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
             if (f >= FILE_GENERATION) continue;
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
         }
-        if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f], fault))
-            return fault[0] ? 0
-                            : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
-                                             manifest_file_name[f]);
+        if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) ||
+            !read_extents(json_member(entry, "runs"), &m->file[f], fault))
+            return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
+                                                 manifest_file_name[f]);
         entry = entry->next;
     }
     if (entry) return manifest_fault(fault, MANIFEST_NAME " lists files that are none of a checkpoint");
@@ -300,7 +298,8 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
     /* One of these characters comes before each value. */
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
+    if (values > MANIFEST_VALUES)
+        return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;
     return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line,
@@ -310,7 +309,8 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     if (!read_text(text, bytes, &m->json, fault)) return MANIFEST_BROKEN;
     const cJSON *root = m->json.root, *format = json_member(root, "format"), *version = json_member(root, "version");
-    if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 || !cJSON_IsString(version)) {
+    if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 ||
+        !cJSON_IsString(version)) {
         manifest_fault(fault, MANIFEST_NAME " is not a train_gpt checkpoint's");
         return MANIFEST_BROKEN;
     }
@@ -329,6 +329,85 @@ ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char 
     ManifestStatus status = parse(text, bytes, m, fault);
     if (status != MANIFEST_GOOD) manifest_free(m);
     return status;
+}
+
+/* --- comparing with the files ------------------------------------------------------------------------------------- */
+
+int manifest_unread(char *fault, const char *name, int error) {
+    switch (error) {
+        case ENOENT: case ENOTDIR: return manifest_fault(fault, "%s is missing", name);
+        case ENODATA: return manifest_fault(fault, "%s ends too early", name);
+        case EFBIG: return manifest_fault(fault, "%s is too long", name);
+        case ENOMEM: return manifest_fault(fault, MANIFEST_NO_MEMORY);
+        default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, io_error_text(error));
+    }
+}
+
+static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
+    struct stat st;
+    if (lstat(path, &st) < 0) return manifest_unread(fault, name, errno);
+    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
+    if ((uint64_t)st.st_size != bytes)
+        return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
+    return 1;
+}
+
+/* Compares one extent with its hash. buffer [MANIFEST_EXTENT_BYTES]. Returns 1, or 0 with a fault. */
+static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
+    XXH3_state_t *hash = XXH3_createState();
+    int           error = hash ? 0 : -ENOMEM;
+    uint64_t      got = 0;
+    if (hash) XXH3_64bits_reset(hash);
+    for (uint64_t at = 0, n; !error && at < e.bytes; at += n) {
+        n = e.bytes - at < MANIFEST_EXTENT_BYTES ? e.bytes - at : MANIFEST_EXTENT_BYTES;
+        error = io_pread(fd, buffer, n, e.offset + at);
+        if (!error) XXH3_64bits_update(hash, buffer, n);
+    }
+    if (hash) got = XXH3_64bits_digest(hash), XXH3_freeState(hash);
+    if (error) return manifest_unread(fault, name, -error);
+    if (got == e.hash) return 1;
+    return manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name,
+                          e.offset, e.offset + e.bytes - 1);
+}
+
+/* Compares the extents part, part + parts, ... of a file. */
+static int extents_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts,
+                      void (*progress)(void *ctx), void *ctx, char *fault) {
+    int fd = io_open(path, IO_READ), good = 1;
+    if (fd < 0) return manifest_unread(fault, name, -fd);
+    int64_t mine = file->extents > part ? (file->extents - part - 1) / parts + 1 : 0;
+    #pragma omp parallel if (mine > 1)
+    {
+        char  wrong[MANIFEST_FAULT_BYTES] = "";
+        char *buffer = malloc(MANIFEST_EXTENT_BYTES);
+        if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
+        #pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < mine; i++) {
+            if (!wrong[0]) extent_ok(fd, name, file->extent[part + i * parts], buffer, wrong);
+            if (progress && omp_get_thread_num() == 0) progress(ctx);
+        }
+        #pragma omp critical(manifest_verify)
+        if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
+        free(buffer);
+    }
+    io_close(fd);
+    return good;
+}
+
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx,
+                    char *fault) {
+    char *path[MANIFEST_FILES] = {0};
+    int   good = 1;
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0)
+            path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        good = m->file[f].extents == 0 || size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        good = m->file[f].extents == 0 ||
+               extents_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, progress, ctx, fault);
+    for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
+    return good;
 }
 
 void manifest_free(Manifest *m) {

@@ -26,10 +26,11 @@
 #define MANIFEST_NAME "state.json"
 /* A manifest has at most MANIFEST_VALUES values in MANIFEST_LIMIT bytes. Reading needs up to 240 MiB for a hostile one,
  * and 100 MiB for ours. An extent is four values. Extents grow with their file, so that its length needs at most
- * MANIFEST_RUNS of them. Half of the values are left for extents that end with a row, or with a piece of a bucket. */
+ * MANIFEST_EXTENTS of them. Half of the values are left for extents that end with a row, or with a piece of a
+ * bucket. */
 enum {
     MANIFEST_EXTENT_BYTES = 1 << 20,
-    MANIFEST_RUNS = 1 << 15,
+    MANIFEST_EXTENTS = 1 << 15,
     MANIFEST_LIMIT = 16 << 20,
     MANIFEST_VALUES = 1 << 19,
     MANIFEST_FAULT_BYTES = 1024
@@ -54,9 +55,9 @@ typedef struct {
 } ManifestExtent;
 
 typedef struct {
-    uint64_t     bytes;                 /* 0: the checkpoint has no such file */
+    uint64_t        bytes;              /* 0: the checkpoint has no such file */
     ManifestExtent *extent;             /* owned, sorted by offset, without a gap */
-    int64_t      extents;
+    int64_t         extents;
 } ManifestFile;
 
 typedef struct {                  /* one training shard */
@@ -107,15 +108,15 @@ int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
-/* Returns the longest extent of a file of file_bytes: MANIFEST_EXTENT_BYTES, or the power of two at which MANIFEST_RUNS
- * extents are enough. */
+/* Returns the longest extent of a file of file_bytes: MANIFEST_EXTENT_BYTES, or the power of two at which
+ * MANIFEST_EXTENTS of them are enough. */
 uint64_t manifest_extent_bytes(uint64_t file_bytes);
 
 /* Returns the text of state.json, malloc'ed, with its length in *bytes. Returns NULL without memory. */
 char *manifest_write(const Manifest *m, size_t *bytes);
 
-/* Returns 1 if manifest_parse can read a manifest of so many extents (`runs`) and data files. */
-int manifest_has_room(int64_t runs, int64_t data_files);
+/* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */
+int manifest_has_room(int64_t extents, int64_t data_files);
 
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */

@@ -4,22 +4,195 @@
  * then whole here. With several hosts the data is sent to the neighbour as soon as it is copied. Everything before the
  * data is sent once it is sealed. The neighbour gets the same file, byte by byte. A slot begins with a zero until it is
  * sealed. The next copy starts on no rank before this one is whole on all, so one of the two slots is always whole.
+ *
+ * After a loss the ranks of a host divide the files in its folder. Rank 0 gathers the copies found, and chooses the
+ * newest step of one session that has copies of all its ranks. Then all ranks hash the chosen copies that they hold. If
+ * one is damaged, rank 0 chooses again. The ranks that hold the copies write their extents. Grid and number of ranks
+ * may have changed since.
  */
 #include "run/checkpoint/memory_copies.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
-#include <omp.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/failpoints.h"
 #include "core/io.h"
-#include "core/thread.h"
+#include "core/terminal.h"
 #include "core/xalloc.h"
-#include "run/checkpoint/memory_copy.h"
-#include "run/checkpoint/state_copy.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/exchange.h"
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+MemoryName memory_name(int rank, int slot, int is_next) {
+    MemoryName name;
+    snprintf(name.text, sizeof name.text, "rank_%05d.%d%s", rank, slot, is_next ? ".next" : "");
+    return name;
+}
+
+int memory_is_name(const char *name) {
+    int rank, slot, used = 0;
+    return sscanf(name, "rank_%9d.%1d%n", &rank, &slot, &used) == 2 && rank >= 0 && slot >= 0 && slot < MEMORY_SLOTS &&
+           (name[used] == 0 || strcmp(name + used, ".next") == 0);
+}
+
+Path memory_folder(const CheckpointState *state) {
+    char        whole[PATH_MAX];
+    const char *dir = state->config->run.dir, *found = realpath(dir, whole) ? whole : dir;
+    return path_of("%s/train_gpt-%u-%016" PRIx64 "-%s", state->config->checkpoint.memory_dir, (unsigned)geteuid(),
+                   manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
+}
+
+/* The ranks of a host have consecutive numbers (comm/world.c). */
+MemoryHost memory_host(Comm *c, int rank) {
+    MemoryHost h = {0};
+    for (int r = 0; r < comm_size(c); r++) {
+        if (r == 0 || strcmp(comm_host(c, r), comm_host(c, r - 1)) != 0) {
+            h.hosts++;
+            if (r > rank) continue;
+            h.host = h.hosts - 1, h.ranks = 0, h.place = rank - r;
+        }
+        h.ranks += strcmp(comm_host(c, r), comm_host(c, rank)) == 0;
+    }
+    return h;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static const uint64_t HASHED_FROM = offsetof(MemoryHeader, session);
+
+static uint64_t meta_used(uint64_t extents, uint64_t head_bytes) {
+    return sizeof(MemoryHeader) + extents * sizeof(WrittenExtent) + head_bytes;
+}
+
+uint64_t memory_meta_bytes(uint64_t extents, uint64_t head_bytes) {
+    return (meta_used(extents, head_bytes) + MEMORY_PAGE - 1) / MEMORY_PAGE * MEMORY_PAGE;
+}
+
+/* Fills in everything before the data. base: the mapped file. h: all but magic and hash are set, and data_offset leaves
+ * enough bytes for extents and head. */
+static void write_meta(void *base, MemoryHeader h, const WrittenExtent *extent, const char *head) {
+    char *at = (char *)base + sizeof h;
+    memcpy(at, extent, h.extents * sizeof *extent);
+    memcpy(at + h.extents * sizeof *extent, head, h.head_bytes);
+    memcpy(h.magic, MEMORY_MAGIC, sizeof h.magic);
+    memcpy(base, &h, sizeof h);
+    h.hash = manifest_hash((char *)base + HASHED_FROM, meta_used(h.extents, h.head_bytes) - HASHED_FROM);
+    memcpy((char *)base + offsetof(MemoryHeader, hash), &h.hash, sizeof h.hash);
+}
+
+/* Returns 1 if the extents are in the two large files, and their lengths sum to data_bytes. */
+static int are_extents(const WrittenExtent *e, uint64_t extents, uint64_t data_bytes) {
+    uint64_t left = data_bytes;
+    for (uint64_t i = 0; i < extents; i++) {
+        if (e[i].file > FILE_OPTIMIZER || e[i].extent.bytes < 1 || e[i].extent.bytes > left ||
+            e[i].extent.offset > INT64_MAX)
+            return 0;
+        left -= e[i].extent.bytes;
+    }
+    return left == 0;
+}
+
+int memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault) {
+    static const char zeros[sizeof ((MemoryHeader *)0)->magic] = {0};
+    MemoryHeader      h;
+    memset(copy, 0, sizeof *copy);
+    fault[0] = 0;
+    if (count < sizeof h) return manifest_fault(fault, "it is cut short (%" PRIu64 " bytes)", count);
+    memcpy(&h, bytes, sizeof h);
+    if (memcmp(h.magic, zeros, sizeof zeros) == 0) return 0;
+    if (memcmp(h.magic, MEMORY_MAGIC, sizeof h.magic) != 0)
+        return manifest_fault(fault, "it is no copy of this program's");
+    if (h.data_offset > count || h.data_offset > file_bytes || h.data_bytes != file_bytes - h.data_offset ||
+        h.extents > h.data_offset / sizeof(WrittenExtent) || h.head_bytes > h.data_offset ||
+        meta_used(h.extents, h.head_bytes) > h.data_offset ||
+        h.hash != manifest_hash(bytes + HASHED_FROM, meta_used(h.extents, h.head_bytes) - HASHED_FROM))
+        return manifest_fault(fault, "its head is damaged: the hash does not match");
+    copy->bytes = bytes;
+    copy->header = (const MemoryHeader *)(const void *)bytes;
+    copy->extent = (const WrittenExtent *)(const void *)(bytes + sizeof h);
+    copy->head = bytes + sizeof h + h.extents * sizeof *copy->extent;
+    if (h.step < 0 || h.step > MANIFEST_COUNT_LIMIT || h.rank < 0 || h.rank >= h.ranks ||
+        !are_extents(copy->extent, h.extents, h.data_bytes))
+        return manifest_fault(fault, "its head is of another program's");
+    return 1;
+}
+
+static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault) {
+    MemoryHeader h;
+    int          error = io_pread(fd, &h, sizeof h, 0);
+    int          is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
+                           h.data_offset <= MEMORY_META_LIMIT;
+    *count = is_sane ? h.data_offset : sizeof h;
+    char *bytes = malloc(*count);
+    if (bytes && !error) error = io_pread(fd, bytes, *count, 0);
+    if (bytes && !error) return bytes;
+    free(bytes);
+    manifest_fault(fault, "cannot read it: %s", io_error_text(error ? -error : ENOMEM));
+    return NULL;
+}
+
+/* Does not read a file that belongs to another user, because the folder may be writable for everybody. */
+int memory_read(const char *path, MemoryCopy *copy, char *fault) {
+    struct stat st;
+    uint64_t    count = 0;
+    int         fd = io_open(path, IO_READ), good = 0;
+    memset(copy, 0, sizeof *copy);
+    fault[0] = 0;
+    if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+        manifest_fault(fault, "it is another user's");
+    } else {
+        char *bytes = read_meta(fd, (uint64_t)st.st_size, &count, fault);
+        good = bytes && memory_parse(bytes, count, (uint64_t)st.st_size, copy, fault);
+        if (bytes && !good) free(bytes), memset(copy, 0, sizeof *copy);
+    }
+    io_close(fd);
+    return good;
+}
+
+void memory_free(MemoryCopy *copy) {
+    free(copy->bytes);
+    memset(copy, 0, sizeof *copy);
+}
+
+int memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, char *fault) {
+    uint64_t at = copy->header->data_offset, most = 1;
+    for (uint64_t i = 0; i < copy->header->extents; i++)
+        if (copy->extent[i].extent.bytes > most) most = copy->extent[i].extent.bytes;
+    char *bytes = malloc(most);
+    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : bytes ? 0 : -ENOMEM;
+    fault[0] = 0;
+    for (uint64_t i = 0; !error && !fault[0] && i < copy->header->extents; i++) {
+        ManifestExtent e = copy->extent[i].extent;
+        error = io_pread(fd, bytes, e.bytes, at);
+        if (!error && manifest_hash(bytes, e.bytes) != e.hash)
+            manifest_fault(fault, "it is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", at,
+                           at + e.bytes - 1);
+        else if (!error && save) save_put(save, copy->extent[i], bytes);
+        at += e.bytes;
+    }
+    if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
+    if (fd >= 0) io_close(fd);
+    free(bytes);
+    return !fault[0];
+}
+
+int memory_write_run_id(const char *run_dir, const char *run_id) {
+    char line[48];
+    int  bytes = snprintf(line, sizeof line, "%s\n", run_id);
+    return io_replace_file(path_of("%s/run_id", run_dir).text, line, (size_t)bytes);
+}
+
+/* --- taking copies ------------------------------------------------------------------------------------------------ */
 
 enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of a head: losses in the guard, maxima of fp8 */
 static const double PAUSE_MS = 100.0;
@@ -37,75 +210,38 @@ struct MemoryCopies {
     const CheckpointState *state;  /* borrowed */
     Path       folder;
     MemoryHost host;
-    FileRuns   runs;      /* owned */
+    FileExtents extents;  /* owned */
     float     *scratch;   /* owned */
     uint64_t   session;
     Slots      own;
     Link      *link;      /* owned, ordered by sender, so that all ranks free them in one order */
     int        links;
     int        at;        /* index of the slot that was filled last */
-    Save       save;      /* used by the thread while busy */
-    int        in_flight, is_sent, warned; /* is_sent: the thread is done, and its work is being sent */
-    int        is_whole;  /* the copy is sealed; used by the thread while busy */
+    Worker     worker;    /* seals the copy */
+    Save       save;      /* used by the worker while busy */
+    int        in_flight, is_sent, warned; /* is_sent: the worker is done, and the sealed copy is being sent */
+    int        is_whole;  /* the copy is sealed; used by the worker while busy */
     char       fault[MANIFEST_FAULT_BYTES]; /* why it is not whole */
     double     begin_ms;
     MemoryCopied now, done; /* copy in flight; last one complete (step -1: none to report) */
-    Thread     thread;
-    int        busy;      /* guarded by the thread's lock */
 };
 
-/* --- the thread --------------------------------------------------------------------------------------------------- */
-
-static void seal(MemoryCopies *m) {
+static void seal(void *copies) {
+    MemoryCopies *m = (MemoryCopies *)copies;
     Save        *s = &m->save;
     size_t       head_bytes = 0;
     save_hash_pieces(s);
     char        *head = s->fault[0] ? NULL : save_head(s, &head_bytes);
-    MemoryHeader h = {.session = m->session, .step = s->step, .rank = comm_rank(m->state->comm), .ranks = comm_size(m->state->comm),
-                      .runs = s->written_count, .head_bytes = head_bytes, .data_offset = m->own.meta, .data_bytes = m->own.data};
+    MemoryHeader h = {.session = m->session, .step = s->step,
+                      .rank = comm_rank(m->state->comm), .ranks = comm_size(m->state->comm),
+                      .extents = s->written_count, .head_bytes = head_bytes,
+                      .data_offset = m->own.meta, .data_bytes = m->own.data};
     memcpy(h.run_id, s->train_state.run_id, sizeof h.run_id);
-    if (head && memory_meta_bytes(h.runs, h.head_bytes) > m->own.meta) manifest_fault(s->fault, "its head takes %zu bytes", head_bytes);
+    if (head && memory_meta_bytes(h.extents, h.head_bytes) > m->own.meta)
+        manifest_fault(s->fault, "its head takes %zu bytes", head_bytes);
     m->is_whole = !s->fault[0];
-    if (m->is_whole) memory_seal(m->own.slot[m->at], h, s->written, head);
+    if (m->is_whole) write_meta(m->own.slot[m->at], h, s->written, head);
     free(head);
-}
-
-static void *seal_when_told(void *copies) {
-    MemoryCopies *m = (MemoryCopies *)copies;
-    omp_set_num_threads(1); /* training uses the other cores */
-    thread_lock(&m->thread);
-    for (;;) {
-        while (!m->busy && !m->thread.stop) thread_wait(&m->thread);
-        if (!m->busy) break;
-        thread_unlock(&m->thread);
-        seal(m);
-        thread_lock(&m->thread);
-        m->busy = 0;
-        thread_changed(&m->thread);
-    }
-    thread_unlock(&m->thread);
-    return NULL;
-}
-
-static void tell(MemoryCopies *m) {
-    thread_lock(&m->thread);
-    m->busy = 1;
-    thread_changed(&m->thread);
-    thread_unlock(&m->thread);
-}
-
-static int is_busy(MemoryCopies *m) {
-    thread_lock(&m->thread);
-    int busy = m->busy;
-    thread_unlock(&m->thread);
-    return busy;
-}
-
-/* --- making and ending -------------------------------------------------------------------------------------------- */
-
-/* Returns a bound of the number of extents. An extent has at least a MiB, or ends with a file run. */
-static uint64_t most_extents(const FileRuns *runs, int tensors) {
-    return (uint64_t)tensors * ((uint64_t)runs->runs + 4 * (uint64_t)runs->elems / MANIFEST_EXTENT_BYTES + 2);
 }
 
 /* Returns the rank at the same place of the next host, or -1 if there is only one host. */
@@ -119,25 +255,21 @@ static int next_of(Comm *c, int rank) {
     return -1;
 }
 
-/* Collective. Writes the sizes of every rank to bytes [2 * ranks]: bytes before the data, bytes of the data. */
-static void share_sizes(const MemoryCopies *m, int64_t *bytes) {
-    Comm *c = m->state->comm;
-    bytes[2 * comm_rank(c)] = (int64_t)m->own.meta, bytes[2 * comm_rank(c) + 1] = (int64_t)m->own.data;
-    comm_all_reduce_i64(c, bytes, 2 * comm_size(c), COMM_SUM);
-}
-
-/* Collective. Makes the links to and from this rank. */
+/* Collective. Makes the links to and from this rank. Every rank tells its sizes: bytes before the data, bytes of the
+ * data. */
 static void link_hosts(MemoryCopies *m) {
     Comm    *c = m->state->comm;
-    int      ranks = comm_size(c);
+    int      ranks = comm_size(c), rank = comm_rank(c);
     int64_t *bytes = xcalloc((size_t)(2 * ranks), sizeof *bytes, "a table of ranks");
     m->link = xcalloc((size_t)ranks, sizeof *m->link, "a table of ranks");
-    if (m->host.hosts > 1) share_sizes(m, bytes);
+    bytes[2 * rank] = (int64_t)m->own.meta, bytes[2 * rank + 1] = (int64_t)m->own.data;
+    if (m->host.hosts > 1) comm_all_reduce_i64(c, bytes, 2 * ranks, COMM_SUM);
     for (int r = 0; m->host.hosts > 1 && r < ranks; r++) {
         Comm *pair = comm_pair(c, r, next_of(c, r), "copies");
         if (!pair) continue;
         comm_set_on_host(pair);
-        m->link[m->links++] = (Link){pair, r, {(uint64_t)bytes[2 * r], (uint64_t)bytes[2 * r + 1], {NULL, NULL}, {0, 0}}};
+        Slots in = {.meta = (uint64_t)bytes[2 * r], .data = (uint64_t)bytes[2 * r + 1]};
+        m->link[m->links++] = (Link){pair, r, in};
     }
     free(bytes);
 }
@@ -147,8 +279,9 @@ static int receives(const Link *l) { return comm_rank(l->pair) == 1; }
 /* Makes the folder of this host, on the first rank of the host. Rank 0 also writes run_id into the run folder. */
 static void make_folder(const MemoryCopies *m, char *fault) {
     const CheckpointState *state = m->state;
-    int error = comm_rank(state->comm) == 0 ? memory_write_run_id(state->config->run.dir, state->train_state->run_id) : 0;
-    if (error < 0) manifest_fault(fault, "cannot write %s/run_id: %s", state->config->run.dir, strerror(-error));
+    const char *dir = state->config->run.dir;
+    int error = comm_rank(state->comm) == 0 ? memory_write_run_id(dir, state->train_state->run_id) : 0;
+    if (error < 0) manifest_fault(fault, "cannot write %s/run_id: %s", dir, strerror(-error));
     if (m->host.place > 0) return;
     error = io_remove_tree(m->folder.text);
     if (!error) error = io_mkdirs(state->config->checkpoint.memory_dir);
@@ -162,8 +295,8 @@ static void map_slots(const MemoryCopies *m, Slots *s, int rank, int is_next, ch
         void *map;
         int   error = io_map_new(path.text, s->meta + s->data, &map);
         if (!error) s->slot[i] = (char *)map;
-        else manifest_fault(fault, "cannot take %.1f MiB for %s: %s", (double)(s->meta + s->data) / 1048576.0, path.text,
-                            strerror(-error));
+        else manifest_fault(fault, "cannot take %.1f MiB for %s: %s", (double)(s->meta + s->data) / 1048576.0,
+                            path.text, strerror(-error));
     }
 }
 
@@ -182,27 +315,23 @@ static void remove_all(MemoryCopies *m) {
     if (m->host.place == 0) io_remove_tree(m->folder.text);
     for (int i = 0; i < m->links; i++) comm_free(m->link[i].pair);
     free(m->link);
-    free(m->runs.run);
+    free(m->extents.extent);
     device_free_host(m->scratch);
     free(m);
 }
 
-/* Returns the bytes before the data of a copy. The head has its present size and HEAD_SPARE to grow. */
+/* Returns the bytes before the data of a copy. The head has its present size and HEAD_SPARE to grow. An extent has at
+ * least a MiB, or ends with an extent of a file. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
-    size_t head_bytes = 0;
-    Save   s = save_prepare(m->state, 0, NULL, &m->runs);
-    char  *head = save_head(&s, &head_bytes);
+    size_t   head_bytes = 0;
+    Save     s = save_prepare(m->state, 0, NULL, &m->extents);
+    char    *head = save_head(&s, &head_bytes);
+    uint64_t tensors = (uint64_t)optimizer_tensors(m->state->optimizer->kind),
+             most = (uint64_t)m->extents.extents + 4 * (uint64_t)m->extents.elems / MANIFEST_EXTENT_BYTES + 2;
     if (!head) fail(EXIT_MEMORY, "no memory for the head of a copy in memory");
     free(head);
     save_release(&s);
-    return memory_meta_bytes(most_extents(&m->runs, optimizer_tensors(m->state->optimizer->kind)), 2 * head_bytes + HEAD_SPARE);
-}
-
-static uint64_t draw_session(Comm *c) {
-    uint64_t session = 0;
-    if (comm_rank(c) == 0 && getrandom(&session, sizeof session, 0) != sizeof session) fail(EXIT_IO, "the system gives no random bytes");
-    comm_broadcast(c, &session, sizeof session, 0);
-    return session;
+    return memory_meta_bytes(tensors * most, 2 * head_bytes + HEAD_SPARE);
 }
 
 MemoryCopies *memory_copies_create(const CheckpointState *state) {
@@ -212,11 +341,12 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     m->state = state;
     m->folder = memory_folder(state);
     m->host = memory_host(state->comm, comm_rank(state->comm));
-    m->runs = exchange_runs(state->optimizer->shards);
-    m->scratch = (float *)device_alloc_host(sizeof(float) * (size_t)(exchange_scratch_elems(checkpoint_layout(state)) + 1), "copies in memory");
-    m->session = draw_session(state->comm);
+    m->extents = exchange_extents(state->optimizer->shards);
+    m->scratch = device_alloc_host(sizeof *m->scratch * (size_t)(exchange_scratch_elems(checkpoint_layout(state)) + 1),
+                                   "copies in memory");
+    m->session = checkpoint_random(state->comm);
     m->own.meta = meta_bytes(m);
-    m->own.data = 4 * (uint64_t)optimizer_tensors(state->optimizer->kind) * (uint64_t)m->runs.elems;
+    m->own.data = 4 * (uint64_t)optimizer_tensors(state->optimizer->kind) * (uint64_t)m->extents.elems;
     m->done.step = -1;
     link_hosts(m);
     make_folder(m, fault);
@@ -232,7 +362,7 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
         remove_all(m);
         return NULL;
     }
-    thread_start(&m->thread, seal_when_told, m, "copies in memory");
+    worker_start(&m->worker, seal, m, "copies in memory");
     return m;
 }
 
@@ -241,13 +371,10 @@ void memory_copies_sweep(const CheckpointState *state) {
     if (state->config->checkpoint.memory_every > 0 && is_first) io_remove_tree(memory_folder(state).text);
 }
 
-const char *memory_copies_folder(const MemoryCopies *m) { return m->folder.text; }
-
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts) {
-    return (hosts > 1 ? 2 : 1) * MEMORY_SLOTS * sizeof(float) * (size_t)(optimizer_tensors(optimizer) * exchange_most_elems(layout));
+    size_t slot = sizeof(float) * (size_t)(optimizer_tensors(optimizer) * exchange_most_elems(layout));
+    return (hosts > 1 ? 2 : 1) * MEMORY_SLOTS * slot;
 }
-
-/* --- a copy ------------------------------------------------------------------------------------------------------- */
 
 static Tensor flat(void *data, DType type, uint64_t bytes) { return tensor_1d(data, type, (int64_t)(bytes / 4)); }
 
@@ -272,20 +399,14 @@ static void clear(MemoryCopies *m, int slot) {
         if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
 }
 
-/* Sends the bytes before the data once the thread is done. A copy that could not be sealed is sent unchanged, and
+/* Sends the bytes before the data once the worker is done. A copy that could not be sealed is sent unchanged, and
  * begins with a zero. */
 static void send_sealed(MemoryCopies *m) {
-    if (m->is_sent || is_busy(m)) return;
+    if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
     save_release(&m->save);
     send(m, m->own.slot[m->at], I32, m->own.meta);
     m->is_sent = 1;
-}
-
-static int has_arrived(const MemoryCopies *m) {
-    for (int i = 0; i < m->links; i++)
-        if (!comm_is_idle(m->link[i].pair)) return 0;
-    return m->is_sent;
 }
 
 static void land(MemoryCopies *m) {
@@ -296,11 +417,9 @@ static void land(MemoryCopies *m) {
 
 static void finish(MemoryCopies *m) {
     if (!m->in_flight) return;
-    while (is_busy(m)) {
+    while (worker_is_busy(&m->worker)) {
         watchdog_tick(m->state->watchdog, "waiting for a copy in memory");
-        thread_lock(&m->thread);
-        if (m->busy) thread_wait_for(&m->thread, PAUSE_MS);
-        thread_unlock(&m->thread);
+        worker_wait(&m->worker, PAUSE_MS);
     }
     send_sealed(m);
     for (int i = 0; i < m->links; i++) comm_finish(m->link[i].pair);
@@ -319,10 +438,10 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     clear(m, m->at);
     await_neighbours(m);
     char *data = m->own.slot[m->at] + m->own.meta;
-    state_copy(m->state, &m->runs, (float *)(void *)data, m->scratch);
-    m->save = save_prepare(m->state, step, (const float *)(const void *)data, &m->runs);
+    state_copy(m->state, &m->extents, (float *)(void *)data, m->scratch);
+    m->save = save_prepare(m->state, step, (const float *)(const void *)data, &m->extents);
     m->in_flight = 1, m->is_sent = 0;
-    tell(m);
+    worker_begin(&m->worker);
     send(m, data, F32, m->own.data);
     m->begin_ms = begin;
     m->now = (MemoryCopied){step, 0.0, clock_ms() - begin};
@@ -331,7 +450,9 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
 int memory_copies_next(MemoryCopies *m, MemoryCopied *copied) {
     if (!m) return 0;
     if (m->in_flight) send_sealed(m);
-    if (m->in_flight && has_arrived(m)) land(m);
+    int has_arrived = m->in_flight;
+    for (int i = 0; i < m->links && has_arrived; i++) has_arrived = comm_is_idle(m->link[i].pair);
+    if (has_arrived && m->is_sent) land(m);
     if (m->done.step < 0) return 0;
     *copied = m->done;
     m->done.step = -1;
@@ -349,7 +470,273 @@ void memory_copies_forget(MemoryCopies *m) {
 void memory_copies_end(MemoryCopies *m) {
     if (!m) return;
     finish(m);
-    thread_stop(&m->thread);
+    worker_stop(&m->worker);
     save_release(&m->save);
     remove_all(m);
+}
+
+/* --- reading them after a loss ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    MemoryCopy copy;         /* owned */
+    char       name[40];
+    int        is_checked;   /* the data match their hashes */
+} Found;
+
+/* A copy that the rank `holder` has, at `index` of its list found. */
+typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
+
+typedef struct {
+    const CheckpointState *state; /* borrowed */
+    Comm   *comm;
+    Path    folder;
+    char    run_id[40];
+    int64_t newest;
+    Found  *found;           /* owned */
+    int     count;
+    Offer  *offer;           /* owned, rank 0: offers of all ranks, the newest first */
+    int     offers;
+    char   *warnings;        /* owned: lines about damaged copies on this rank; NULL: none */
+    Offer  *chosen;          /* owned [ranks]: one for each rank of the lost job; equal on all ranks */
+    int     ranks;
+} Rescue;
+
+static Path path_in(const Rescue *r, const char *name) { return path_of("%s/%s", r->folder.text, name); }
+
+static void note(Rescue *r, const Path *path, const char *fault) {
+    char       *more = NULL;
+    const char *before = r->warnings ? r->warnings : "";
+    if (asprintf(&more, "%sthe copy in memory %s is passed over: %s\n", before, path->text, fault) < 0)
+        fail(EXIT_MEMORY, "no memory for a warning");
+    free(r->warnings);
+    r->warnings = more;
+}
+
+/* Collective. Rank 0 prints the lines of all ranks as warnings. */
+static void warn_of_all(Rescue *r) {
+    size_t count;
+    char  *all = gather_bytes(r->comm, r->warnings, r->warnings ? strlen(r->warnings) : 0, &count);
+    for (char *at = all, *end; all && at < all + count; at = end + 1) {
+        end = (char *)memchr(at, '\n', (size_t)(all + count - at));
+        warn("%.*s", (int)(end - at), at);
+    }
+    free(all);
+    free(r->warnings);
+    r->warnings = NULL;
+}
+
+static void look_at(Rescue *r, const char *name) {
+    char       fault[MANIFEST_FAULT_BYTES];
+    MemoryCopy copy;
+    Path       path = path_in(r, name);
+    if (!memory_read(path.text, &copy, fault)) {
+        if (fault[0]) note(r, &path, fault);
+        return;
+    }
+    if (strcmp(copy.header->run_id, r->run_id) != 0 || copy.header->step <= r->newest) {
+        memory_free(&copy);
+        return;
+    }
+    r->found = xrealloc(r->found, sizeof *r->found * (size_t)(r->count + 1), "a list of copies in memory");
+    r->found[r->count] = (Found){.copy = copy};
+    snprintf(r->found[r->count++].name, sizeof r->found->name, "%.39s", name);
+}
+
+static int is_copy(const struct dirent *entry) { return memory_is_name(entry->d_name); }
+
+/* Looks at the copies in the folder of this host. Its ranks divide the files. */
+static void look(Rescue *r) {
+    MemoryHost      own = memory_host(r->comm, comm_rank(r->comm));
+    struct dirent **entry = NULL;
+    int             count = scandir(r->folder.text, &entry, is_copy, alphasort);
+    for (int i = 0; i < count; i++) {
+        if (i % own.ranks == own.place) look_at(r, entry[i]->d_name);
+        free(entry[i]);
+    }
+    free(entry);
+    warn_of_all(r);
+}
+
+static void drop(Rescue *r, int i) {
+    memory_free(&r->found[i].copy);
+    r->found[i] = r->found[--r->count];
+}
+
+/* Orders offers: the newest step first, then by session, then by rank. */
+static int by_age(const void *a, const void *b) {
+    const Offer *x = (const Offer *)a, *y = (const Offer *)b;
+    if (x->step != y->step) return x->step > y->step ? -1 : 1;
+    if (x->session != y->session) return x->session < y->session ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Collective. Rank 0 gets the offers of all ranks, the newest first. */
+static void gather_offers(Rescue *r) {
+    size_t  bytes;
+    Offer  *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
+    for (int i = 0; i < r->count; i++) {
+        const MemoryHeader *h = r->found[i].copy.header;
+        mine[i] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
+    }
+    free(r->offer);
+    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
+    r->offers = (int)(bytes / sizeof *r->offer);
+    free(mine);
+    if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
+}
+
+/* Collects the offers from index `from` on that have one step and session: one for each rank, into chosen. *next is the
+ * index after them. Returns the number of ranks. */
+static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
+    const Offer *first = &r->offer[from];
+    int          ranks = 0;
+    for (*next = from; *next < r->offers; ++*next) {
+        const Offer *o = &r->offer[*next];
+        if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
+        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue; /* a second copy, from the neighbour */
+        chosen[ranks++] = *o;
+    }
+    return ranks;
+}
+
+/* Collective. Fills in chosen with the newest step that has copies of all its ranks. Sets ranks to 0 if there is
+ * none. */
+static void choose(Rescue *r) {
+    int64_t ranks = 0;
+    gather_offers(r);
+    if (comm_rank(r->comm) == 0) {
+        r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(r->offers + 1), "a list of copies in memory");
+        for (int at = 0, next; at < r->offers && ranks == 0; at = next) {
+            ranks = take_group(r, at, &next, r->chosen);
+            if (ranks < r->chosen[0].ranks) ranks = 0;
+        }
+    }
+    comm_broadcast(r->comm, &ranks, sizeof ranks, 0);
+    r->ranks = (int)ranks;
+    if (comm_rank(r->comm) > 0)
+        r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(ranks + 1), "a list of copies in memory");
+    comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
+}
+
+/* Collective. Hashes the data of the chosen copies, and drops damaged ones. Returns the number of damaged copies. */
+static int64_t check(Rescue *r) {
+    int64_t damaged = 0;
+    char    fault[MANIFEST_FAULT_BYTES];
+    for (int k = 0; k < r->ranks; k++) {
+        if (r->chosen[k].holder != comm_rank(r->comm)) continue;
+        Found *f = &r->found[r->chosen[k].index];
+        Path   path = path_in(r, f->name);
+        watchdog_tick(r->state->watchdog, "checking copies in memory");
+        if (!f->is_checked && !memory_each_extent(path.text, &f->copy, NULL, fault)) {
+            note(r, &path, fault);
+            damaged++, f->is_checked = -1;
+        } else {
+            f->is_checked = 1;
+        }
+    }
+    for (int i = r->count - 1; i >= 0; i--)
+        if (r->found[i].is_checked < 0) drop(r, i);
+    warn_of_all(r);
+    comm_all_reduce_i64(r->comm, &damaged, 1, COMM_SUM);
+    return damaged;
+}
+
+/* Reads the head of the copy of rank 0 from its holder, on all ranks. *m owns everything it needs. */
+static void read_head(Rescue *r, Manifest *m) {
+    const Offer *o = &r->chosen[0];
+    const Found *f = o->holder == comm_rank(r->comm) ? &r->found[o->index] : NULL;
+    char         fault[MANIFEST_FAULT_BYTES];
+    int64_t      bytes = f ? (int64_t)f->copy.header->head_bytes : 0;
+    comm_broadcast(r->comm, &bytes, sizeof bytes, o->holder);
+    char *text = xmalloc((size_t)bytes + 1, "the head of a copy in memory");
+    if (f) memcpy(text, f->copy.head, (size_t)bytes);
+    comm_broadcast(r->comm, text, (size_t)bytes, o->holder);
+    if (manifest_parse(text, (size_t)bytes, m, fault) != MANIFEST_GOOD)
+        fail(EXIT_DATA, "the copies in memory of step %" PRId64 ": %s; checkpoint.memory_every=0 leaves them aside",
+             o->step, fault);
+    free(text);
+}
+
+/* Ends the job if any rank has a fault. */
+static void expect_written(Rescue *r, Save *s) {
+    if (!any_fault(r->comm, s->fault)) return;
+    if (comm_rank(r->comm) == 0) save_drop(s);
+    fail(EXIT_IO,
+         "the copies in memory of step %" PRId64 " do not become a checkpoint: %s; mend that and start again: they "
+         "stay; checkpoint.memory_every=0 leaves them aside",
+         s->step, s->fault);
+}
+
+static void write_checkpoint(Rescue *r, const Manifest *m, StepFolder *at) {
+    char   fault[MANIFEST_FAULT_BYTES];
+    size_t count;
+    Save   s = save_prepare(r->state, m->step, NULL, NULL);
+    s.rescued = m;
+    s.position = (Position){m->step, m->tokens, m->samples};
+    if (comm_rank(r->comm) == 0) save_make_folder(&s);
+    expect_written(r, &s);
+    save_open(&s);
+    for (int k = 0; k < r->ranks; k++) {
+        if (r->chosen[k].holder != comm_rank(r->comm)) continue;
+        const Found *f = &r->found[r->chosen[k].index];
+        watchdog_tick(r->state->watchdog, "writing copies in memory to the disk");
+        if (!memory_each_extent(path_in(r, f->name).text, &f->copy, &s, fault) && !s.fault[0])
+            manifest_fault(s.fault, "%s: %.800s", f->name, fault);
+    }
+    save_close(&s);
+    expect_written(r, &s);
+    WrittenExtent *all = save_gather(&s, &count);
+    if (comm_rank(r->comm) == 0) save_commit(&s, all, count);
+    expect_written(r, &s);
+    at->step = m->step;
+    folder_name(at->name, m->step);
+    free(all);
+    save_release(&s);
+}
+
+/* Collective. Reads RUN/run_id. Returns 0 if there is none. */
+static int has_run_id(Rescue *r) {
+    int64_t there = 0;
+    if (comm_rank(r->comm) == 0) {
+        char   *text;
+        Path    path = path_of("%s/run_id", r->state->config->run.dir);
+        int64_t bytes = io_read_file(path.text, 40, &text);
+        io_expect_file(path.text, bytes);
+        there = bytes > 1 && bytes <= 40 && text[bytes - 1] == '\n' &&
+                strspn(text, "0123456789abcdef") == (size_t)bytes - 1;
+        if (there) snprintf(r->run_id, sizeof r->run_id, "%.*s", (int)bytes - 1, text);
+        if (bytes >= 0) free(text);
+    }
+    comm_broadcast(r->comm, &there, sizeof there, 0);
+    comm_broadcast(r->comm, r->run_id, sizeof r->run_id, 0);
+    return (int)there;
+}
+
+int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) {
+    Rescue   r = {.state = state, .comm = state->comm, .newest = newest};
+    Manifest m;
+    if (state->config->checkpoint.memory_every == 0 || !has_run_id(&r)) return 0;
+    r.folder = memory_folder(state);
+    look(&r);
+    do choose(&r);
+    while (r.ranks > 0 && check(&r) > 0);
+    if (r.ranks > 0) {
+        read_head(&r, &m);
+        Path name = path_of("the copy in memory of step %" PRId64, m.step);
+        checkpoint_refuse_settings(state->config, state->train, name.text, &m);
+        write_checkpoint(&r, &m, at);
+        if (comm_rank(r.comm) == 0)
+            say(stdout, 0, "step %" PRId64 " is taken from the copies in memory of %d rank%s\n", m.step, r.ranks,
+                r.ranks > 1 ? "s" : "");
+        manifest_free(&m);
+    } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
+        int next, ranks = take_group(&r, 0, &next, r.chosen);
+        warn("the copies in memory of step %" PRId64 " are of no use: %d of %d ranks' are there", r.offer[0].step,
+             ranks, r.offer[0].ranks);
+    }
+    while (r.count > 0) drop(&r, 0);
+    free(r.found);
+    free(r.offer);
+    free(r.chosen);
+    return r.ranks > 0;
 }

@@ -10,13 +10,15 @@
 
 #include "core/error.h"
 #include "core/memory_file.h"
+#include "core/xalloc.h"
 
 /* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million cost more
  * memory than the tree of any known model. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
+/* Most values in an index: three times the tensors of the largest models with experts. */
+enum { INDEX_LIMIT = 1 << 17 };
 
-static const struct { const char *name; size_t bytes;
-} type_table[SAFE_TYPES] = {
+static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {
     [SAFE_F32] = {"F32", 4},         [SAFE_F16] = {"F16", 2},         [SAFE_BF16] = {"BF16", 2},
     [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
     [SAFE_I32] = {"I32", 4},         [SAFE_U32] = {"U32", 4},         [SAFE_I16] = {"I16", 2},
@@ -36,18 +38,18 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
+/* Returns a bound of the values in a JSON text. One of these characters comes before each value. */
+static size_t count_values(const char *text, size_t bytes) {
+    size_t values = 0;
+    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    return values;
+}
+
 /* Reads a whole number from 0 to 2^53. The strict JSON pass has already refused numbers that a double cannot hold. */
 static int whole(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 0) || value->valuedouble > 9007199254740992.0) return 0;
     *out = (uint64_t)value->valuedouble;
     return (double)*out == value->valuedouble;
-}
-
-static int read_type(const cJSON *value, SafeType *type) {
-    if (!cJSON_IsString(value)) return 0;
-    for (int i = 0; i < SAFE_TYPES; i++)
-        if (strcmp(value->valuestring, type_table[i].name) == 0) return *type = (SafeType)i, 1;
-    return 0;
 }
 
 static int read_shape(const cJSON *value, SafeTensor *t) {
@@ -59,23 +61,24 @@ static int read_shape(const cJSON *value, SafeTensor *t) {
     return 1;
 }
 
-static int read_offsets(const cJSON *value, SafeTensor *t) {
-    const cJSON *begin = cJSON_IsArray(value) ? value->child : NULL, *end = begin ? begin->next : NULL;
-    return begin && end && !end->next && whole(begin, &t->begin) && whole(end, &t->end);
-}
-
 static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     t->name = entry->string;
-    if (!cJSON_IsObject(entry)) return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
+    if (!cJSON_IsObject(entry))
+        return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
     for (const cJSON *member = entry->child; member; member = member->next)
         if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 &&
             strcmp(member->string, "data_offsets") != 0)
             return fault_is(fault, "gives tensor \"%.100s\" an unknown member \"%.60s\"", t->name, member->string);
-    if (!read_type(json_member(entry, "dtype"), &t->type))
+    const cJSON *type = json_member(entry, "dtype"), *offsets = json_member(entry, "data_offsets");
+    const cJSON *begin = cJSON_IsArray(offsets) ? offsets->child : NULL, *end = begin ? begin->next : NULL;
+    for (t->type = 0; t->type < SAFE_TYPES; t->type++)
+        if (cJSON_IsString(type) && strcmp(type->valuestring, type_table[t->type].name) == 0) break;
+    if (t->type == SAFE_TYPES)
         return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
     if (!read_shape(json_member(entry, "shape"), t))
-        return fault_is(fault, "gives tensor \"%.100s\" no shape of at most %d whole numbers", t->name, SAFETENSORS_DIMS);
-    if (!read_offsets(json_member(entry, "data_offsets"), t) || t->begin > t->end)
+        return fault_is(fault, "gives tensor \"%.100s\" no shape of at most %d whole numbers", t->name,
+                        SAFETENSORS_DIMS);
+    if (!end || end->next || !whole(begin, &t->begin) || !whole(end, &t->end) || t->begin > t->end)
         return fault_is(fault, "gives tensor \"%.100s\" no data_offsets [begin,end]", t->name);
     uint64_t need = type_table[t->type].bytes;
     for (int i = 0; i < t->dims; i++)
@@ -84,13 +87,6 @@ static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     if (need != t->end - t->begin)
         return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name,
                         t->end - t->begin, need);
-    return 1;
-}
-
-static int metadata_ok(const cJSON *metadata) {
-    if (!cJSON_IsObject(metadata)) return 0;
-    for (const cJSON *member = metadata->child; member; member = member->next)
-        if (!cJSON_IsString(member)) return 0;
     return 1;
 }
 
@@ -120,15 +116,19 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     s->tensor = calloc((size_t)count + 1, sizeof *s->tensor);
     if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
     for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
-        if (strcmp(entry->string, "__metadata__") == 0) {
-            if (!metadata_ok(entry)) return fault_is(fault, "has a __metadata__ that is no object of strings");
-        } else if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) {
-            return 0;
+        if (strcmp(entry->string, "__metadata__") != 0) {
+            if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) return 0;
+            continue;
         }
+        int is_good = cJSON_IsObject(entry);
+        for (const cJSON *member = is_good ? entry->child : NULL; member; member = member->next)
+            is_good = is_good && cJSON_IsString(member);
+        if (!is_good) return fault_is(fault, "has a __metadata__ that is no object of strings");
     }
     return covered(s, data_bytes, fault);
 }
 
+#define SAVE_IT "only safetensors are read, so save the model by save_pretrained(FOLDER)"
 /* First bytes of files that are often mistaken for safetensors. FILE stands for the path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
     {"version ", 8, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them"},
@@ -137,28 +137,30 @@ static const struct { const char *start; size_t bytes; const char *what; } OTHER
     {"\xfd" "7zXZ", 5, "is packed by xz: unpack it by xz -dc < FILE > FILE.new && mv FILE.new FILE"},
     {"BZh", 3, "is packed by bzip2: unpack it by bzip2 -dc < FILE > FILE.new && mv FILE.new FILE"},
     {"GGUF", 4, "is a model of llama.cpp, and only safetensors are read: download the model's safetensors"},
-    {"PK\3\4", 4, "is a zip archive, as PyTorch's .bin and .pt are: only safetensors are read, so save the model by save_pretrained(FOLDER)"},
-    {"\x80\2", 2, "is a Python pickle, as PyTorch's .bin and .pt are: only safetensors are read, so save the model by save_pretrained(FOLDER)"},
+    {"PK\3\4", 4, "is a zip archive, as PyTorch's .bin and .pt are: " SAVE_IT},
+    {"\x80\2", 2, "is a Python pickle, as PyTorch's .bin and .pt are: " SAVE_IT},
     {"<!", 2, "is a web page: the download failed, download it again"},
     {"<html", 5, "is a web page: the download failed, download it again"},
 };
 
 static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *s, char *fault) {
     if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
-    uint64_t n = 0, structure = 0;
+    uint64_t n = 0;
     for (int i = 0; i < 8; i++) n |= (uint64_t)data[i] << (8 * i);
     for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
         if ((bytes == 8 || data[8] != '{') && memcmp(data, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes) == 0)
             return fault_is(fault, "%s", OTHER_FORMS[i].what);
-    if (n > SAFETENSORS_HEADER_LIMIT) return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
+    if (n > SAFETENSORS_HEADER_LIMIT)
+        return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
     if (n > file_bytes - 8 || n > bytes - 8) return fault_is(fault, "ends inside its header of %" PRIu64 " bytes", n);
     const char *text = (const char *)data + 8;
     if (n == 0 || text[0] != '{') return fault_is(fault, "has a header that does not start with '{'");
-    for (uint64_t i = 0; i < n; i++) structure += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (structure > STRUCTURE_LIMIT) return fault_is(fault, "has a header of more than %d values", STRUCTURE_LIMIT);
+    if (count_values(text, (size_t)n) > STRUCTURE_LIMIT)
+        return fault_is(fault, "has a header of more than %d values", STRUCTURE_LIMIT);
     JsonFault wrong;
     if (!json_parse(text, (size_t)n, SAFETENSORS_HEADER_LIMIT, &s->json, &wrong))
-        return fault_is(fault, "has a broken header, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+        return fault_is(fault, "has a broken header, line %d column %d: %s", wrong.at.line, wrong.at.column,
+                        wrong.text);
     s->data_offset = 8 + n;
     return read_tree(s, file_bytes - s->data_offset, fault);
 }
@@ -211,5 +213,91 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
     fprintf(out, "%*s", (int)(-*bytes & 7), "");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
     for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
+    return text;
+}
+
+/* --- the index ---------------------------------------------------------------------------------------------------- */
+
+/* Returns 1 if name is visible ASCII, names a .safetensors file, and has no folder. */
+static int is_file_name(const char *name) {
+    static const char end[] = ".safetensors";
+    size_t bytes = strlen(name), tail = sizeof end - 1;
+    for (const char *c = name; *c; c++)
+        if (*c <= ' ' || *c > '~' || *c == '/' || *c == '\\') return 0;
+    return bytes > tail && strcmp(name + bytes - tail, end) == 0;
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
+}
+
+/* Lists the files of a weight_map, each once, and its tensors. */
+static void list_map(WeightsIndex *index, const cJSON *map) {
+    size_t count = 0, files = 0;
+    for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;
+    qsort(index->file, count, sizeof *index->file, by_text);
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || strcmp(index->file[i], index->file[files - 1]) != 0) index->file[files++] = index->file[i];
+    index->files = (int)files;
+    for (const cJSON *entry = map->child; entry; entry = entry->next) {
+        const char *const *at = bsearch(&entry->valuestring, index->file, files, sizeof *index->file, by_text);
+        index->tensor[index->tensors++] = (IndexedTensor){entry->string, (int)(at - index->file)};
+    }
+    qsort(index->tensor, count, sizeof *index->tensor, by_name);
+}
+
+static int parse_index(const char *text, size_t bytes, WeightsIndex *index, char *fault) {
+    JsonFault wrong;
+    if (count_values(text, bytes) > INDEX_LIMIT) return fault_is(fault, "has more than %d values", INDEX_LIMIT);
+    if (!json_parse(text, bytes, WEIGHTS_INDEX_LIMIT, &index->json, &wrong))
+        return fault_is(fault, "is broken, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+    const cJSON *map = json_member(index->json.root, "weight_map");
+    size_t       count = 0;
+    if (!cJSON_IsObject(map)) return fault_is(fault, "has no weight_map");
+    for (const cJSON *entry = map->child; entry; entry = entry->next, count++)
+        if (!cJSON_IsString(entry) || !is_file_name(entry->valuestring))
+            return fault_is(fault, "says of tensor \"%.100s\" no name of a .safetensors file beside it", entry->string);
+    if (count == 0) return fault_is(fault, "has an empty weight_map");
+    index->tensor = xmalloc(count * sizeof *index->tensor, "an index of tensors");
+    index->file = xmalloc(count * sizeof *index->file, "an index of tensors");
+    list_map(index, map);
+    return 1;
+}
+
+int weights_index_parse(const char *text, size_t bytes, WeightsIndex *out, char *fault) {
+    memset(out, 0, sizeof *out);
+    if (parse_index(text, bytes, out, fault)) return 1;
+    weights_index_free(out);
+    return 0;
+}
+
+void weights_index_free(WeightsIndex *index) {
+    free(index->tensor);
+    free(index->file);
+    if (index->json.root) json_free(&index->json);
+    memset(index, 0, sizeof *index);
+}
+
+int weights_index_find(const WeightsIndex *index, const char *name) {
+    IndexedTensor        key = {name, 0};
+    const IndexedTensor *at = NULL; /* without tensors there is no list, which bsearch would need */
+    if (index->tensors > 0) at = bsearch(&key, index->tensor, (size_t)index->tensors, sizeof key, by_name);
+    return at ? (int)(at - index->tensor) : -1;
+}
+
+char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, uint64_t total_bytes) {
+    char  *text = NULL, name[400];
+    size_t bytes;
+    FILE  *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory for an index of %d tensors", tensors);
+    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {\n", total_bytes);
+    for (int i = 0; i < tensors; i++) {
+        json_quote(name, sizeof name, tensor[i].name);
+        fprintf(out, "    %s: \"%s\"%s\n", name, file[tensor[i].file], i + 1 < tensors ? "," : "");
+    }
+    fprintf(out, "  }\n}\n");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for an index of %d tensors", tensors);
     return text;
 }

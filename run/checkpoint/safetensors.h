@@ -1,9 +1,16 @@
-/* safetensors.h - the header of a .safetensors file: a pure parser over bytes and length, and the writer of ours.
+/* safetensors.h - the header of a .safetensors file, and the index of a model in several such files: pure parsers over
+ * bytes and length, and the writers of ours.
  *
  * A file is a u64 length N, N bytes of JSON that start with '{' (spaces may follow it), then the bytes of the tensors.
  * The parser trusts no value. Lengths and products are checked in 64 bits. The tensors must cover the rest of the file
  * exactly, without holes or overlap. It allocates at most a small multiple of the header bytes that really exist.
  * Values are not read.
+ *
+ * The index, model.safetensors.index.json, says which file holds which tensor. Files are named without a folder, so an
+ * index can only name files beside itself. The metadata is not used.
+ *
+ *   {"metadata": {"total_size": 497759232},
+ *    "weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors", ...}}
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_SAFETENSORS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_SAFETENSORS_H
@@ -16,26 +23,14 @@
 enum {
     SAFETENSORS_DIMS         = 8,
     SAFETENSORS_HEADER_LIMIT = 100000000, /* limit of the reference reader */
-    SAFETENSORS_FAULT_BYTES  = 480
+    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* bytes of an index */
+    SAFETENSORS_FAULT_BYTES  = 480        /* size of the phrase that both parsers write */
 };
 
 typedef enum {
-    SAFE_F32,
-    SAFE_F16,
-    SAFE_BF16,
-    SAFE_F64,
-    SAFE_I64,
-    SAFE_U64,
-    SAFE_I32,
-    SAFE_U32,
-    SAFE_I16,
-    SAFE_U16,
-    SAFE_I8,
-    SAFE_U8,
-    SAFE_BOOL,
-    SAFE_F8_E4M3,
-    SAFE_F8_E5M2,
-    SAFE_F8_E8M0,
+    SAFE_F32, SAFE_F16, SAFE_BF16, SAFE_F64,
+    SAFE_I64, SAFE_U64, SAFE_I32, SAFE_U32, SAFE_I16, SAFE_U16, SAFE_I8, SAFE_U8, SAFE_BOOL,
+    SAFE_F8_E4M3, SAFE_F8_E5M2, SAFE_F8_E8M0,
     SAFE_TYPES
 } SafeType;
 
@@ -72,5 +67,31 @@ void safetensors_shape(char *out, size_t capacity, const SafeTensor *t);
  * metadata {"format":"pt"} and is padded with spaces to a multiple of 8 bytes. Fills in begin and end of the tensors.
  * Equal tensors give equal bytes. */
 char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
+
+/* --- the index ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;       /* borrowed from json */
+    int         file;       /* index in WeightsIndex.file */
+} IndexedTensor;
+
+typedef struct {
+    IndexedTensor *tensor;  /* owned, in the byte order of names */
+    int            tensors;
+    const char   **file;    /* owned [files]: borrowed names, each once, in byte order */
+    int            files;
+    Json           json;    /* owned: holds the names */
+} WeightsIndex;
+
+/* Reads text [bytes]. Returns 1, or 0 with a phrase ("has no weight_map") in fault [SAFETENSORS_FAULT_BYTES]. *out is
+ * then empty. */
+int  weights_index_parse(const char *text, size_t bytes, WeightsIndex *out, char *fault);
+void weights_index_free(WeightsIndex *index);
+
+int weights_index_find(const WeightsIndex *index, const char *name); /* index in WeightsIndex.tensor, or -1 */
+
+/* Returns the text of an index of these tensors, malloc'ed. total_bytes: size of all tensors. Equal tensors give equal
+ * text. */
+char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, uint64_t total_bytes);
 
 #endif

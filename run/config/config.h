@@ -152,7 +152,7 @@ int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, vo
 /* Compares the options fixed for a resume with the config of the checkpoint, except those in run.allow_change. Fixed
  * are resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, weights and stages of
  * data.train, optimizer.* and schedule.*. Returns NULL, or a malloc'ed text that names each key with both values.
- * Appends these keys to the list `changed` unless it is NULL. checkpoint_refuse.c compares the training shards, because
+ * Appends these keys to the list `changed` unless it is NULL. checkpoint_resume.c compares the training shards, because
  * it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed);
 

@@ -94,7 +94,7 @@ static void say_blends(void *ctx, const char *ours, const char *theirs) {
     fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->before ? "; " : "", ours, theirs);
 }
 
-/* Compares weights and stages of data.train. checkpoint_refuse.c compares the files. */
+/* Compares weights and stages of data.train. checkpoint_resume.c compares the files. */
 static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int before) {
     if (is_allowed(&now->run.allow_change, option_find("data.train"))) return 0;
     Said   said = {out, before};

@@ -204,9 +204,9 @@ static void pack(Link *l, int64_t elems) {
 /* Returns the next elements of the range, at most one frame of them; an empty range if there are none. */
 static Fragment next_of_range(Link *l) {
     LinkSend       *s = &l->send;
-    const FileRuns *runs = &l->copy->runs;
-    for (; s->run < runs->runs; s->run++, s->at = 0) {
-        FileRun  run = runs->run[s->run];
+    const FileExtents *runs = &l->copy->runs;
+    for (; s->run < runs->extents; s->run++, s->at = 0) {
+        FileExtent  run = runs->extent[s->run];
         Fragment of = {run.offset + s->at, run.offset + run.elems};
         of = fragment_within(of, s->range.first, s->range.end);
         int64_t  skipped = of.first < of.end ? of.first - run.offset - s->at : run.elems - s->at;

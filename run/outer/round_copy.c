@@ -20,7 +20,7 @@ size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type, RoundUs
 
 RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type, RoundUse use) {
     const Shards *z = optimizer->shards;
-    RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_runs(z)};
+    RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_extents(z)};
     c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type, use), "the weights of a round");
     c.delta = c.x + shards_state_elems(z);
     c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
@@ -32,7 +32,7 @@ RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type
 
 void round_copy_destroy(RoundCopy *c) {
     device_free_host(c->x);
-    free(c->runs.run);
+    free(c->runs.extent);
     free(c->taken);
     *c = (RoundCopy){0};
 }
@@ -66,7 +66,7 @@ static void take(RoundCopy *c, int64_t offset, const float *values, int64_t elem
         float   *x = x_of(c, span);
         int64_t *at = &c->taken[i];
         while (*at < span.elems) {
-            FileRun run = layout_run(&z->layout, &span, *at);
+            FileExtent run = layout_extent(&z->layout, &span, *at);
             if (run.offset >= offset + elems) break;
             CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
             int64_t left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
@@ -128,7 +128,7 @@ static void subtract_span(RoundCopy *c, Span span, float *out) {
 static int64_t count_before(const Layout *l, Span span, int64_t bound) {
     int64_t at = 0;
     while (at < span.elems) {
-        FileRun run = layout_run(l, &span, at);
+        FileExtent run = layout_extent(l, &span, at);
         if (run.offset >= bound) break;
         at += run.offset + run.elems <= bound ? run.elems : bound - run.offset;
     }
@@ -240,7 +240,7 @@ static void keep_x(const RoundCopy *c, Fragment f, float *was) {
     for (int i = 0; i < z->spans; i++) {
         Span part = within(&z->layout, z->span[i], f);
         for (int64_t at = 0; at < part.elems;) {
-            FileRun run = layout_run(&z->layout, &part, at);
+            FileExtent run = layout_extent(&z->layout, &part, at);
             memcpy(was + (run.offset - f.first), x_of(c, part) + at, sizeof *was * (size_t)run.elems);
             at += run.elems;
         }
@@ -261,7 +261,7 @@ void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_
         if (part.elems == 0) continue;
         float *x = x_of(c, part), *master = masters_of(c, part);
         for (int64_t at = 0; at < part.elems;) {
-            FileRun run = layout_run(&z->layout, &part, at);
+            FileExtent run = layout_extent(&z->layout, &part, at);
             int64_t from = run.offset - offset;
             for (int64_t e = from; e < from + run.elems; e++, at++) {
                 float to = was ? was[e] + values[e] : values[e]; /* computed as in round_change_add */

@@ -26,7 +26,7 @@ typedef struct {
     Optimizer *optimizer;  /* borrowed */
     Stream    *stream;     /* borrowed */
     FrameType  type;       /* type of the values of deltas in a frame */
-    FileRuns   runs;       /* ranges of the model that this rank sends; owned */
+    FileExtents   runs;       /* ranges of the model that this rank sends; owned */
     float     *x;          /* [shards_state_elems] x in the order of the masters, from device_alloc_host; owned */
     float     *delta;      /* [runs.elems] x - master in the order of runs, then a buffer to exchange a span */
     float     *rest;       /* [runs.elems] what rounding lost; NULL if deltas are fp32 */

@@ -12,7 +12,7 @@
 /* Returns the part of the span that lies in [first, first + elems), with elems 0 if nothing does. *from is its offset
  * in the span. A span of one rank is a row of the model, and rows follow each other in the flat order. */
 static WeightsRun cut(const Shards *shards, Span span, int64_t first, int64_t elems, int64_t *from) {
-    FileRun at = layout_run(&shards->layout, &span, 0);
+    FileExtent at = layout_extent(&shards->layout, &span, 0);
     CHECK(at.elems == span.elems, "a server's rows are whole");
     int64_t begin = at.offset > first ? at.offset : first, end = at.offset + at.elems;
     if (first + elems < end) end = first + elems;

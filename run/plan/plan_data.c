@@ -8,7 +8,6 @@
 #include "core/terminal.h"
 #include "data/dataset.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/state.h"
 
 PlanText plan_count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};

@@ -17,7 +17,7 @@
 #include "model/block.h"
 #include "model/hf_gpt2.h"
 #include "model/hf_members.h"
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 
 /* Reads a JSON file of another program. Returns 0 if it does not exist and may_lack allows that. */

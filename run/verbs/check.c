@@ -9,7 +9,6 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/state.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
 #include "run/config/schedule.h"

@@ -10,8 +10,7 @@
 
 #include "core/io.h"
 #include "core/terminal.h"
-#include "run/checkpoint/weights_set.h"
-#include "run/checkpoint/weights_stats.h"
+#include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"

@@ -18,7 +18,7 @@
 #include "data/tokens_json.h"
 #include "layers/algorithms.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 #include "run/text/stored_model.h"
 #include "run/text/task_scores.h"
 #include "run/verbs/arguments.h"

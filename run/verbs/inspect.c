@@ -13,7 +13,7 @@
 #include "data/text_file.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 #include "run/config/nearest.h"
 #include "run/verbs/inspect.h"
 #include "run/verbs/arguments.h"

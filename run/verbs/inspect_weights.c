@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "core/io.h"
-#include "run/checkpoint/weights_set.h"
-#include "run/checkpoint/weights_stats.h"
+#include "run/checkpoint/weights.h"
 #include "run/verbs/inspect.h"
 
 enum { NAMED = 5 }; /* most tensors with values that are not finite that are named by default */

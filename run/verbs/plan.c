@@ -9,7 +9,7 @@
 #include "model/precision.h"
 #include "core/terminal.h"
 #include "run/plan/kernels.h"
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan_data.h"
 #include "run/log/progress.h"

@@ -17,7 +17,7 @@
 #include "layers/algorithms.h"
 #include "data/text_file.h"
 #include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 #include "run/text/sample.h"
 #include "run/verbs/arguments.h"
 #include "run/verbs/sample_options.h"

@@ -66,8 +66,8 @@ static void check_spans(const Table *t, int ranks) {
                 assert_true(span->shard == bucket->shard + inside && span->shard >= shard_end);
                 assert_true(span->memory - p->memory == span->first);
                 assert_true(span->first >= 0 && span->first + span->elems <= p->elems);
-                assert_true(layout_run(&l, span, 0).offset == p->offset + span->first &&
-                            layout_run(&l, span, 0).elems == span->elems);
+                assert_true(layout_extent(&l, span, 0).offset == p->offset + span->first &&
+                            layout_extent(&l, span, 0).elems == span->elems);
                 assert_int_equal(p->bucket, b);
                 assert_int_equal(span->group, p->group);
                 for (int64_t i = 0; i < span->elems; i++) assert_int_equal(seen[p->offset + span->first + i]++, 0);
@@ -172,7 +172,7 @@ static void cut_rows_are_held_once(void **state) {
                             const Param *p = &l.param[spans[k].param];
                             assert_true(p->memory == first.param[spans[k].param].memory);
                             for (int64_t at = 0, elems; at < spans[k].elems; at += elems) {
-                                FileRun run = layout_run(&l, &spans[k], at);
+                                FileExtent run = layout_extent(&l, &spans[k], at);
                                 elems = run.elems;
                                 assert_true(elems > 0 && elems <= spans[k].elems - at);
                                 for (int64_t e = run.offset; e < run.offset + elems; e++) {
@@ -226,7 +226,7 @@ static void divided_experts_are_held_once(void **state) {
                     assert_true(layout_is_of_experts(&l, b) == of_experts && l.bucket[b].ranks == (of_experts ? ranks / e : ranks));
                     for (int k = layout_spans(&l, b, of_experts ? r / e : r, spans); k-- > 0;) {
                         const Param *p = &l.param[spans[k].param];
-                        FileRun      run = layout_run(&l, &spans[k], 0);
+                        FileExtent      run = layout_extent(&l, &spans[k], 0);
                         assert_true(p->offset == one.param[spans[k].param].offset && (p->expert != 0) == of_experts);
                         assert_true(!p->expert || (p->expert - 1) / (EXPERTS / e) == r % e);
                         assert_true(run.elems == spans[k].elems && run.offset == p->offset + spans[k].first);

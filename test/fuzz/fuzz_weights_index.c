@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/checkpoint/weights_index.h"
+#include "run/checkpoint/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    char         fault[WEIGHTS_INDEX_FAULT_BYTES] = "", again[WEIGHTS_INDEX_FAULT_BYTES];
+    char         fault[SAFETENSORS_FAULT_BYTES] = "", again[SAFETENSORS_FAULT_BYTES];
     WeightsIndex index, written;
     if (!weights_index_parse((const char *)data, bytes, &index, fault)) {
         if (!fault[0] || !memchr(fault, 0, sizeof fault)) abort();

@@ -32,7 +32,7 @@ static inline const Record *record_of(const char *prefix, const Param *p) {
 
 /* Returns which element of its row, in files, is element k of a span. */
 static inline int64_t row_elem(const Model *m, Span span, int64_t k) {
-    return layout_run(&m->shards->layout, &span, k).offset - m->shards->layout.param[span.param].offset;
+    return layout_extent(&m->shards->layout, &span, k).offset - m->shards->layout.param[span.param].offset;
 }
 
 static inline void load_initial(Model *m) {

@@ -4,7 +4,6 @@
 #define TRAIN_GPT_TEST_RUN_MEMORY_FIXTURE_H
 
 #include "run/checkpoint/memory_copies.h"
-#include "run/checkpoint/memory_copy.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
 static int hosts = 1; /* number of simulated hosts: equally many ranks on each, the remaining ones on the last */

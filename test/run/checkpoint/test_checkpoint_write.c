@@ -164,7 +164,7 @@ static void test_runs_that_do_not_cover(void **state) {
         Fixture f;
         fixture_create(&f, comm, dir, F32, 1, "");
         float *staged = calloc((size_t)f.shards->layout.elems, 3 * sizeof *staged);
-        FileRuns runs = exchange_runs(f.shards);
+        FileExtents runs = exchange_extents(f.shards);
         Save   s = save_prepare(&f.state, 4, staged, &runs);
         save_make_folder(&s);
         save_write_pieces(&s);
@@ -178,7 +178,7 @@ static void test_runs_that_do_not_cover(void **state) {
         save_drop(&s);
         assert_int_not_equal(access(step_path(".tmp").text, F_OK), 0);
         save_release(&s);
-        free(runs.run);
+        free(runs.extent);
         free(staged);
         fixture_destroy(&f);
     }

@@ -15,10 +15,10 @@
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
 /* Checks the bytes of memory that a rank promises, and that its copies need no more. */
-static void expect_room(const Layout *l, const FileRuns *f) {
+static void expect_room(const Layout *l, const FileExtents *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;
-    for (int64_t i = 0; i < f->runs; i++) sum += f->run[i].elems;
+    for (int64_t i = 0; i < f->extents; i++) sum += f->extent[i].elems;
     assert_true(sum == f->elems);
 }
 
@@ -33,16 +33,16 @@ static void files_are_covered_once(void **state) {
                 for (int k = 0; k < t * ranks * replicas; k++) {
                     Shards z = {.layout = model_layout(SHAPE, (LayoutPlace){ranks, t, k % t, NULL, 1, 0})};
                     z.spec = (ShardsSpec){.ranks = ranks, .rank = k / t % ranks, .replicas = replicas, .replica = k / t / ranks};
-                    FileRuns f = exchange_runs(&z);
+                    FileExtents f = exchange_extents(&z);
                     expect_room(&z.layout, &f);
-                    runs += f.runs;
-                    for (int64_t i = 0; i < f.runs; i++) {
-                        assert_true(f.run[i].offset >= 0 && f.run[i].elems > 0 &&
-                                    f.run[i].offset + f.run[i].elems <= whole.elems);
-                        for (int64_t e = f.run[i].offset; e < f.run[i].offset + f.run[i].elems; e++)
+                    runs += f.extents;
+                    for (int64_t i = 0; i < f.extents; i++) {
+                        assert_true(f.extent[i].offset >= 0 && f.extent[i].elems > 0 &&
+                                    f.extent[i].offset + f.extent[i].elems <= whole.elems);
+                        for (int64_t e = f.extent[i].offset; e < f.extent[i].offset + f.extent[i].elems; e++)
                             assert_int_equal(written[e]++, 0);
                     }
-                    free(f.run);
+                    free(f.extent);
                     layout_destroy(&z.layout);
                 }
                 for (int64_t e = 0; e < whole.elems; e++) assert_int_equal(written[e], 1);

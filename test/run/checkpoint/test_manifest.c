@@ -377,7 +377,7 @@ static void test_memory(void **state) {
 #endif
 }
 
-/* Extents have 1 MiB in files of up to 32 GiB. In larger files they are long enough for MANIFEST_RUNS of them. */
+/* Extents have 1 MiB in files of up to 32 GiB. In larger files they are long enough for MANIFEST_EXTENTS of them. */
 static void runs_grow_with_their_file(void **state) {
     (void)state;
     assert_int_equal(manifest_extent_bytes(0), 1 << 20);
@@ -385,8 +385,8 @@ static void runs_grow_with_their_file(void **state) {
     assert_int_equal(manifest_extent_bytes((uint64_t)32 << 30), 2 << 20);
     for (uint64_t bytes = 1; bytes < (uint64_t)1 << 50; bytes = bytes * 3 + 1) {
         uint64_t most = manifest_extent_bytes(bytes);
-        assert_true(bytes / most < MANIFEST_RUNS && most % MANIFEST_EXTENT_BYTES == 0 &&
-                    (most == MANIFEST_EXTENT_BYTES || bytes / (most / 2) >= MANIFEST_RUNS));
+        assert_true(bytes / most < MANIFEST_EXTENTS && most % MANIFEST_EXTENT_BYTES == 0 &&
+                    (most == MANIFEST_EXTENT_BYTES || bytes / (most / 2) >= MANIFEST_EXTENTS));
     }
 }
 

@@ -65,9 +65,9 @@ static void test_every_byte_counts(void **state) {
 
     for (int64_t i = (int64_t)memory_meta_bytes(1, 1); i < count; i += count / 7) {
         assert_true(memory_read(newest_file().text, &copy, fault));
-        assert_true(memory_each_run(newest_file().text, &copy, NULL, NULL, fault));
+        assert_true(memory_each_extent(newest_file().text, &copy, NULL, fault));
         flip(newest_file().text, i < (int64_t)copy.header->data_offset ? (int64_t)copy.header->data_offset : i);
-        assert_false(memory_each_run(newest_file().text, &copy, NULL, NULL, fault));
+        assert_false(memory_each_extent(newest_file().text, &copy, NULL, fault));
         assert_non_null(strstr(fault, "it is damaged: the hash of bytes "));
         flip(newest_file().text, i < (int64_t)copy.header->data_offset ? (int64_t)copy.header->data_offset : i);
         memory_free(&copy);

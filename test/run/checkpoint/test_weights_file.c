@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "run/checkpoint/safetensors.h"
-#include "run/checkpoint/weights_file.h"
+#include "run/checkpoint/weights.h"
 
 #include "test/run/lib/own_folder.h"
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "run/checkpoint/weights_index.h"
+#include "run/checkpoint/safetensors.h"
 #include "test/run/config/every_value.h"
 
 /* Parses an allocation of exactly this size, so that AddressSanitizer notices a read after its end. */
@@ -25,7 +25,7 @@ static int parse(const char *text, WeightsIndex *out, char *fault) {
 
 static void test_an_index_is_read(void **state) {
     (void)state;
-    char         fault[WEIGHTS_INDEX_FAULT_BYTES];
+    char         fault[SAFETENSORS_FAULT_BYTES];
     WeightsIndex x;
     assert_true(parse("{\"metadata\":{\"total_size\":1.5e9,\"total_parameters\":7},\"weight_map\":{\"b\":\"two.safetensors\",\"a\":\"one.safetensors\","
                       "\"c\":\"two.safetensors\"}}", &x, fault));
@@ -60,7 +60,7 @@ static void test_others_are_refused(void **state) {
         {"{\"weight_map\":{\"a\":\"x\\ny.safetensors\"}}", "tensor \"a\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char         fault[WEIGHTS_INDEX_FAULT_BYTES] = "";
+        char         fault[SAFETENSORS_FAULT_BYTES] = "";
         WeightsIndex x;
         assert_false(parse(cases[i][0], &x, fault));
         assert_true(x.tensors == 0 && !x.tensor && !x.file);
@@ -69,7 +69,7 @@ static void test_others_are_refused(void **state) {
 }
 
 static void read_changed(char *text, void *good) {
-    char         fault[WEIGHTS_INDEX_FAULT_BYTES] = "";
+    char         fault[SAFETENSORS_FAULT_BYTES] = "";
     WeightsIndex x;
     if (!parse(text, &x, fault)) {
         if (!fault[0]) fail_msg("refused without a word: %s", text);
@@ -91,7 +91,7 @@ static void test_every_value(void **state) {
 static void test_too_many_are_refused(void **state) {
     (void)state;
     enum { BYTES = 1 << 20 };
-    char         fault[WEIGHTS_INDEX_FAULT_BYTES] = "", *text = malloc(BYTES);
+    char         fault[SAFETENSORS_FAULT_BYTES] = "", *text = malloc(BYTES);
     WeightsIndex x;
     memset(text, ',', BYTES);
     assert_false(weights_index_parse(text, BYTES, &x, fault));
@@ -103,7 +103,7 @@ static void test_our_own_reads_back(void **state) {
     (void)state;
     static const IndexedTensor tensor[] = {{"wte \"x\"", 0}, {"h.0", 0}, {"h.1", 1}};
     static const char *const   file[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
-    char         fault[WEIGHTS_INDEX_FAULT_BYTES], *text = weights_index_text(tensor, 3, file, 5000000000ull);
+    char         fault[SAFETENSORS_FAULT_BYTES], *text = weights_index_text(tensor, 3, file, 5000000000ull);
     WeightsIndex x;
     assert_non_null(strstr(text, "\"total_size\": 5000000000"));
     assert_true(parse(text, &x, fault));

@@ -1,7 +1,7 @@
 /* test_weights_set.c - weights in several files with an index: values, refusals, and where they are searched. */
 #include "test/run/lib/child.h"
 
-#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights.h"
 
 #include "test/run/lib/own_folder.h"
 

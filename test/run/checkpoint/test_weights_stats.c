@@ -1,6 +1,6 @@
 /* test_weights_stats.c - statistics of tensors compared with plain loops over the same values, across blocks and
  * types. */
-#include "run/checkpoint/weights_stats.h"
+#include "run/checkpoint/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -95,7 +95,7 @@ static Held serve(void) {
 static void put(Held *s, int64_t element, float x, float v) {
     for (int i = 0; i < s->shards.spans; i++) {
         Span    span = s->shards.span[i];
-        int64_t at = element - layout_run(&s->shards.layout, &span, 0).offset;
+        int64_t at = element - layout_extent(&s->shards.layout, &span, 0).offset;
         if (at < 0 || at >= span.elems) continue;
         ((float *)optimizer_tensor(&s->o, WEIGHTS_X, span).data)[at] = x;
         ((float *)optimizer_tensor(&s->o, WEIGHTS_MOMENTUM, span).data)[at] = v;

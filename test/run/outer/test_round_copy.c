@@ -50,7 +50,7 @@ static void check_rank(int ranks, int rank, int tensor, int tensor_rank, int sta
         Tensor x = shards_state_view(&z, tensor_1d(c.x, F32, shards_state_elems(&z)), span);
         assert_true(c.taken[i] == span.elems);
         for (int64_t at = 0; at < span.elems; at++)
-            assert_true(((float *)x.data)[at] == (float)layout_run(&z.layout, &span, at).offset);
+            assert_true(((float *)x.data)[at] == (float)layout_extent(&z.layout, &span, at).offset);
     }
     free(c.x);
     free(c.taken);
@@ -84,7 +84,7 @@ static void check_return(int ranks, int rank, int tensor, int tensor_rank, int s
         for (int i = 0; i < z.spans; i++) {
             float *to = (float *)shards_state_view(&z, which ? o.master : tensor_1d(c.x, F32, elems), z.span[i]).data;
             for (int64_t at = 0; at < z.span[i].elems; at++)
-                to[at] = number(layout_run(&z.layout, &z.span[i], at).offset, 1 + which);
+                to[at] = number(layout_extent(&z.layout, &z.span[i], at).offset, 1 + which);
         }
     for (int64_t e = first; e < end; e++) {
         was[e - first] = number(e, 4);
@@ -95,7 +95,7 @@ static void check_return(int ranks, int rank, int tensor, int tensor_rank, int s
         const float *x = (float *)shards_state_view(&z, tensor_1d(c.x, F32, elems), z.span[i]).data;
         const float *master = (float *)shards_state_view(&z, o.master, z.span[i]).data;
         for (int64_t at = 0; at < z.span[i].elems; at++) {
-            int64_t e = layout_run(&z.layout, &z.span[i], at).offset;
+            int64_t e = layout_extent(&z.layout, &z.span[i], at).offset;
             int     is_in = e >= first && e < end;
             float   now = !is_in ? number(e, 1) : changes ? number(e, 4) + number(e, 5) : number(e, 3);
             assert_true(x[at] == now);

@@ -1,18 +1,20 @@
-/* weights_set.c - see weights_set.h. */
-#include "run/checkpoint/weights_set.h"
+/* weights.c - see weights.h. */
+#include "run/checkpoint/weights.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#include "core/error.h"
 #include "core/io.h"
 #include "core/json_file.h"
 #include "core/shell_word.h"
+#include "core/tensor.h"
 #include "core/xalloc.h"
 #include "data/bpe_file.h"
 #include "model/block.h"
@@ -21,13 +23,262 @@
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/checkpoint/weights_index.h"
 
-/* --- where they are ----------------------------------------------------------------------------------------------- */
+#define FILE_NAME "the name of a file of weights" /* for a message without memory */
+
+/* --- one file ----------------------------------------------------------------------------------------------------- */
+
+/* Reads the length and the header of the file. Allocates no more than the bytes of the file, whatever length it
+ * claims. */
+static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
+    uint8_t  length[8];
+    uint64_t n = 0;
+    *bytes = 0;
+    if (file_bytes < sizeof length) return xcalloc(1, 1, "the header of a file of weights");
+    int error = io_pread(w->fd, length, sizeof length, 0);
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
+    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
+    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses it by the length alone */
+    *bytes = (size_t)(8 + n);
+    uint8_t *head = xmalloc(*bytes, "the header of a file of weights");
+    error = io_pread(w->fd, head, *bytes, 0);
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
+    return head;
+}
+
+WeightsFile weights_open(const char *path) {
+    WeightsFile w = {.path = xstrdup(path, FILE_NAME)};
+    struct stat st;
+    size_t      bytes;
+    char        fault[SAFETENSORS_FAULT_BYTES];
+    if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
+    if (stat(path, &st) < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(errno));
+    if (!S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
+    w.fd = io_open(path, IO_READ);
+    if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
+    uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) {
+        char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
+        snprintf(sentence, sizeof sentence, "%s", fault);
+        shell_name_file(sentence, sizeof sentence, path);
+        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, sentence);
+    }
+    free(head);
+    return w;
+}
+
+void weights_close(WeightsFile *w) {
+    io_close(w->fd);
+    free(w->path);
+    safetensors_free(&w->header);
+}
+
+int weights_has_values(const SafeTensor *t) {
+    return t->type == SAFE_F64 || t->type == SAFE_F32 || t->type == SAFE_F16 || t->type == SAFE_BF16;
+}
+
+int64_t weights_elems(const SafeTensor *t) { return (int64_t)((t->end - t->begin) / safetensors_type_bytes(t->type)); }
+
+/* Reads values of 8 bytes, rounded to nearest. Returns 0 or -errno. */
+static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    enum { AT_ONCE = 4096 };
+    double values[AT_ONCE];
+    int    error = 0;
+    for (int64_t at = 0, n; !error && at < elems; at += n) {
+        n = elems - at < AT_ONCE ? elems - at : AT_ONCE;
+        error = io_pread(w->fd, values, (size_t)n * sizeof *values,
+                         w->header.data_offset + t->begin + (uint64_t)(first + at) * sizeof *values);
+        for (int64_t i = 0; !error && i < n; i++) out[at + i] = (float)values[i];
+    }
+    return error;
+}
+
+/* Returns 0 or -errno. */
+static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    size_t each = safetensors_type_bytes(t->type);
+    if (t->type == SAFE_F64) return read_doubles(w, t, first, elems, out);
+    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values are read here, and widened from the front */
+    int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
+                               w->header.data_offset + t->begin + (uint64_t)first * each);
+    for (int64_t i = 0; !error && each == 2 && i < elems; i++) {
+        uint16_t h;
+        memcpy(&h, half + i, sizeof h);
+        float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+        memcpy(out + i, &value, sizeof value); /* never ahead of the values still to be read */
+    }
+    return error;
+}
+
+void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    enum { BLOCK = 1 << 18 };
+    int     failed = 0;
+    int64_t blocks = (elems + BLOCK - 1) / BLOCK;
+    CHECK(elems <= WEIGHTS_BLOCK, "%" PRId64 " elements at once", elems);
+    #pragma omp parallel for schedule(static) reduction(min : failed) if (blocks > 1)
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t at = i * BLOCK, n = elems - at < BLOCK ? elems - at : BLOCK;
+        int     error = read_block(w, t, first + at, n, out + at);
+        if (error < failed) failed = error;
+    }
+    if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, io_error_text(failed));
+}
+
+/* Returns 1 if no value has all bits of its exponent set. The loop has no branch, so that it is vectorized. */
+static int all_finite(const float *value, int64_t n) {
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, value + i, sizeof bits);
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !found;
+}
+
+int64_t weights_finite(const float *value, int64_t n) {
+    enum { BLOCK = 1 << 14 };
+    int64_t first = n, blocks = (n + BLOCK - 1) / BLOCK;
+    #pragma omp parallel for schedule(static) reduction(min : first) if (blocks > 8)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t at = b * BLOCK, end = n - at < BLOCK ? n : at + BLOCK;
+        if (all_finite(value + at, end - at)) continue;
+        while (isfinite(value[at])) at++;
+        if (at < first) first = at;
+    }
+    return first;
+}
+
+void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element) {
+    double value = 0.0;
+    if (t->type == SAFE_F64) /* it may be finite in the file */
+        (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
+    if (t->type == SAFE_F64 && isfinite(value))
+        fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: take other weights",
+             w->path, t->name, value, element);
+    fail(EXIT_DATA,
+         "%s: tensor %s holds a value that is not finite at element %" PRId64 ": take other weights, or an older "
+         "checkpoint of them", w->path, t->name, element);
+}
+
+int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
+                          const Span *span, int64_t at, float *values, float *block) {
+    FileExtent first = layout_extent(layout, span, at), e = first;
+    int64_t n = e.elems < WEIGHTS_BLOCK ? e.elems : WEIGHTS_BLOCK, end = first.offset + n;
+    if (n == WEIGHTS_BLOCK || at + n == span->elems) {
+        weights_read(w, t, first.offset - begin, n, values);
+        return n;
+    }
+    while (at + n < span->elems) {
+        e = layout_extent(layout, span, at + n);
+        if (e.offset + e.elems - first.offset > WEIGHTS_BLOCK) break;
+        end = e.offset + e.elems, n += e.elems;
+    }
+    weights_read(w, t, first.offset - begin, end - first.offset, block);
+    for (int64_t k = 0; k < n; k += e.elems) {
+        e = layout_extent(layout, span, at + k);
+        memcpy(values + k, block + (e.offset - first.offset), (size_t)e.elems * sizeof *values);
+    }
+    return n;
+}
+
+/* --- statistics --------------------------------------------------------------------------------------------------- */
+
+/* Threads read chunks of a block. Their statistics are added in order. */
+enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
+
+double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
+
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+void weights_stats_add(WeightsStats *a, const WeightsStats *b) {
+    a->elems += b->elems, a->nans += b->nans, a->infs += b->infs, a->squares += b->squares;
+    if (b->least > b->most) return;
+    if (a->least > a->most) a->least = b->least, a->most = b->most;
+    if (b->least < a->least) a->least = b->least;
+    if (b->most > a->most) a->most = b->most;
+}
+
+static WeightsStats stats_of(const float *x, int64_t n) {
+    WeightsStats s = weights_stats_none();
+    float        least = INFINITY, most = -INFINITY;
+    s.elems = n;
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(x[i])) s.nans++;
+        else if (isinf(x[i])) s.infs++;
+        else {
+            s.squares += (double)x[i] * x[i];
+            least = x[i] < least ? x[i] : least, most = x[i] > most ? x[i] : most;
+        }
+    }
+    if (least <= most) s.least = least, s.most = most;
+    return s;
+}
+
+WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t) {
+    WeightsStats all = weights_stats_none(), chunk[CHUNKS];
+    int64_t      elems = weights_elems(t);
+    float       *values = xmalloc(WEIGHTS_BLOCK * sizeof *values, "a block of weights");
+    for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
+        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        weights_read(w, t, at, n, values);
+        #pragma omp parallel for schedule(static)
+        for (int64_t p = 0; p < chunks; p++) chunk[p] = stats_of(values + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
+        for (int64_t p = 0; p < chunks; p++) weights_stats_add(&all, &chunk[p]);
+    }
+    free(values);
+    return all;
+}
+
+static WeightsDiff diff_of(const float *a, const float *b, int64_t n) {
+    WeightsDiff d = {.elems = n};
+    for (int64_t i = 0; i < n; i++) {
+        double apart = fabs((double)a[i] - (double)b[i]);
+        d.of += isfinite(a[i]) ? (double)a[i] * a[i] : 0.0;
+        if (memcmp(a + i, b + i, sizeof *a) == 0) continue;
+        d.differ++;
+        if (isnan(apart)) d.nans++;
+        else d.squares += apart * apart, d.most = apart > d.most ? apart : d.most;
+    }
+    return d;
+}
+
+WeightsDiff weights_diff(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b) {
+    WeightsDiff all = {0}, chunk[CHUNKS];
+    int64_t     elems = weights_elems(a);
+    float      *x = xmalloc(WEIGHTS_BLOCK * sizeof *x, "a block of weights"),
+               *y = xmalloc(WEIGHTS_BLOCK * sizeof *y, "a block of weights");
+    for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
+        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        weights_read(wa, a, at, n, x);
+        weights_read(wb, b, at, n, y);
+        #pragma omp parallel for schedule(static)
+        for (int64_t p = 0; p < chunks; p++)
+            chunk[p] = diff_of(x + p * CHUNK, y + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
+        for (int64_t p = 0; p < chunks; p++) {
+            const WeightsDiff *d = &chunk[p];
+            all.elems += d->elems, all.differ += d->differ, all.nans += d->nans;
+            all.squares += d->squares, all.of += d->of, all.most = d->most > all.most ? d->most : all.most;
+        }
+    }
+    free(x), free(y);
+    return all;
+}
+
+double weights_diff_relative(const WeightsDiff *d) {
+    return d->of > 0 ? sqrt(d->squares / d->of) : d->squares > 0 ? INFINITY : 0.0;
+}
+
+/* --- where the weights of a model are ----------------------------------------------------------------------------- */
 
 static int exists(Path path) {
     struct stat st;
     return stat(path.text, &st) == 0;
+}
+
+static int has_file(const char *folder, const char *name) { return exists(path_of("%s/%s", folder, name)); }
+
+static int is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* Returns 1 for NAME or ORGANISATION/NAME in letters that the Hugging Face hub allows. A path into an existing folder
@@ -40,23 +291,19 @@ static int is_hub_name(const char *name) {
     return second > 0 && name[first + 1 + second] == 0 && !exists(path_of("%.*s", (int)first, name));
 }
 
-/* Returns the organisation of a model that people know by its name only, or "". */
-static const char *organisation_of(const char *name) {
+NORETURN static void refuse_missing(const char *path) {
+    /* Models that people know by their name only, and their organisations. */
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i][0], name) == 0) return known[i][1];
-    return "";
-}
-
-NORETURN static void refuse_missing(const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
     fail(EXIT_DATA,
          "%s does not exist here. If it is a model on the Hugging Face hub, type: hf download %s%s --local-dir "
          "datasets/%s, and name datasets/%s instead",
-         path, organisation_of(path), path, name, name);
+         path, organisation, path, name, name);
 }
 
 /* Returns 1 for a name such as NAME-00002-of-00005.safetensors, with number 2, of 5, and stem the bytes before
@@ -70,8 +317,7 @@ static int is_part(const char *name, int *number, int *of, int *stem) {
 }
 
 static int is_weights_name(const struct dirent *entry) {
-    size_t bytes = strlen(entry->d_name);
-    return bytes > 12 && entry->d_name[0] != '.' && strcmp(entry->d_name + bytes - 12, ".safetensors") == 0;
+    return entry->d_name[0] != '.' && has_ending(entry->d_name, ".safetensors");
 }
 
 /* Lists the .safetensors files of a folder by name, as scandir. Returns their number, 0 if there are none. */
@@ -112,24 +358,26 @@ static int has_parts(const char *folder) {
 
 /* Returns 1 for the name of a tensor of a LoRA adapter, as PEFT writes it. */
 static int is_adapter_name(const char *name) {
-    return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_");
+    return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") ||
+           strstr(name, ".lora_magnitude_");
 }
 
 /* Ends the program because a folder holds an adapter. sign: the file or tensor that shows it. PEFT finds an adapter by
  * the names of its two files. */
 NORETURN static void refuse_adapter(const char *folder, const char *sign) {
-    int has_config = exists(path_of("%s/adapter_config.json", folder)),
-        has_weights = exists(path_of("%s/adapter_model.safetensors", folder)) || exists(path_of("%s/adapter_model.bin", folder));
+    int has_config = has_file(folder, "adapter_config.json"),
+        has_weights = has_file(folder, "adapter_model.safetensors") || has_file(folder, "adapter_model.bin");
     fail(EXIT_DATA,
-         "%s holds an adapter (%s), which is no whole model. PEFT merges it into its model; type: python3 -c 'from peft import "
-         "AutoPeftModelForCausalLM as M; M.from_pretrained(\"%s\").merge_and_unload().save_pretrained(\"%s-merged\")', and name "
-         "%s-merged instead%s%s%s",
+         "%s holds an adapter (%s), which is no whole model. PEFT merges it into its model; type: python3 -c 'from "
+         "peft import AutoPeftModelForCausalLM as M; M.from_pretrained(\"%s\").merge_and_unload().save_pretrained("
+         "\"%s-merged\")', and name %s-merged instead%s%s%s",
          folder, sign, folder, folder, folder, has_config && has_weights ? "" : ". PEFT needs there: ",
-         has_config ? "" : "adapter_config.json", has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
+         has_config ? "" : "adapter_config.json",
+         has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
 }
 
-/* Returns 1 if a file holds the embedding of a kind of model, by its plain name. A file that is no safetensors file ends
- * the program by its own name. */
+/* Returns 1 if a file holds the embedding of a kind of model, by its plain name. A file that is no safetensors file
+ * ends the program by its own name. */
 static int holds_model(const char *path) {
     WeightsFile w = weights_open(path);
     char        plain[HF_NAME_BYTES], wanted[HF_NAME_BYTES];
@@ -160,17 +408,19 @@ static int find_ending(const char *folder, const char *end, char *name) {
 static void refuse_other_format(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char other[300];
-    if (exists(path_of("%s/adapter_config.json", folder))) refuse_adapter(folder, "adapter_config.json");
+    if (has_file(folder, "adapter_config.json")) refuse_adapter(folder, "adapter_config.json");
     for (int i = 0; i < 2; i++)
-        if (exists(path_of("%s/%s", folder, others[i])))
+        if (has_file(folder, others[i]))
             fail(EXIT_DATA,
-                 "%s holds %s and no " WEIGHTS_SINGLE ": only safetensors are read. Download the model's safetensors, or have transformers write "
-                 "them: AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\")",
+                 "%s holds %s and no " WEIGHTS_SINGLE ": only safetensors are read. Download the model's safetensors, "
+                 "or have transformers write them: "
+                 "AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\")",
                  folder, others[i], folder, folder);
     if (find_ending(folder, ".gguf", other))
         fail(EXIT_DATA,
-             "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the model's safetensors, or "
-             "have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", gguf_file=\"%s\").save_pretrained(\"%s\")",
+             "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the "
+             "model's safetensors, or have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", "
+             "gguf_file=\"%s\").save_pretrained(\"%s\")",
              folder, other, folder, other, folder);
 }
 
@@ -184,8 +434,9 @@ NORETURN static void refuse_folder(const char *folder) {
     refuse_other_format(folder);
     while (count > 1 && model < count && !holds_model(path_of("%s/%s", folder, list[model]->d_name).text)) model++;
     if (count > 1 && model == count)
-        fail(EXIT_DATA, "%s holds %d .safetensors files, and none of them has the embedding of a model: name the folder of the whole model",
-             folder, count);
+        fail(EXIT_DATA,
+             "%s holds %d .safetensors files, and none of them has the embedding of a model: name the folder of the "
+             "whole model", folder, count);
     if (count > 1)
         fail(EXIT_DATA,
              "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
@@ -203,22 +454,21 @@ NORETURN static void refuse_folder(const char *folder) {
  * the model. */
 static int has_misnamed(const char *folder, Path *file) {
     struct dirent **list;
-    int             number, of, stem, count = list_weights(folder, &list), is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
+    int             number, of, stem, count = list_weights(folder, &list);
+    int             is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
     if (is_one) *file = path_of("%s/%s", folder, list[0]->d_name);
     free_list(list, count);
-    return is_one && !exists(path_of("%s/adapter_config.json", folder));
+    return is_one && !has_file(folder, "adapter_config.json");
 }
 
+/* Returns the path of the file, of the index, or of the folder whose files are all parts of the weights. */
 static Path path_in(const char *path) {
-    static const char *const names[] = {WEIGHTS_SINGLE, WEIGHTS_INDEX};
     struct stat st;
     Path        newest;
     if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR)) refuse_missing(path);
-    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) return path_of("%s", path);
-    for (int i = 0; i < 2; i++) {
-        Path inside = path_of("%s/%s", path, names[i]);
-        if (exists(inside)) return inside;
-    }
+    if (!is_folder(path)) return path_of("%s", path);
+    if (has_file(path, WEIGHTS_SINGLE)) return path_of("%s/" WEIGHTS_SINGLE, path);
+    if (has_file(path, WEIGHTS_INDEX)) return path_of("%s/" WEIGHTS_INDEX, path);
     if (has_parts(path)) return path_of("%s", path);
     if (checkpoint_find(path, newest.text, sizeof newest.text)) return path_of("%s/" WEIGHTS_SINGLE, newest.text);
     if (has_misnamed(path, &newest)) return newest;
@@ -226,8 +476,8 @@ static Path path_in(const char *path) {
 }
 
 static int is_model(const char *folder) {
-    return exists(path_of("%s/config.json", folder)) &&
-           (exists(path_of("%s/" WEIGHTS_SINGLE, folder)) || exists(path_of("%s/" WEIGHTS_INDEX, folder)) ||
+    return has_file(folder, "config.json") &&
+           (has_file(folder, WEIGHTS_SINGLE) || has_file(folder, WEIGHTS_INDEX) ||
             has_parts(folder) || has_misnamed(folder, &(Path){{0}}));
 }
 
@@ -237,15 +487,20 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
-    int is_ours = exists(path_of("%s/" MANIFEST_NAME, path)) || exists(path_of("%s/checkpoints", path));
-    if (!is_ours && !is_model(path)) refuse_other_format(path);
-    if (!is_ours && !is_model(path) && exists(path_of("%s/config.json", path))) refuse_folder(path);
-    if (!is_ours && (exists(path_of("%s/" WEIGHTS_SINGLE, path)) || exists(path_of("%s/" WEIGHTS_INDEX, path))) &&
-        !is_model(path))
+    int is_ours = has_file(path, MANIFEST_NAME) || has_file(path, "checkpoints");
+    int is_theirs = !is_ours && is_model(path);
+    if (!is_ours && !is_theirs) {
+        refuse_other_format(path);
+        if (has_file(path, "config.json")) refuse_folder(path);
+        if (has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX))
+            fail(EXIT_DATA,
+                 "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder",
+                 path);
+    }
+    if (!is_theirs) /* a checkpoint that does not verify is no model */
         fail(EXIT_DATA,
-             "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder", path);
-    if (is_ours || !is_model(path)) /* a checkpoint that does not verify is no model */
-        fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging Face", path);
+             "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging "
+             "Face", path);
     if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
     strcpy(out, folder.text);
 }
@@ -258,14 +513,13 @@ void weights_set_check_json(const char *path) {
         {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* not checked here; it is ignored beside WEIGHTS_SINGLE */
     };
-    struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    int         in_folder = is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
-        if (is_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
-        Path file = is_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
+        if (in_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
+        Path file = in_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
         int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
         if (exit_code == -ENOENT) continue;
         if (exit_code) fail(exit_code, "%s", fault);
@@ -273,16 +527,13 @@ void weights_set_check_json(const char *path) {
     }
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
-
-static char *copy_of(const char *text) { return xstrdup(text, "the name of a file of weights"); }
-
 static WeightsIndex read_index(const char *path) {
-    char         *text, fault[WEIGHTS_INDEX_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
+    char         *text, fault[SAFETENSORS_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
     WeightsIndex  index;
     int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
-    if (bytes == -EFBIG) fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
+    if (bytes == -EFBIG)
+        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
     if (!weights_index_parse(text, (size_t)bytes, &index, fault)) {
         snprintf(sentence, sizeof sentence, "%s", fault);
@@ -293,6 +544,7 @@ static WeightsIndex read_index(const char *path) {
     return index;
 }
 
+/* Opens the files of an index, which are beside it. */
 static void open_indexed(WeightsSet *set) {
     set->index = read_index(set->path);
     set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
@@ -304,10 +556,11 @@ static void open_indexed(WeightsSet *set) {
     }
 }
 
+/* Opens the numbered files of a folder. */
 static void open_parts(WeightsSet *set) {
     struct dirent **list;
     int             count = list_weights(set->path, &list);
-    set->folder = copy_of(set->path);
+    set->folder = xstrdup(set->path, FILE_NAME);
     set->file = xmalloc((size_t)(count + 1) * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < count; i++)
         set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
@@ -315,19 +568,17 @@ static void open_parts(WeightsSet *set) {
 }
 
 WeightsSet weights_set_open(const char *path) {
-    WeightsSet  set = {.path = copy_of(path_in(path).text)};
+    WeightsSet  set = {.path = xstrdup(path_in(path).text, FILE_NAME)};
     const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
-    int         is_index = has_ending(name, ".index.json");
-    struct stat st;
-    if (stat(set.path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        if (has_ending(name, ".safetensors") && !has_parts(set.path))
-            fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
+    int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
+    if (is_folder(set.path)) {
+        if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         open_parts(&set);
         return set;
     }
-    int         is_misnamed = stat(path, &st) == 0 && S_ISDIR(st.st_mode) && has_ending(name, ".safetensors") && strcmp(name, WEIGHTS_SINGLE) != 0;
-    if (is_index || is_misnamed || strcmp(name, WEIGHTS_SINGLE) == 0)
-        set.folder = copy_of(slash == set.path ? "/" : slash ? path_of("%.*s", (int)(slash - set.path), set.path).text : ".");
+    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
+        set.folder = !slash ? xstrdup(".", FILE_NAME)
+                            : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
     if (is_index) {
         open_indexed(&set);
         return set;
@@ -397,7 +648,7 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
              "%s: tensor %s has shape %s, expected %s by %s: set model.* to the sizes of these weights, or name other "
              "weights",
              w->path, t->name, found, expected, sizes_text(p, sizes, keys));
-    if (!weights_type_is_read(t->type))
+    if (!weights_has_values(t))
         fail(EXIT_DATA,
              "%s: tensor %s has type %s, expected F64, F32, F16 or BF16: use the unquantized weights of the model",
              w->path, t->name, safetensors_type_name(t->type));
@@ -411,7 +662,7 @@ static int by_plain(const void *a, const void *b) {
 }
 
 static RowName *row_names(const Layout *layout) {
-    RowName *names = xmalloc((size_t)layout->params * sizeof *names, "the names of tensors");
+    RowName *names = xcalloc((size_t)layout->params, sizeof *names, "the names of tensors");
     char     plain[HF_NAME_BYTES];
     for (int i = 0; i < layout->params; i++) {
         snprintf(names[i].plain, sizeof names[i].plain, "%.63s", hf_plain_name(layout->param[i].name, plain));
@@ -509,28 +760,6 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
          shape, sizes.config ? sizes.config : "model.arch");
 }
 
-typedef struct { RowName *names; const Layout *layout; WeightsTensor *tensor_of, head; int64_t blocks; } Match;
-
-static void match_file(const WeightsSet *set, const WeightsFile *w, Match *m, WeightsSizes sizes) {
-    char plain[HF_NAME_BYTES];
-    for (int i = 0; i < w->header.tensors; i++) {
-        WeightsTensor t = {w, &w->header.tensor[i]};
-        HfExtra       kind = hf_extra(hf_plain_name(t.tensor->name, plain));
-        int           p = find_row(m->names, m->layout->params, plain);
-        if (kind == HF_HEAD && p < 0) {
-            check_tensor(w, t.tensor, &m->layout->param[0], sizes); /* the embedding is the first row */
-            if (m->head.tensor && !second_counts(set, m->head, t)) continue;
-            m->head = t;
-            continue;
-        }
-        if (kind == HF_NOTHING) continue;
-        if (p < 0) refuse_extra(set, w, t.tensor, m->blocks, sizes);
-        if (m->tensor_of[p].tensor && !second_counts(set, m->tensor_of[p], t)) continue;
-        check_tensor(w, t.tensor, &m->layout->param[p], sizes);
-        m->tensor_of[p] = t;
-    }
-}
-
 /* Warns, in one line, if the index lists other files than those that hold the tensors. */
 static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of, int params) {
     const WeightsTensor *first = NULL;
@@ -559,7 +788,8 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
     expected_shape(shape, sizeof shape, p);
     if (hf_extra(hf_plain_name(p->name, plain)) == HF_HEAD)
         fail(EXIT_DATA,
-             "%s: tensor %s is missing, expected with shape %s. If the head of this model is its embedding, set %s%s to true",
+             "%s: tensor %s is missing, expected with shape %s. If the head of this model is its embedding, set %s%s "
+             "to true",
              set->path, p->name, shape, sizes.config ? "tie_word_embeddings in " : "model.tie_embeddings",
              sizes.config ? sizes.config : "");
     if (stored < blocks)
@@ -573,41 +803,56 @@ NORETURN static void refuse_absent(const WeightsSet *set, const Layout *layout, 
 }
 
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes) {
-    Match m = {.names = row_names(layout), .layout = layout, .blocks = blocks_of(layout),
-               .tensor_of = xcalloc((size_t)layout->params, sizeof *m.tensor_of, "a table of tensors")};
-    for (int f = 0; f < set->files; f++) match_file(set, &set->file[f], &m, sizes);
-    if (!m.tensor_of[0].tensor) m.tensor_of[0] = m.head;
+    RowName       *names = row_names(layout);
+    WeightsTensor *tensor_of = xcalloc((size_t)layout->params, sizeof *tensor_of, "a table of tensors");
+    WeightsTensor  head = {NULL, NULL};
+    int64_t        blocks = blocks_of(layout);
+    char           plain[HF_NAME_BYTES];
+    for (int f = 0; f < set->files; f++)
+        for (int i = 0; i < set->file[f].header.tensors; i++) {
+            WeightsTensor t = {&set->file[f], &set->file[f].header.tensor[i]};
+            HfExtra       kind = hf_extra(hf_plain_name(t.tensor->name, plain));
+            int           p = find_row(names, layout->params, plain);
+            if (kind == HF_HEAD && p < 0) {
+                check_tensor(t.file, t.tensor, &layout->param[0], sizes); /* the embedding is the first row */
+                if (!head.tensor || second_counts(set, head, t)) head = t;
+                continue;
+            }
+            if (kind == HF_NOTHING) continue;
+            if (p < 0) refuse_extra(set, t.file, t.tensor, blocks, sizes);
+            if (tensor_of[p].tensor && !second_counts(set, tensor_of[p], t)) continue;
+            check_tensor(t.file, t.tensor, &layout->param[p], sizes);
+            tensor_of[p] = t;
+        }
+    if (!tensor_of[0].tensor) tensor_of[0] = head;
     for (int p = 0; p < layout->params; p++)
-        if (!m.tensor_of[p].tensor) refuse_absent(set, layout, &layout->param[p], sizes);
-    if (sizes.warns && set->index.tensors > 0) warn_of_index(set, m.tensor_of, layout->params);
-    free(m.names);
-    return m.tensor_of;
+        if (!tensor_of[p].tensor) refuse_absent(set, layout, &layout->param[p], sizes);
+    if (sizes.warns && set->index.tensors > 0) warn_of_index(set, tensor_of, layout->params);
+    free(names);
+    return tensor_of;
 }
 
 /* Returns 1 if a tensor holds nothing but zeros. For most tensors it reads only the first few values. */
 static int is_zero(WeightsTensor t) {
-    enum { MOST = 1 << 16 };
-    float   value[256] = {0}, *more = NULL;
-    int64_t elems = (int64_t)((t.tensor->end - t.tensor->begin) / safetensors_type_bytes(t.tensor->type)), at = 0, n = 0, k;
-    for (;; at += n) {
-        float *block = at == 0 ? value : more;
-        n = at == 0 ? (int64_t)(sizeof value / sizeof *value) : MOST;
+    enum { FIRST = 256, MOST = 1 << 16 };
+    float  *value = xmalloc(MOST * sizeof *value, "reading weights");
+    int64_t elems = weights_elems(t.tensor), k = 0, n = 0;
+    for (int64_t at = 0; k == n && at < elems; at += n) {
+        n = at == 0 ? FIRST : MOST;
         if (n > elems - at) n = elems - at;
-        if (n == 0) break;
-        if (!block) block = more = xmalloc(MOST * sizeof *more, "reading weights");
-        weights_read(t.file, t.tensor, at, n, block);
-        for (k = 0; k < n && block[k] == 0.0f; k++) {}
-        if (k < n) break;
+        weights_read(t.file, t.tensor, at, n, value);
+        for (k = 0; k < n && value[k] == 0.0f; k++) {}
     }
-    free(more);
-    return at == elems;
+    free(value);
+    return k == n;
 }
 
 /* Refuses the only file of a folder if it fits the model but has another name than WEIGHTS_SINGLE. Other programs would
  * not find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
     const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
-    if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors") || strcmp(name, WEIGHTS_SINGLE) == 0) return;
+    if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
+    if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* a folder of numbered files */
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
          shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
@@ -624,12 +869,13 @@ void weights_set_check_values(const WeightsSet *set, const Layout *layout, const
         if (p < first) first = p;
     }
     if (first == 0)
-        fail(EXIT_DATA, "%s: tensor %s, the embedding, holds nothing but zeros: is the download complete?", tensor_of[0].file->path,
-             tensor_of[0].tensor->name);
+        fail(EXIT_DATA, "%s: tensor %s, the embedding, holds nothing but zeros: is the download complete?",
+             tensor_of[0].file->path, tensor_of[0].tensor->name);
     if (zeros)
-        warn("%s: %d of %d matrices hold nothing but zeros, the first is %s in %s: is the download complete?", set->path, zeros, matrices,
-             tensor_of[first].tensor->name, tensor_of[first].file->path);
-    if (set->folder && exists(path_of("%s/adapter_config.json", set->folder)))
-        warn("%s/adapter_config.json: this adapter is not used: the weights beside it are read as they are", set->folder);
+        warn("%s: %d of %d matrices hold nothing but zeros, the first is %s in %s: is the download complete?",
+             set->path, zeros, matrices, tensor_of[first].tensor->name, tensor_of[first].file->path);
+    if (set->folder && has_file(set->folder, "adapter_config.json"))
+        warn("%s/adapter_config.json: this adapter is not used: the weights beside it are read as they are",
+             set->folder);
     refuse_misnamed(set);
 }
