@@ -77,8 +77,7 @@ static void take_tasks(Asked *asked, const char *list) {
     }
 }
 
-static void take_argument(Asked *asked, const char *word) {
-    VerbArgument a = verb_key_only("eval", word);
+static void take_value(Asked *asked, VerbArgument a) {
     switch (a.row) {
         case DATA: asked->data = a.value; break;
         case TASKS: take_tasks(asked, verb_text(&a)); break;
@@ -336,9 +335,10 @@ static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const c
 
 int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
-    Asked asked = {.tokens = -1, .batch = 8, .grid = {1, 1, 1, 1}};
+    Asked asked = {.tokens = -1, .grid = {1, 1, 1, 1}};
     char  checkpoint[4096];
-    for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
+    take_value(&asked, (VerbArgument){"eval", EVAL_KEYS[BATCH].name, EVAL_KEYS[BATCH].fallback, BATCH});
+    for (int i = 2; i < argc; i++) take_value(&asked, verb_key_only("eval", argv[i]));
     asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
     ModelShape shape = stored_shape(checkpoint);

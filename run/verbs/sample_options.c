@@ -72,12 +72,7 @@ static void take_stop(SampleOptions *o, const char *text) {
     json_free(&json);
 }
 
-static void take_argument(SampleOptions *o, const char *word) {
-    VerbArgument a = verb_key_only("sample", word);
-    int          count = 0, most = sizeof o->given / sizeof *o->given;
-    while (o->given[count] && strcmp(o->given[count], SAMPLE_KEYS[a.row].name) != 0) count++;
-    CHECK(count < most - 1, "%d keys", count);
-    o->given[count] = SAMPLE_KEYS[a.row].name;
+static void take_value(SampleOptions *o, VerbArgument a) {
     switch (a.row) {
         case PROMPT: o->prompt = a.value; break;
         case TOKENS: o->tokens = verb_count(&a, 0, 10000000); break;
@@ -98,6 +93,15 @@ static void take_argument(SampleOptions *o, const char *word) {
     }
 }
 
+static void take_argument(SampleOptions *o, const char *word) {
+    VerbArgument a = verb_key_only("sample", word);
+    int          count = 0, most = sizeof o->given / sizeof *o->given;
+    while (o->given[count] && strcmp(o->given[count], SAMPLE_KEYS[a.row].name) != 0) count++;
+    CHECK(count < most - 1, "%d keys", count);
+    o->given[count] = SAMPLE_KEYS[a.row].name;
+    take_value(o, a);
+}
+
 /* Takes the path. A model.safetensors stands for its folder. */
 static void take_path(SampleOptions *o, const char *path) {
     static const char weights[] = "model.safetensors";
@@ -110,8 +114,14 @@ static void take_path(SampleOptions *o, const char *path) {
 }
 
 SampleOptions sample_options(int argc, char **argv) {
-    SampleOptions o = {.prompt = "", .rule = {.temperature = 0.8, .top_p = 1}, .tokens = 256, .texts = 1, .seed = 1337,
-                       .tensor = 1, .context = 1, .stages = 1, .ends_at_eot = 1};
+    /* the keys whose default is a value; the others stay not set */
+    static const int VALUES[] = {PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+                                 TEXTS, SEED, EOT, TENSOR, CONTEXT, PIPELINE};
+    SampleOptions    o = {0};
+    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++) {
+        const VerbKey *key = &SAMPLE_KEYS[VALUES[i]];
+        take_value(&o, (VerbArgument){"sample", key->name, key->fallback, VALUES[i]});
+    }
     if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
     take_path(&o, argv[1]);
     for (int i = 2; i < argc; i++) take_argument(&o, argv[i]);
