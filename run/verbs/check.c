@@ -15,7 +15,6 @@
 #include "run/blend_use.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);

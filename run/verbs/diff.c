@@ -15,7 +15,6 @@
 #include "run/config/config_diff.h"
 #include "run/verbs/inspect.h"
 #include "run/log/metrics_line.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { EXIT_DIFFERS = 1, NAMED = 20 };

@@ -13,7 +13,6 @@
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan_data.h"
 #include "run/log/progress.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 /* The expected MFU: the share of the rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make bench`).

@@ -25,7 +25,6 @@
 #include "run/log/run_folder.h"
 #include "run/text/sample.h"
 #include "run/plan/serve_memory.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { LISTEN, PART };

@@ -28,7 +28,6 @@
 #include "data/tokens_json.h"
 #include "run/guard/lock.h"
 #include "run/guard/signals.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 #define SHARD_NAME "%s_%06lld.bin"
@@ -91,32 +90,30 @@ const VerbKey TOKENIZE_KEYS[] = {
     {.name = NULL},
 };
 
-static void take_folder(Job *job, const char *name) {
-    size_t length = strlen(name);
-    while (length > 1 && name[length - 1] == '/') length--;
-    if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
-    snprintf(job->out, sizeof job->out, "%.*s", (int)length, name);
-    snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
-}
-
-static void take_argument(Job *job, char *word) {
+static void take_value(Job *job, VerbArgument a, char *word) {
     static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
-    VerbArgument a = verb_argument("tokenize", word);
     switch (a.row) {
-        case OUT: take_folder(job, verb_text(&a)); break;
+        case OUT: {
+            size_t length = strlen(verb_text(&a));
+            while (length > 1 && a.value[length - 1] == '/') length--;
+            if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
+            snprintf(job->out, sizeof job->out, "%.*s", (int)length, a.value);
+            snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
+            break;
+        }
         case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
         case VAL: job->val = verb_number(&a, 0, 0.999); break;
         case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
         case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
         case VERB_PATH: job->name[job->names++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &job->inputs);
+        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* the rows of INPUT_KEY_ROWS */
     }
 }
 
 static Job parse_arguments(int argc, char **argv) {
-    Job job = {.val = 0.01, .shard_tokens = 100000000};
-    job.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs");
-    for (int i = 1; i < argc; i++) take_argument(&job, argv[i]);
+    Job job = {.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs")};
+    for (int key = VAL; key <= SHARD_TOKENS; key++) take_value(&job, verb_default("tokenize", key), NULL);
+    for (int i = 1; i < argc; i++) take_value(&job, verb_argument("tokenize", argv[i]), argv[i]);
     if (job.names == 0) verb_misused("tokenize", "no text to read");
     if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
