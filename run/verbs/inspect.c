@@ -136,7 +136,8 @@ PathKind path_kind(const char *path) {
     if (stat(path, &st) != 0)
         fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
              io_error_text(errno));
-    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+        fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
     if (!S_ISDIR(st.st_mode)) return PATH_FILE;
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
@@ -339,13 +340,6 @@ static void tell_line(Report *r, const char *key, const WeightsStats *s) {
                 (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
 }
 
-/* Reports the totals of a file in one line. */
-static void inspect_weights_line(Report *r, const char *key, const char *path) {
-    Totals t = {.all = weights_stats_none()};
-    add_file(r, &t, path);
-    tell_line(r, key, &t.all);
-}
-
 /* Reports each tensor of a file in a line. */
 static void inspect_states(Report *r, const char *path) {
     WeightsFile w = weights_open(path);
@@ -484,7 +478,9 @@ static int inspect_checkpoint(Report *r, const char *folder) {
     report_number(r, "bytes", (double)bytes, "%s", plan_bytes_text((double)bytes).text);
     tell_verified(r, is_good, fault);
     if (is_good) {
-        inspect_weights_line(r, "weights", path_of("%s/model.safetensors", folder).text);
+        Totals t = {.all = weights_stats_none()};
+        add_file(r, &t, path_of("%s/model.safetensors", folder).text);
+        tell_line(r, "weights", &t.all);
         inspect_states(r, path_of("%s/optimizer.safetensors", folder).text);
     }
     inspect_config(r, m.config);
@@ -728,8 +724,8 @@ static int inspect_other(Report *r, const char *path, const Start *start) {
         report_text(r, "kind", "none of this program's files: %s", what);
     }
     else if (text)
-        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s", text,
-                    encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
+        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s",
+                    text, encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
     else if (!has_ending(path, ".bin"))
         report_text(r, "kind",
                     "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");

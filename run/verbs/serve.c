@@ -113,7 +113,8 @@ static void load_weights(Serving *s) {
     else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
-             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its own",
+             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its "
+             "own",
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
@@ -204,11 +205,6 @@ static void save(Serving *s) {
     metrics_draw(s->metrics);
 }
 
-static int is_due(const Config *c, int64_t step) {
-    int64_t every = c->checkpoint.every;
-    return every > 0 && step / every > (step - c->outer.every) / every;
-}
-
 static void log_round(Serving *s, const ServerRound *r) {
     const Config *c = &s->config;
     double        rate = (double)r->own_tokens / r->ms * 1e3;
@@ -239,11 +235,12 @@ static int goes_on(Serving *s) {
 
 static void serve_rounds(Serving *s) {
     ServerRound over;
+    int64_t     every = s->config.checkpoint.every;
     while (!server_is_done(s->server) && goes_on(s)) {
         error_set_step(server_step(s->server));
         if (server_turn(s->server, TURN_MS, &over)) {
             log_round(s, &over);
-            if (is_due(&s->config, over.step)) save(s);
+            if (every > 0 && over.step / every > (over.step - s->config.outer.every) / every) save(s);
         }
         if (requests_save(&s->requests)) save(s);
         if (saver_ready(s->saver)) report_saved(s, saver_next(s->saver));
@@ -257,7 +254,8 @@ static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
     server_linger(s->server);
-    while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+    while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s))
+        server_turn(s->server, TURN_MS, &over);
 }
 
 /* Serves a run that was already over at the start. Writes nothing. */
@@ -267,7 +265,8 @@ static void serve_finished(Serving *s) {
     char          lingers[160] = "nothing to do";
     if (minutes > 0)
         snprintf(lingers, sizeof lingers,
-                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it", minutes);
+                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+                 minutes);
     progress_note("%s is at step %lld of run.steps = %lld already: %s", c->run.dir, (long long)s->resumed.step,
                   (long long)c->run.steps, lingers);
     if (minutes <= 0) return;
@@ -338,7 +337,8 @@ int verb_serve(int argc, char **argv) {
     double minutes = s->config.outer.linger_minutes;
     metrics_draw(s->metrics);
     if (is_done && minutes > 0)
-        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); "
+                      "Ctrl-C ends it",
                       (long long)steps, minutes);
     if (is_done) see_them_off(s, minutes);
     server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);

@@ -106,7 +106,7 @@ static void take_value(Job *job, VerbArgument a, char *word) {
         case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
         case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
         case VERB_PATH: job->name[job->names++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* the rows of INPUT_KEY_ROWS */
+        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
     }
 }
 
@@ -136,8 +136,6 @@ static void refuse_other_tokenizer(const Job *job) {
     tokenizer_destroy(&there);
 }
 
-static const char *first_input(const Job *job) { return documents_input_name(job->name[0]); }
-
 /* Checks every input before anything is written, then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
@@ -146,7 +144,8 @@ static void find_documents(Job *job) {
     int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
-        fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+        fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job->name[0]),
+             job->names > 1 ? " and the other inputs are empty" : " is empty");
     signals_install(); /* from here on a request to stop removes unfinished files */
     int rc = io_remove_tree(job->tmp); /* left by a killed call */
     if (rc == 0) rc = io_mkdirs(job->tmp);
@@ -190,7 +189,9 @@ static int64_t own_tokens(const char *path, int64_t vocab_size) {
 
 static DIR *open_folder(const char *path) {
     DIR *folder = opendir(path);
-    if (!folder) fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", path, io_error_text(errno));
+    if (!folder)
+        fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", path,
+             io_error_text(errno));
     return folder;
 }
 
@@ -202,8 +203,8 @@ NORETURN static void refuse_folder(const Job *job, const char *what, const char 
         snprintf(other, sizeof other, "%s-%d", job->out, i);
         if (lstat(other, &st) < 0) break;
     }
-    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what, *name ? "/" : "", name, why,
-         shell_word(other).text);
+    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what,
+         *name ? "/" : "", name, why, shell_word(other).text);
 }
 
 /* Refuses an out/tokenize.tmp with anything but the files of a killed run. Returns 1 if there is one. */
@@ -218,7 +219,8 @@ static int refuse_others_folder(const Job *job) {
         size_t length = strlen(strcpy(name, entry->d_name));
         if (length > 4 && strcmp(name + length - 4, ".tmp") == 0) name[length - 4] = 0;
         int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
-        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 && shard_number(name, "val") < 0)
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
+            shard_number(name, "val") < 0)
             refuse_folder(job, job->tmp, entry->d_name, "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
@@ -244,9 +246,12 @@ static int64_t refuse_others_files(const Job *job) {
     }
     closedir(folder);
     if (count == 0) return 0;
-    if (!tokens_json_counts(path, noted)) refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
+    if (!tokens_json_counts(path, noted))
+        refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
-        refuse_folder(job, path, "", "the shards here hold more tokens than the tokens.json beside it counts, so another program wrote some of them");
+        refuse_folder(job, path, "",
+                      "the shards here hold more tokens than the tokens.json beside it counts, so another program wrote "
+                      "some of them");
     return count;
 }
 
@@ -268,7 +273,9 @@ static void finish_shard(Shards *s) {
     s->in_shard = 0;
 }
 
-static int64_t vocab_size_of(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size; }
+static int64_t vocab_size_of(const Tokenizer *t) {
+    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size;
+}
 
 static void put_ids(void *with, const int32_t *ids, int64_t count) {
     Shards *s = (Shards *)with;
@@ -289,7 +296,8 @@ static void put_ids(void *with, const int32_t *ids, int64_t count) {
 }
 
 static void put_eot(Shards *s, Eot where) {
-    if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
+    const Tokenizer *t = &s->job->tokenizer;
+    if (t->kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
 /* What is held out: `count` of `documents`, evenly spread, or all text from first_byte on. */
@@ -307,7 +315,9 @@ typedef struct {
     size_t  windows;
 } Writer;
 
-static void put_encoded(void *writer, const int32_t *ids, int64_t count) { put_ids(((Writer *)writer)->now, ids, count); }
+static void put_encoded(void *writer, const int32_t *ids, int64_t count) {
+    put_ids(((Writer *)writer)->now, ids, count);
+}
 
 static void put_text(Writer *w, const char *text, size_t bytes) {
     if (bytes == 0) return;
@@ -316,13 +326,12 @@ static void put_text(Writer *w, const char *text, size_t bytes) {
     w->last = text[bytes - 1];
 }
 
-static int is_held(const HeldOut *h, int64_t document) {
-    return h->count > 0 && (document + 1) * h->count / h->documents > document * h->count / h->documents;
-}
-
 static void begin_document(void *writer, int is_row) {
     Writer *w = (Writer *)writer;
-    w->now = is_held(&w->held, w->document++) || w->bytes >= w->held.first_byte ? &w->val : &w->train;
+    const HeldOut *h = &w->held;
+    int64_t        n = w->document++;
+    int            is_held = h->count > 0 && (n + 1) * h->count / h->documents > n * h->count / h->documents;
+    w->now = is_held || w->bytes >= h->first_byte ? &w->val : &w->train;
     w->is_row = is_row, w->last = '\n';
     put_eot(w->now, EOT_FIRST);
 }
@@ -378,7 +387,8 @@ static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
         put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* with -1 the next document is held out */
-    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
+    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES)
+        encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
 }
@@ -409,7 +419,9 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
     int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
     if (exit_code) give_up(job, exit_code, "%s", fault);
-    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
+    if (w.bytes == 0)
+        give_up(job, EXIT_DATA, "%s%s", documents_input_name(job->name[0]),
+                job->names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
         give_up(job, EXIT_DATA,
@@ -443,7 +455,8 @@ static void copy_tokenizer(const Job *job) {
                                         "special_tokens_map.json"};
     const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    int         is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
     char        name[NAME_MAX + 16];
     int         tiktoken = (int)bpe_file_tiktoken_name(path);
     snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
@@ -538,7 +551,8 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
     DIR           *folder = opendir(job->out);
     if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, io_error_text(errno));
     while ((entry = readdir(folder))) {
-        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files) continue;
+        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files)
+            continue;
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         int rc = io_unlink(path);
@@ -550,10 +564,12 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
 }
 
 static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
-    if (files == 1) print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
+    if (files == 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split,
+                    0ll);
     if (files > 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
-               (long long)files);
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out,
+                    split, (long long)files);
 }
 
 int verb_tokenize(int argc, char **argv) {

@@ -50,7 +50,7 @@ static void take_value(Asked *asked, VerbArgument a, char *word) {
         case PATTERN: asked->pattern = verb_text(&a); break;
         case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
         case VERB_PATH: asked->text[asked->texts++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* the rows of INPUT_KEY_ROWS */
+        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
     }
 }
 

@@ -216,6 +216,8 @@ void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
         case INPUT_SKIP:
             o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
             o->skip[o->skips++] = verb_text(a);
+            break;
+        default: CHECK(0, "%s: nothing reads %s=", a->verb, a->name);
     }
 }
 
@@ -415,16 +417,6 @@ static void refuse_twice(const Verb *verb, int argc, char **argv) {
     }
 }
 
-static int do_verb(const Verb *verb, int argc, char **argv) {
-    if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    if (!verb) return print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
-    for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
-        if (is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0)))
-            return print_help(1, argv + 1);
-    refuse_twice(verb, argc, argv);
-    return verb->main(argc - 1, argv + 1);
-}
-
 int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
@@ -445,7 +437,16 @@ int verb_main(int argc, char **argv) {
     else if (!launch.launched && verb) launch_explain_alone();
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     start_computing();
-    int status = do_verb(verb, argc, argv);
+    int status, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
+    for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
+        is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
+    if (is_version) status = print_version();
+    else if (!verb) status = print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
+    else if (is_help) status = print_help(1, argv + 1);
+    else {
+        refuse_twice(verb, argc, argv);
+        status = verb->main(argc - 1, argv + 1);
+    }
     if (fflush(stdout) != 0 || ferror(stdout))
         fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
     return status;
