@@ -10,6 +10,7 @@
 
 #include "core/io.h"
 #include "core/terminal.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 #include "run/config/config_diff.h"

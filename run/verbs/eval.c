@@ -1,7 +1,6 @@
 /* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: prints loss, perplexity and bits per byte of a
  * checkpoint over token shards, and its scores in tasks. It computes in fp32 with the values of the masters. Under
  * mpirun with parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
-#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -9,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/io.h"
 #include "core/json.h"
 #include "core/memory_file.h"
 #include "core/terminal.h"

@@ -23,10 +23,10 @@
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config_diff.h"
-#include "run/config/nearest.h"
 #include "run/log/metrics_line.h"
 #include "run/plan/plan_data.h"
 #include "run/verbs/verbs.h"
@@ -72,7 +72,7 @@ static void add(Report *r, const char *key, cJSON *item) {
     if (!item || !cJSON_AddItemToObject(r->json, key, item)) fail(EXIT_MEMORY, "no memory for a report");
 }
 
-/* These add a result. The value goes into the object, or the text into a line "key text". */
+/* Adds a result. The value goes into the object, or the text into a line "key text". */
 static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char *fmt, ...) {
     char    text[4096];
     va_list args;

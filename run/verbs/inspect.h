@@ -2,7 +2,7 @@
 #ifndef TRAIN_GPT_RUN_VERBS_INSPECT_H
 #define TRAIN_GPT_RUN_VERBS_INSPECT_H
 
-#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/manifest.h"
 
 typedef enum {
     PATH_FILE,

@@ -2,7 +2,6 @@
  * picture, and writes all their points as a table. */
 #include "run/verbs/plot.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

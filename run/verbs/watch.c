@@ -385,7 +385,7 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
         if (i > 0) fputc('\n', out);
         put_head(out, s, &run[i]);
         put_numbers(out, s, &run[i], now);
-        if (run[i].state == WATCH_FAILED) { /* its message, as much as fits in a line */
+        if (run[i].state == WATCH_FAILED) { /* the message that ended it, as much as fits in a line */
             char shown[sizeof run[i].message];
             fputs("  ", out);
             put_fitting(out, terminal_plain(shown, sizeof shown, run[i].message), s->columns - 2);
