@@ -48,8 +48,6 @@ static void PRINTF_LIKE(4, 5) tell(Verdict *worst, Verdict verdict, const char *
     if (verdict > *worst) *worst = verdict;
 }
 
-static const char *size_of(double bytes, PlanText *text) { return *text = plan_bytes_text(bytes), text->text; }
-
 /* --- the processor ------------------------------------------------------------------------------------------------ */
 
 static void check_processor(Verdict *v) {
@@ -116,8 +114,7 @@ static double number_in(const char *path, const char *word) {
 }
 
 static void check_memory(Verdict *v) {
-    PlanText free_text, all_text;
-    double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
+    double available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
            limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
     if (limit > 0 && limit < all) {
@@ -126,21 +123,20 @@ static void check_memory(Verdict *v) {
         if (used >= 0 && limit - used < available) available = limit - used;
     }
     if (available < 0) return;
-    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", size_of(available, &free_text),
-         size_of(all, &all_text), limit > 0 && limit <= all ? ", a container's limit" : "",
+    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", plan_bytes_text(available).text,
+         plan_bytes_text(all).text, limit > 0 && limit <= all ? ", a container's limit" : "",
          available < GIB ? ": `plan` says what a run takes" : "");
 }
 
 static void check_shared_memory(Verdict *v) {
     struct statvfs fs;
-    PlanText       free_text;
     if (statvfs("/dev/shm", &fs) != 0) {
         tell(v, WARN, "/dev/shm",
              "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
         return;
     }
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
-    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", size_of(room, &free_text),
+    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", plan_bytes_text(room).text,
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
@@ -159,7 +155,6 @@ static double checkpoint_bytes(const char *dir) {
 static void check_disk(Verdict *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
-    PlanText       free_text, one_text;
     double         one = checkpoint_bytes(dir);
     snprintf(path, sizeof path, "%s", dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;
@@ -172,10 +167,10 @@ static void check_disk(Verdict *v, const char *dir) {
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
     if (room < one) {
         tell(v, MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another",
-             size_of(room, &free_text), path, size_of(one, &one_text));
+             plan_bytes_text(room).text, path, plan_bytes_text(one).text);
         return;
     }
-    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", size_of(room, &free_text), path,
+    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", plan_bytes_text(room).text, path,
          room < GIB ? ": `plan` says what checkpoints take" : "");
 }
 

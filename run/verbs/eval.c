@@ -87,6 +87,7 @@ static void take_value(Asked *asked, VerbArgument a) {
         case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
         case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
         case PIPELINE: asked->grid.stages = (int)verb_count(&a, 1, 1024); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 
@@ -314,9 +315,10 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
 
 int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
-    Asked asked = {.tokens = -1, .grid = {1, 1, 1, 1}};
+    Asked asked = {.tokens = -1, .grid.replicas = 1};
     char  checkpoint[4096];
     take_value(&asked, verb_default("eval", BATCH));
+    for (int key = TENSOR; key <= PIPELINE; key++) take_value(&asked, verb_default("eval", key));
     for (int i = 2; i < argc; i++) take_value(&asked, verb_key_only("eval", argv[i]));
     asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);

@@ -94,6 +94,7 @@ static void take_value(Export *e, VerbArgument a) {
         }
         case DTYPE: e->stored = &TYPES[verb_choice(&a, WORDS) % 3]; break;
         case SHARD_BYTES: e->shard_bytes = (uint64_t)verb_size(&a, 1); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 

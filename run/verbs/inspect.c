@@ -657,17 +657,10 @@ static const struct {
     struct { int at; const char *name; } value[7];
 } LLMC[] = {
     {20240522, "llm.c eval file", {{2, "examples"}, {3, "longest_example_bytes"}}},
-    {20240326,
-     "llm.c GPT-2 model",
-     {{1, "version"},
-      {2, "positions"},
-      {3, "vocabulary"},
-      {4, "layers"},
-      {5, "heads"},
-      {6, "width"},
+    {20240326, "llm.c GPT-2 model",
+     {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}, {6, "width"},
       {7, "padded_vocabulary"}}},
-    {20240803,
-     "llm.c Llama 3 model",
+    {20240803, "llm.c Llama 3 model",
      {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}}},
     {20240327, "llm.c debug state", {{2, "sequences"}, {3, "seq_len"}}},
     {20240328, "llm.c tokenizer, for decoding", {{2, "entries"}, {3, "end_of_text"}}},
@@ -722,8 +715,7 @@ static int inspect_other(Report *r, const char *path, const Start *start) {
         snprintf(what, sizeof what, "%s", looks);
         shell_name_file(what, sizeof what, path);
         report_text(r, "kind", "none of this program's files: %s", what);
-    }
-    else if (text)
+    } else if (text)
         report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s",
                     text, encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
     else if (!has_ending(path, ".bin"))
@@ -772,35 +764,35 @@ static int inspect_lines(Report *r, const char *path, const Start *start) {
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if the header fits into the file and begins with a brace. */
-static int is_safetensors(const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+static int is_safetensors(const Start *s) {
     uint64_t header = 0;
-    for (int i = 0; bytes >= 9 && i < 8; i++) header |= (uint64_t)start[i] << (8 * i);
-    return bytes >= 9 && start[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT && header <= file_bytes - 8;
+    for (int i = 0; s->given >= 9 && i < 8; i++) header |= (uint64_t)s->as.byte[i] << (8 * i);
+    return s->given >= 9 && s->as.byte[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT &&
+           header <= (uint64_t)s->bytes - 8;
 }
 
-static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+static int is_shard(const char *path, const Start *s) {
     ShardHeader header;
     char        fault[SHARD_FAULT_CHARS];
-    int32_t     magic = 0;
-    memcpy(&magic, start, bytes < 4 ? bytes : 4);
+    int32_t     magic = s->given < 4 ? 0 : s->as.word[0];
     if (magic == 20240520 || magic == 20240801) return 1; /* opening it reports a fault of its header */
-    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, 0, &header, fault) == 0;
+    return has_ending(path, ".bin") &&
+           shard_parse_header(s->as.byte, s->given, (uint64_t)s->bytes, 0, &header, fault) == 0;
 }
 
 static int inspect_file(Report *r, const char *path) {
     Start          start = read_start(path);
     const uint8_t *byte = start.as.byte;
     size_t         given = start.given;
-    uint64_t       bytes = (uint64_t)start.bytes;
     weights_set_check_json(path);
-    if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(r, path, &start);
-    if (is_safetensors(byte, given, bytes)) return inspect_weights(r, path), EXIT_DONE;
+    if (has_ending(path, ".jsonl") && start.bytes > 0) return inspect_lines(r, path, &start);
+    if (is_safetensors(&start)) return inspect_weights(r, path), EXIT_DONE;
     if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
         Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
         if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(r, path, &start);
         return inspect_shard(r, bin.text), EXIT_DONE;
     }
-    if (is_shard(path, byte, given, bytes)) return inspect_shard(r, path), EXIT_DONE;
+    if (is_shard(path, &start)) return inspect_shard(r, path), EXIT_DONE;
     const char *kind = shard_text_kind(byte, given);
     int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
     cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* reads packed JSON, and JSON with a mark */

@@ -47,6 +47,8 @@ static void take_value(Asked *asked, VerbArgument a, char *word) {
         case VERB_PATH:
             if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
             asked->dir[asked->dirs++] = word;
+            break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 

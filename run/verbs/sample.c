@@ -109,6 +109,7 @@ static void take_value(SampleOptions *o, VerbArgument a) {
         case TENSOR: o->grid.tensor = (int)verb_count(&a, 1, 1024); break;
         case CONTEXT: o->grid.context = (int)verb_count(&a, 1, 1024); break;
         case PIPELINE: o->grid.stages = (int)verb_count(&a, 1, 1024); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 

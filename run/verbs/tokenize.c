@@ -26,6 +26,7 @@
 #include "data/encoder.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/guard/signals.h"
 #include "run/verbs/verbs.h"
@@ -124,9 +125,8 @@ static Job parse_arguments(int argc, char **argv) {
 
 /* Refuses an out= with another tokenizer, because ids beside it would silently be read as other text. */
 static void refuse_other_tokenizer(const Job *job) {
-    char shard[PATH_MAX], beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
-    snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
-    if (!tokenizer_beside(shard, beside, sizeof beside)) return;
+    char beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
+    if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job->out, "train", 0ll).text, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
     if (tokenizer_difference(&there, &job->tokenizer, why))
         fail(EXIT_CONFIG,
@@ -250,18 +250,17 @@ static int64_t refuse_others_files(const Job *job) {
         refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
         refuse_folder(job, path, "",
-                      "the shards here hold more tokens than the tokens.json beside it counts, so another program wrote "
-                      "some of them");
+                      "the shards here hold more tokens than the tokens.json beside it counts, so another program "
+                      "wrote some of them");
     return count;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 NORETURN static void cannot_write(Shards *s, int error) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+    Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
     if (s->writer) shard_writer_destroy(s->writer);
-    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, io_error_text(error));
+    give_up(s->job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(error));
 }
 
 static void finish_shard(Shards *s) {
@@ -280,14 +279,15 @@ static int64_t vocab_size_of(const Tokenizer *t) {
 static void put_ids(void *with, const int32_t *ids, int64_t count) {
     Shards *s = (Shards *)with;
     for (int64_t n; count > 0; ids += n, count -= n) {
-        char path[PATH_MAX];
-        int  rc = 0;
+        int rc = 0;
         if (s->in_shard == s->job->shard_tokens) finish_shard(s);
         if (s->files == MAX_SHARDS)
             give_up(s->job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
                     (long long)s->job->shard_tokens, MAX_SHARDS);
-        snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
-        if (!s->writer) rc = shard_writer_create(&s->writer, path, vocab_size_of(&s->job->tokenizer));
+        if (!s->writer) {
+            Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+            rc = shard_writer_create(&s->writer, path.text, vocab_size_of(&s->job->tokenizer));
+        }
         n = s->job->shard_tokens - s->in_shard < count ? s->job->shard_tokens - s->in_shard : count;
         if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
         if (rc < 0) cannot_write(s, rc);
@@ -437,15 +437,15 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
 /* Copies a file into the folder of the shards, under that name. The copy is unpacked, and UTF-8 without a mark, so that
  * other programs can read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
-    char    to[PATH_MAX], fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
+    char    fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
-    snprintf(to, sizeof to, "%s/%s", job->out, name);
+    Path    to = path_of("%s/%s", job->out, name);
     int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
     if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
-    int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
+    int rc = read < 0 ? (int)read : io_replace_file(to.text, text, bytes);
     free(text);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, io_error_text(rc));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
 }
 
 /* Copies the files of the tokenizer, under names that are found beside the shards. The last two files name the tokens
@@ -462,19 +462,17 @@ static void copy_tokenizer(const Job *job) {
     snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
     if (!is_folder && !is_pair) copy_beside(job, path, tiktoken > 0 ? name : FILES[2]);
     for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {
-        char from[PATH_MAX];
-        snprintf(from, sizeof from, "%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
-                 is_folder || slash ? path : ".", FILES[i]);
-        if ((i != 2 || is_folder) && access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
+        Path from = path_of("%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
+                            is_folder || slash ? path : ".", FILES[i]);
+        if ((i != 2 || is_folder) && access(from.text, F_OK) == 0) copy_beside(job, from.text, FILES[i]);
     }
 }
 
 /* Replaces a file of notes beside the shards. */
 static void put_notes(const Job *job, const char *name, const char *text, size_t bytes) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", job->out, name);
-    int rc = text ? io_replace_file(path, text, bytes) : io_unlink(path);
-    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path, io_error_text(rc));
+    Path path = path_of("%s/%s", job->out, name);
+    int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
+    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
 }
 
 static FILE *open_notes(char **text, size_t *bytes) {
@@ -535,11 +533,9 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
 
 static void move_into_place(const Job *job, const char *split, int64_t files) {
     for (int64_t i = 0; i < files; i++) {
-        char from[PATH_MAX], to[PATH_MAX];
-        snprintf(from, sizeof from, "%s/" SHARD_NAME, job->tmp, split, (long long)i);
-        snprintf(to, sizeof to, "%s/" SHARD_NAME, job->out, split, (long long)i);
-        int rc = io_rename(from, to);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, io_error_text(rc));
+        Path to = path_of("%s/" SHARD_NAME, job->out, split, (long long)i);
+        int  rc = io_rename(path_of("%s/" SHARD_NAME, job->tmp, split, (long long)i).text, to.text);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
     }
 }
 
@@ -553,10 +549,9 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
     while ((entry = readdir(folder))) {
         if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files)
             continue;
-        char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
-        int rc = io_unlink(path);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, io_error_text(rc));
+        Path path = path_of("%s/%s", job->out, entry->d_name);
+        int  rc = io_unlink(path.text);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
         removed++;
     }
     closedir(folder);

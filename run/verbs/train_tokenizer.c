@@ -15,6 +15,7 @@
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/tokenizer_json.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/verbs/verbs.h"
 
@@ -146,13 +147,12 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
 static void refuse_to_write_over(const char *out) {
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/%s", out, NAMES[i]);
-        if (io_file_bytes(path) > 0)
+        Path path = path_of("%s/%s", out, NAMES[i]);
+        if (io_file_bytes(path.text) > 0)
             fail(EXIT_CONFIG,
                  "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
                  "another out=, or move it away",
-                 path);
+                 path.text);
     }
 }
 
@@ -162,7 +162,8 @@ int verb_train_tokenizer(int argc, char **argv) {
     refuse_to_write_over(a.out);
     a.inputs.out = a.out;
     const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
-    char        fault[SPLIT_FAULT_CHARS], path[4200];
+    char        fault[SPLIT_FAULT_CHARS];
+    Path        path = path_of("%s/tokenizer.json", a.out);
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
     size_t      json_bytes;
     SplitRule   rule = {(char *)pattern, SPLIT_ISOLATED, 0};
@@ -175,8 +176,7 @@ int verb_train_tokenizer(int argc, char **argv) {
     int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
-    snprintf(path, sizeof path, "%s/tokenizer.json", a.out);
-    verb_put("train-tokenizer", path, lock, json, json_bytes);
+    verb_put("train-tokenizer", path.text, lock, json, json_bytes);
 
     printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n",
            (long long)counting.bytes, 257 + merges, merges, END_OF_TEXT);
@@ -190,7 +190,7 @@ int verb_train_tokenizer(int argc, char **argv) {
                (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
     int entries = 257 + merges, whole = (entries + 63) / 64 * 64;
     print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n",
-                path, shell_word(a.out).text, whole, whole > entries ? ", the next multiple of 64" : "");
+                path.text, shell_word(a.out).text, whole, whole > entries ? ", the next multiple of 64" : "");
     free(json), free(left);
     split_destroy(counting.split);
     bpe_trainer_destroy(counting.trainer);

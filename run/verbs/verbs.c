@@ -217,7 +217,7 @@ void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
             o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
             o->skip[o->skips++] = verb_text(a);
             break;
-        default: CHECK(0, "%s: nothing reads %s=", a->verb, a->name);
+        default: CHECK(0, "nothing reads %s=", a->name);
     }
 }
 

@@ -9,7 +9,8 @@
  *     switch (a.row) {                             // row of PLOT_KEYS
  *         case OUT:       asked.out = verb_text(&a); break;
  *         case X:         asked.x = verb_choice(&a, WORDS); break;
- *         case VERB_PATH: asked.run[asked.runs++] = argv[i];
+ *         case VERB_PATH: asked.run[asked.runs++] = argv[i]; break;
+ *         default:        CHECK(0, "nothing reads %s=", a.name);
  *     }
  */
 #ifndef TRAIN_GPT_RUN_VERBS_VERBS_H
