@@ -87,12 +87,12 @@ static void print_understood(const Config *c, int ranks) {
 }
 
 enum { RANKS };
-const VerbKey CHECK_KEYS[] = {
+static const VerbKey CHECK_KEYS[] = {
     [RANKS] = {"ranks", "8", "1", "check for a job of so many ranks"},
     {.name = NULL},
 };
 
-int verb_check(int argc, char **argv) {
+static int verb_check(int argc, char **argv) {
     if (argc < 2) verb_misused("check", "it needs a config file");
     Config config;
     int    ranks = 0, kept = 0;
@@ -128,3 +128,10 @@ int verb_check(int argc, char **argv) {
     config_free(&config);
     return EXIT_DONE;
 }
+
+const Verb CHECK_VERB = {
+    "check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
+    "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
+    "follow from it, and the data. Writes nothing.",
+    CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check,
+};

@@ -240,12 +240,12 @@ static Kind kind_of(const char *path) {
 }
 
 enum { TENSORS };
-const VerbKey DIFF_KEYS[] = {
+static const VerbKey DIFF_KEYS[] = {
     [TENSORS] = {"tensors", "true", "false", "list every tensor"},
     {.name = NULL},
 };
 
-int verb_diff(int argc, char **argv) {
+static int verb_diff(int argc, char **argv) {
     static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
     Diff        d = {{NULL, NULL}, 0, 0};
     int         paths = 0;
@@ -274,3 +274,9 @@ int verb_diff(int argc, char **argv) {
     if (!d.differs) printf("nothing differs\n");
     return d.differs ? EXIT_DIFFERS : EXIT_DONE;
 }
+
+const Verb DIFF_VERB = {
+    "diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
+    "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
+    DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff,
+};

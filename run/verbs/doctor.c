@@ -323,12 +323,12 @@ static void check_mpi(Verdict *v) {
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
 enum { RUN_DIR };
-const VerbKey DOCTOR_KEYS[] = {
+static const VerbKey DOCTOR_KEYS[] = {
     [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
     {.name = NULL},
 };
 
-int verb_doctor(int argc, char **argv) {
+static int verb_doctor(int argc, char **argv) {
     const char *dir = ".";
     Verdict     worst = FINE;
     for (int i = 1; i < argc; i++) {
@@ -349,3 +349,9 @@ int verb_doctor(int argc, char **argv) {
     check_disk(&worst, dir);
     return worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
 }
+
+const Verb DOCTOR_VERB = {
+    "doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
+    "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
+    "./train_gpt doctor", verb_doctor,
+};

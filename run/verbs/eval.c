@@ -23,7 +23,7 @@
 #include "run/verbs/verbs.h"
 
 enum { DATA, TASKS, TOKENS, BATCH, POSITIONS, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
-const VerbKey EVAL_KEYS[] = {
+static const VerbKey EVAL_KEYS[] = {
     [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
     [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
     [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
@@ -313,7 +313,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     model_destroy(m);
 }
 
-int verb_eval(int argc, char **argv) {
+static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
     Asked asked = {.tokens = -1, .grid.replicas = 1};
     char  checkpoint[4096];
@@ -345,3 +345,9 @@ int verb_eval(int argc, char **argv) {
     free(asked.tasks);
     return EXIT_DONE;
 }
+
+const Verb EVAL_VERB = {
+    "eval", "RUN_OR_CHECKPOINT [key=value ...]", "loss, bits per byte and scores of tasks",
+    "Prints loss, perplexity and bits per byte of a model over token shards, and its scores in tasks.", EVAL_KEYS,
+    "./train_gpt eval runs/demo data='datasets/demo/val*'", verb_eval,
+};

@@ -37,7 +37,7 @@
 #include "run/verbs/verbs.h"
 
 enum { OUT, DTYPE, SHARD_BYTES };
-const VerbKey EXPORT_KEYS[] = {
+static const VerbKey EXPORT_KEYS[] = {
     [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
     [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
     [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
@@ -480,7 +480,7 @@ static void put_in_place(const Export *e) {
     if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
 }
 
-int verb_export(int argc, char **argv) {
+static int verb_export(int argc, char **argv) {
     Export e = {0};
     if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH)
         verb_misused("export", "it needs a run folder or a checkpoint");
@@ -514,3 +514,9 @@ int verb_export(int argc, char **argv) {
     free(e.model_type);
     return EXIT_DONE;
 }
+
+const Verb EXPORT_VERB = {
+    "export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
+    "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
+    "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export,
+};

@@ -825,13 +825,13 @@ static int inspect_path(Report *r, const char *path) {
 }
 
 enum { TENSORS, JSON };
-const VerbKey INSPECT_KEYS[] = {
+static const VerbKey INSPECT_KEYS[] = {
     [TENSORS] = {"tensors", "true", "false", "list every tensor"},
     [JSON] = {"json", "true", "false", "the same as JSON"},
     {.name = NULL},
 };
 
-int verb_inspect(int argc, char **argv) {
+static int verb_inspect(int argc, char **argv) {
     const char *path = NULL;
     int         as_json = 0;
     Report      report = {0};
@@ -848,3 +848,9 @@ int verb_inspect(int argc, char **argv) {
     if (report.json) json_print(report.json);
     return status;
 }
+
+const Verb INSPECT_VERB = {
+    "inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
+    "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
+    INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect,
+};

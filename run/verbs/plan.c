@@ -256,7 +256,7 @@ static CommKind comm_of(const Config *c, int ranks) {
     }
 }
 
-int verb_plan(int argc, char **argv) {
+static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
@@ -303,3 +303,9 @@ int verb_plan(int argc, char **argv) {
     config_free(&config);
     return EXIT_DONE;
 }
+
+const Verb PLAN_VERB = {
+    "plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
+    "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
+    PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan,
+};

@@ -21,7 +21,7 @@
 #include "run/verbs/verbs.h"
 
 enum { OUT, X, CSV };
-const VerbKey PLOT_KEYS[] = {
+static const VerbKey PLOT_KEYS[] = {
     [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
     [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
     [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
@@ -239,7 +239,7 @@ static void refuse_one_file(const Asked *a) {
     free(out), free(csv);
 }
 
-int verb_plot(int argc, char **argv) {
+static int verb_plot(int argc, char **argv) {
     Asked   a = {0};
     PlotRun run[MOST_RUNS] = {0};
     size_t  bytes;
@@ -279,3 +279,9 @@ int verb_plot(int argc, char **argv) {
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }
+
+const Verb PLOT_VERB = {
+    "plot", "RUN... [key=value ...]", "losses of several runs in one picture",
+    "Draws the losses of runs, smoothed over raw; the legend has what differs in their configs.", PLOT_KEYS,
+    "./train_gpt plot runs/a runs/b out=compare.svg", verb_plot,
+};

@@ -32,7 +32,7 @@ enum {
     PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, POSITIONS, TOKENIZER, OUT, TENSOR,
     CONTEXT, PIPELINE, KEYS
 };
-const VerbKey SAMPLE_KEYS[] = {
+static const VerbKey SAMPLE_KEYS[] = {
     [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
     [TOKENS] = {"tokens", "400", "256", "tokens after the prompt"},
     [TEMPERATURE] = {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
@@ -309,7 +309,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     model_destroy(m);
 }
 
-int verb_sample(int argc, char **argv) {
+static int verb_sample(int argc, char **argv) {
     SampleOptions asked = sample_options(argc, argv);
     char          checkpoint[4096];
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
@@ -334,3 +334,10 @@ int verb_sample(int argc, char **argv) {
     free(asked.stop);
     return EXIT_DONE;
 }
+
+const Verb SAMPLE_VERB = {
+    "sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
+    "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
+    "needs more than one rank.",
+    SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample,
+};

@@ -28,7 +28,7 @@
 #include "run/verbs/verbs.h"
 
 enum { LISTEN, PART };
-const VerbKey SERVE_KEYS[] = {
+static const VerbKey SERVE_KEYS[] = {
     [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
     [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
     {.name = NULL},
@@ -311,7 +311,7 @@ static int serve_part(Serving *s) {
     return code;
 }
 
-int verb_serve(int argc, char **argv) {
+static int verb_serve(int argc, char **argv) {
     Serving serving = {.listen = "", .parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
@@ -349,3 +349,12 @@ int verb_serve(int argc, char **argv) {
     end(s);
     return is_done ? EXIT_DONE : EXIT_STOPPED;
 }
+
+const Verb SERVE_VERB = {
+    "serve", "config.json [key=value ...]", "the server of islands: jobs that train one model",
+    "Holds the weights of a run that several jobs train, its islands: jobs with the same config and outer.server. It "
+    "gives each its samples, and makes new weights of what they send after outer.every steps. It needs a run.dir of "
+    "its own. outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the "
+    "file, beside:",
+    SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve,
+};

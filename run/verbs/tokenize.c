@@ -78,7 +78,7 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
 }
 
 enum { OUT, TOKENIZER, INPUTS, VAL = INPUTS + INPUT_KEYS, END_OF_TEXT, SHARD_TOKENS };
-const VerbKey TOKENIZE_KEYS[] = {
+static const VerbKey TOKENIZE_KEYS[] = {
     [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
      "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
@@ -567,7 +567,7 @@ static void print_split(const Job *job, const char *split, int64_t tokens, int64
                     split, (long long)files);
 }
 
-int verb_tokenize(int argc, char **argv) {
+static int verb_tokenize(int argc, char **argv) {
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;
     job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
@@ -602,3 +602,12 @@ int verb_tokenize(int argc, char **argv) {
     free(job.name), free(job.inputs.skip);
     return EXIT_DONE;
 }
+
+const Verb TOKENIZE_VERB = {
+    "tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
+    "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into "
+    "FOLDER/val_000000.bin ... for validation. A text is a document; so is each line of JSON Lines, each row of "
+    "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
+    "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
+    TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize,
+};

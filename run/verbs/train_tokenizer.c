@@ -33,7 +33,7 @@ typedef struct {
 } Asked;
 
 enum { OUT, VOCAB_SIZE, INPUTS, PATTERN = INPUTS + INPUT_KEYS, MEMORY };
-const VerbKey TRAIN_TOKENIZER_KEYS[] = {
+static const VerbKey TRAIN_TOKENIZER_KEYS[] = {
     [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
     [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
      "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
@@ -156,7 +156,7 @@ static void refuse_to_write_over(const char *out) {
     }
 }
 
-int verb_train_tokenizer(int argc, char **argv) {
+static int verb_train_tokenizer(int argc, char **argv) {
     Asked       a = take_arguments(argc, argv);
     RunLock    *lock = lock_output("train-tokenizer", "out", a.out, LOCK_INTO);
     refuse_to_write_over(a.out);
@@ -196,3 +196,11 @@ int verb_train_tokenizer(int argc, char **argv) {
     bpe_trainer_destroy(counting.trainer);
     return EXIT_DONE;
 }
+
+const Verb TRAIN_TOKENIZER_VERB = {
+    "train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
+    "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
+    "tokenizers read. The same texts in the same order give the same file.",
+    TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
+    verb_train_tokenizer,
+};

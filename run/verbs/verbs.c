@@ -1,4 +1,4 @@
-/* verbs.c - see verbs.h: the table of verbs, the readers of their arguments, help, --version, and the dispatch. */
+/* verbs.c - see verbs.h: the readers of arguments, help, --version, the dispatch, and the verb schema. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
@@ -30,65 +30,22 @@ static int verb_schema(int argc, char **argv) {
     return EXIT_DONE;
 }
 
-const Verb VERBS[] = {
-    {"check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
-     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
-     "follow from it, and the data. Writes nothing.",
-     CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check},
-    {"plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
-     "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
-     PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan},
-    {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
-     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
-     "tokenizers read. The same texts in the same order give the same file.",
-     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
-     verb_train_tokenizer},
-    {"tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
-     "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into "
-     "FOLDER/val_000000.bin ... for validation. A text is a document; so is each line of JSON Lines, each row of "
-     "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
-     "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
-     TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize},
-    {"sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
-     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
-     "needs more than one rank.",
-     SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample},
-    {"eval", "RUN_OR_CHECKPOINT [key=value ...]", "loss, bits per byte and scores of tasks",
-     "Prints loss, perplexity and bits per byte of a model over token shards, and its scores in tasks.", EVAL_KEYS,
-     "./train_gpt eval runs/demo data='datasets/demo/val*'", verb_eval},
-    {"export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
-     "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
-     "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export},
-    {"plot", "RUN... [key=value ...]", "losses of several runs in one picture",
-     "Draws the losses of runs, smoothed over raw; the legend has what differs in their configs.", PLOT_KEYS,
-     "./train_gpt plot runs/a runs/b out=compare.svg", verb_plot},
-    {"watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
-     "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
-     "./train_gpt watch runs/demo", verb_watch},
-    {"serve", "config.json [key=value ...]", "the server of islands: jobs that train one model",
-     "Holds the weights of a run that several jobs train, its islands: jobs with the same config and outer.server. It gives "
-     "each its samples, and makes new weights of what they send after outer.every steps. It needs a run.dir of its own. "
-     "outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the file, beside:",
-     SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve},
-    {"inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
-     "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
-     INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect},
-    {"diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
-     "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
-     DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff},
-    {"doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
-     "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
-     "./train_gpt doctor", verb_doctor},
-    {"schema", "", "JSON Schema of the config, for editors",
-     "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
-     "\"$schema\": \"train_gpt.schema.json\".",
-     NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema},
-    {.word = NULL},
+const Verb SCHEMA_VERB = {
+    "schema", "", "JSON Schema of the config, for editors",
+    "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
+    "\"$schema\": \"train_gpt.schema.json\".",
+    NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema,
+};
+
+static const Verb *const VERBS[] = {
+#define VERB_ADDRESS(name) &name##_VERB,
+    VERB_LIST(VERB_ADDRESS)
+    NULL
 };
 
 static const Verb *verb_find(const char *word) {
-    for (const Verb *v = VERBS; v->word; v++)
-        if (!strcmp(v->word, word)) return v;
+    for (int i = 0; VERBS[i]; i++)
+        if (!strcmp(VERBS[i]->word, word)) return VERBS[i];
     return NULL;
 }
 
@@ -257,7 +214,7 @@ static void print_usage(void) {
                     "       mpirun -np N train_gpt config.json [key=value ...]\n"
                     "       train_gpt RUN                    the run of this folder goes on\n"
                     "       train_gpt VERB ...\n");
-    for (const Verb *v = VERBS; v->word; v++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, v->word, v->help);
+    for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
     fprintf(stderr, "More: train_gpt --help\n");
 }
 
@@ -265,8 +222,8 @@ static void print_program(FILE *out) {
     fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
                  "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
                  "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
-    for (const Verb *v = VERBS; v->word; v++)
-        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, v->word, v->help);
+    for (int i = 0; VERBS[i]; i++)
+        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
     fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
                  "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
                  "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
@@ -303,7 +260,7 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
 static NORETURN void refuse_topic(const char *topic, int is_config) {
     const char *words[TOPICS + 2];
     int         count = 0;
-    for (const Verb *v = VERBS; !is_config && v->word && count < TOPICS; v++) words[count++] = v->word;
+    for (int i = 0; !is_config && VERBS[i] && count < TOPICS; i++) words[count++] = VERBS[i]->word;
     if (!is_config) words[count++] = "config";
     for (int k = 0; is_config && option_section(k) && count < TOPICS; k++) words[count++] = option_section(k);
     words[count] = NULL;
@@ -372,7 +329,7 @@ static int print_version(void) {
 static NORETURN void refuse_word(const char *word) {
     const char *words[sizeof VERBS / sizeof *VERBS + 4];
     int         count = 0;
-    for (const Verb *v = VERBS; v->word; v++) words[count++] = v->word;
+    for (int i = 0; VERBS[i]; i++) words[count++] = VERBS[i]->word;
     words[count++] = "--help";
     words[count++] = "--version";
     words[count] = NULL;
@@ -428,7 +385,7 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* the user probably meant a run of all ranks */
         refuse_word(argv[1]);
     }
-    int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
+    int of_ranks = (verb == &SAMPLE_VERB || verb == &EVAL_VERB) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
     else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* only rank 0 runs the verb */
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)

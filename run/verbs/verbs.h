@@ -1,9 +1,10 @@
 /* verbs.h - verbs take the place of a config file on the command line: all tasks but training. None needs MPI. Under
  * mpirun only rank 0 acts, except for `sample` and `eval` with a grid.
  *
- * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. It has a row in VERBS (verbs.c).
- * Its keys are rows beside its parser. `help VERB` prints both. The parser reads the default of a key from its row,
- * like a value that was typed. A fault ends the program with exit 64, and names verb, key and the expected value.
+ * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. Its file defines a Verb, and
+ * VERB_LIST has its name. Its keys are rows beside its parser. `help VERB` prints both. The parser reads the default of
+ * a key from its row, like a value that was typed. A fault ends the program with exit 64, and names verb, key and the
+ * expected value.
  *
  *     VerbArgument a = verb_argument("plot", argv[i]);
  *     switch (a.row) {                             // row of PLOT_KEYS
@@ -41,24 +42,13 @@ typedef struct {
     const char    *example;      /* a command line                           */
     int          (*main)(int argc, char **argv);
 } Verb;
-extern const Verb VERBS[];       /* ends with a row without a word           */
 
-extern const VerbKey CHECK_KEYS[], PLAN_KEYS[], TRAIN_TOKENIZER_KEYS[], TOKENIZE_KEYS[], SAMPLE_KEYS[], EVAL_KEYS[],
-    EXPORT_KEYS[], PLOT_KEYS[], WATCH_KEYS[], INSPECT_KEYS[], DIFF_KEYS[], DOCTOR_KEYS[], SERVE_KEYS[];
-
-int verb_check(int argc, char **argv);
-int verb_plan(int argc, char **argv);
-int verb_sample(int argc, char **argv);
-int verb_eval(int argc, char **argv);
-int verb_inspect(int argc, char **argv);
-int verb_diff(int argc, char **argv);
-int verb_doctor(int argc, char **argv);
-int verb_tokenize(int argc, char **argv);
-int verb_train_tokenizer(int argc, char **argv);
-int verb_export(int argc, char **argv);
-int verb_plot(int argc, char **argv);
-int verb_watch(int argc, char **argv);
-int verb_serve(int argc, char **argv);
+/* The verbs, in the order of --help. Each stands at the end of its own file. */
+#define VERB_LIST(X)                                                                                                   \
+    X(CHECK) X(PLAN) X(TRAIN_TOKENIZER) X(TOKENIZE) X(SAMPLE) X(EVAL) X(EXPORT) X(PLOT) X(WATCH) X(SERVE) X(INSPECT)   \
+    X(DIFF) X(DOCTOR) X(SCHEMA)
+#define VERB_DECLARED(name) extern const Verb name##_VERB;
+VERB_LIST(VERB_DECLARED)
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 

@@ -28,7 +28,7 @@
 #include "run/verbs/verbs.h"
 
 enum { ONCE };
-const VerbKey WATCH_KEYS[] = {
+static const VerbKey WATCH_KEYS[] = {
     [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
     {.name = NULL},
 };
@@ -422,7 +422,7 @@ static void keep_watching(WatchRun *run, int runs) {
     fflush(stdout);
 }
 
-int verb_watch(int argc, char **argv) {
+static int verb_watch(int argc, char **argv) {
     const char *dir[MOST_RUNS], *term = getenv("TERM");
     int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
     for (int i = 1; i < argc; i++) {
@@ -447,3 +447,9 @@ int verb_watch(int argc, char **argv) {
     free(run);
     return EXIT_DONE;
 }
+
+const Verb WATCH_VERB = {
+    "watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
+    "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
+    "./train_gpt watch runs/demo", verb_watch,
+};
