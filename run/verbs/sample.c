@@ -113,17 +113,6 @@ static void take_value(SampleOptions *o, VerbArgument a) {
     }
 }
 
-/* Takes the path. A model.safetensors stands for its folder. */
-static void take_path(SampleOptions *o, const char *path) {
-    static const char weights[] = "model.safetensors";
-    size_t length = strlen(path), own = sizeof weights - 1;
-    if (length >= sizeof o->path) fail(EXIT_CONFIG, "sample: the path %s is too long", path);
-    strcpy(o->path, path);
-    if (length < own || strcmp(path + length - own, weights) != 0) return;
-    if (length == own) strcpy(o->path, ".");
-    else if (path[length - own - 1] == '/') o->path[length - own - 1] = 0;
-}
-
 static SampleOptions sample_options(int argc, char **argv) {
     /* the keys whose default is a value; the others stay not set */
     static const int VALUES[] = {PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P,
@@ -132,7 +121,11 @@ static SampleOptions sample_options(int argc, char **argv) {
     for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++)
         take_value(&o, verb_default("sample", VALUES[i]));
     if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
-    take_path(&o, argv[1]);
+    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
+    if (length >= sizeof o.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
+    strcpy(o.path, argv[1]);
+    if (length == own && strcmp(o.path, WEIGHTS_SINGLE) == 0) strcpy(o.path, ".");
+    else if (has_ending(o.path, "/" WEIGHTS_SINGLE)) o.path[length - own - 1] = 0; /* the file stands for its folder */
     for (int i = 2, at; i < argc; i++) {
         VerbArgument a = verb_key_only("sample", argv[i]);
         for (at = 0; o.given[at] && o.given[at] != a.name;) at++;

@@ -92,19 +92,14 @@ int64_t       verb_size(const VerbArgument *a, int64_t least);
 /* The keys of a verb that reads texts. They are rows of its table from row `first` on. */
 enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
 #define INPUT_KEY_ROWS(first)                                                                                          \
-    [(first) +                                                                                                         \
-        INPUT_FIELD] = {"field", "body", "text",                                                                       \
-                        "field of JSON Lines, column of parquet, with the text; plain text is refused then"},          \
-        [(first) + INPUT_FORMAT] = {"format", "jsonl", "by name and content",                                          \
-                                    "how files are read: text, jsonl or parquet; text reads a file named on the "      \
-                                    "command line whatever it holds"},                                                 \
-        [(first) +                                                                                                     \
-            INPUT_ENCODING] = {"encoding", "latin-1", "by its mark, else utf-8",                                       \
-                               "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or "    \
-                               "latin-1"},                                                                             \
-        [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                            \
-                                  "files and folders to leave out of a folder, by name or by path within it; "         \
-                                  "may be given several times", 1}
+    [(first) + INPUT_FIELD] = {"field", "body", "text",                                                                \
+     "field of JSON Lines, column of parquet, with the text; plain text is refused then"},                             \
+    [(first) + INPUT_FORMAT] = {"format", "jsonl", "by name and content",                                              \
+     "how files are read: text, jsonl or parquet; text reads a file named on the command line whatever it holds"},     \
+    [(first) + INPUT_ENCODING] = {"encoding", "latin-1", "by its mark, else utf-8",                                    \
+     "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1"},                     \
+    [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                                \
+     "files and folders to leave out of a folder, by name or by path within it; may be given several times", 1}
 /* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
 void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
 

@@ -260,20 +260,7 @@ static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
     fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
 }
 
-/* Writes as many fields of a line as fit, with blanks between them. */
-static void put_pieces(FILE *out, const Screen *s, char piece[][64], int pieces) {
-    int used = 2;
-    fputs("  ", out);
-    for (int i = 0; i < pieces; i++) {
-        if (!piece[i][0]) continue;
-        int gap = used > 2 ? 3 : 0;
-        if (used + gap + width(piece[i]) > s->columns) break;
-        fprintf(out, "%*s%s", gap, "", piece[i]);
-        used += gap + width(piece[i]);
-    }
-    fputc('\n', out);
-}
-
+/* Writes the second line of a block: as many fields as fit, with blanks between them. */
 static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double now) {
     char   piece[6][64] = {{0}}, text[32];
     double ms = median_ms(w), quiet = now - w->last.time;
@@ -299,7 +286,16 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
         progress_duration(text, 1e3 * quiet);
         snprintf(piece[5], 64, "last step %s ago", text);
     }
-    put_pieces(out, s, piece, 6);
+    int used = 2;
+    fputs("  ", out);
+    for (int i = 0; i < 6; i++) {
+        if (!piece[i][0]) continue;
+        int gap = used > 2 ? 3 : 0;
+        if (used + gap + width(piece[i]) > s->columns) break;
+        fprintf(out, "%*s%s", gap, "", piece[i]);
+        used += gap + width(piece[i]);
+    }
+    fputc('\n', out);
 }
 
 /* --- the curve ---------------------------------------------------------------------------------------------------- */
