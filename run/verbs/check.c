@@ -14,7 +14,6 @@
 #include "run/banner.h"
 #include "run/text/sample.h"
 #include "run/text/tasks.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -34,43 +33,35 @@ static const char *word_of(const char *key, const Config *config, char out[SHOWN
     return out;
 }
 
-static int any_match(const StringList *globs) {
-    for (int i = 0; i < globs->count; i++) {
-        IoPaths files = {NULL, 0};
-        dataset_files(globs->item[i], &files);
-        int is_found = files.count > 0;
-        io_paths_free(&files);
-        if (is_found) return 1;
-    }
-    return 0;
-}
-
-/* Prints how much each source of a blend gives in the whole run. */
-static void check_sources(const Dataset *data, const Config *c) {
-    SourceUse use[BLEND_SOURCES];
-    int       sources = blend_use(data, c, position_after((Position){0, 0, 0}, c, c->run.steps).samples, use);
-    for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
-}
-
 /* Opens existing data like a run (exit 65), and returns it. Missing data is no fault, because it may be made later. */
 static Dataset check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32], read[32], unread[SAMPLE_COUNT_CHARS], use[64];
+    IoPaths files = {NULL, 0};
     if (globs->count == 0 || strcmp(globs->item[0], "-") == 0) return (Dataset){0};
-    if (!any_match(globs)) {
+    for (int i = 0; i < globs->count; i++) dataset_files(globs->item[i], &files);
+    int is_there = files.count > 0;
+    io_paths_free(&files);
+    if (!is_there) {
         line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
         return (Dataset){0};
     }
-    Dataset data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
+    Dataset     data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len,
+                                          c->model.shape.vocab_size);
+    int64_t     run_samples = position_after((Position){0, 0, 0}, c, c->run.steps).samples;
     SampleCount count = dataset_count(&data);
     if (globs == &c->data.val)
         snprintf(use, sizeof use, "evaluations read %s tokens",
                  grouped_text(dataset_first_samples(&data, c->eval.tokens) * data.seq_len, read));
     else
-        snprintf(use, sizeof use, "%.2f epochs",
-                 sample_epochs(position_after((Position){0, 0, 0}, c, c->run.steps).samples, data.samples));
-    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "", grouped_text(data.tokens, tokens),
-         grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use, sample_count_unread(&count, data.seq_len, "; ", unread));
-    if (data.blend) check_sources(&data, c);
+        snprintf(use, sizeof use, "%.2f epochs", sample_epochs(run_samples, data.samples));
+    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "",
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use,
+         sample_count_unread(&count, data.seq_len, "; ", unread));
+    if (data.blend) { /* how much each source gives in the whole run */
+        SourceUse source[BLEND_SOURCES];
+        int       sources = blend_use(&data, c, run_samples, source);
+        for (int i = 0; i < sources; i++) line("", "%s", source[i].text);
+    }
     return data;
 }
 
@@ -88,26 +79,19 @@ static void print_understood(const Config *c, int ranks) {
          micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
          ranks ? "" : " (ranks=N for more)");
     line("optimizer", "%s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s", c->optimizer.name,
-         number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
-         c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));
+         number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule),
+         c->schedule.warmup_steps, c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "",
+         word_of("precision", c, precision));
     line("run folder", "%s", c->run.dir);
 }
 
-static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
-    for (int i = 0; i < c->eval.tasks.count; i++) {
-        Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len, 0, 0});
-        line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
-        task_free(&t);
-    }
-}
-
 enum { RANKS };
-const VerbKey CHECK_KEYS[] = {
+static const VerbKey CHECK_KEYS[] = {
     [RANKS] = {"ranks", "8", "1", "check for a job of so many ranks"},
     {.name = NULL},
 };
 
-int verb_check(int argc, char **argv) {
+static int verb_check(int argc, char **argv) {
     if (argc < 2) verb_misused("check", "it needs a config file");
     Config config;
     int    ranks = 0, kept = 0;
@@ -129,12 +113,24 @@ int verb_check(int argc, char **argv) {
     if (!is_alone) run_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);
-    Dataset train = check_data("data.train", &config.data.train, &config), val = check_data("data.val", &config.data.val, &config);
+    Dataset train = check_data("data.train", &config.data.train, &config);
+    Dataset val = check_data("data.val", &config.data.val, &config);
     dataset_warn_shared(&val, &train);
     if (train.shards) dataset_close(&train);
     if (val.shards) dataset_close(&val);
-    if (!is_alone) check_tasks(&config, &tokenizer);
+    for (int i = 0; !is_alone && i < config.eval.tasks.count; i++) {
+        Task t = task_read(config.eval.tasks.item[i], (TaskReader){&tokenizer, config.batch.seq_len, 0, 0});
+        line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
+        task_free(&t);
+    }
     tokenizer_destroy(&tokenizer);
     config_free(&config);
     return EXIT_DONE;
 }
+
+const Verb CHECK_VERB = {
+    "check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
+    "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
+    "follow from it, and the data. Writes nothing.",
+    CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check,
+};

@@ -10,11 +10,11 @@
 
 #include "core/io.h"
 #include "core/terminal.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 #include "run/verbs/inspect.h"
 #include "run/log/run_log.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { EXIT_DIFFERS = 1, NAMED = 20 };
@@ -52,10 +52,6 @@ static cJSON *resolved(const char *path) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-static int same_shape(const SafeTensor *a, const SafeTensor *b) {
-    return a->dims == b->dims && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->dims) == 0;
-}
-
 /* Compares the bytes of tensors whose values cannot be read. Returns 1 if they are equal. */
 static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b) {
     char x[4096], y[4096];
@@ -76,7 +72,8 @@ static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile 
     char shape[2][200];
     safetensors_shape(shape[0], sizeof shape[0], a);
     safetensors_shape(shape[1], sizeof shape[1], b);
-    if (!same_shape(a, b)) return snprintf(text, 512, "shape %.200s | %.200s", shape[0], shape[1]), 1;
+    if (a->dims != b->dims || memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->dims) != 0)
+        return snprintf(text, 512, "shape %.200s | %.200s", shape[0], shape[1]), 1;
     if (!weights_has_values(a) || !weights_has_values(b)) {
         int is_same = a->type == b->type && same_bytes(wa, a, wb, b);
         return snprintf(text, 512, "%-14s %s", shape[0], is_same ? "same bits" : "other bytes"), !is_same;
@@ -159,19 +156,19 @@ static FILE *open_metrics(const char *run) {
     return f;
 }
 
-static int same_number(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
-
 /* Compares the metrics of two runs. Skips steps that only one of them has. */
 static void diff_steps(Diff *d) {
     FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
     MetricsLine at[2], first[2] = {{0}}, end[2] = {{0}};
     int64_t common = 0, last[2] = {0, 0};
     int     more[2], is_other = 0;
-    for (int k = 0; k < 2; k++) if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+    for (int k = 0; k < 2; k++)
+        if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
     while (more[0] && more[1]) {
         if (at[0].step == at[1].step) {
             common++, end[0] = at[0], end[1] = at[1];
-            if (!is_other && !same_number(at[0].loss, at[1].loss)) is_other = 1, first[0] = at[0], first[1] = at[1];
+            int is_same = at[0].loss == at[1].loss || (isnan(at[0].loss) && isnan(at[1].loss));
+            if (!is_other && !is_same) is_other = 1, first[0] = at[0], first[1] = at[1];
         }
         int64_t step[2] = {at[0].step, at[1].step};
         for (int k = 0; k < 2; k++)
@@ -242,12 +239,12 @@ static Kind kind_of(const char *path) {
 }
 
 enum { TENSORS };
-const VerbKey DIFF_KEYS[] = {
+static const VerbKey DIFF_KEYS[] = {
     [TENSORS] = {"tensors", "true", "false", "list every tensor"},
     {.name = NULL},
 };
 
-int verb_diff(int argc, char **argv) {
+static int verb_diff(int argc, char **argv) {
     static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
     Diff        d = {{NULL, NULL}, 0, 0};
     int         paths = 0;
@@ -267,8 +264,7 @@ int verb_diff(int argc, char **argv) {
              d.path[0], NAMES[kind[0]], d.path[1], NAMES[kind[1]]);
     if (kind[0] == OF_RUNS) diff_runs(&d);
     else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints(&d);
-    else if (kind[0] == OF_WEIGHTS)
-        diff_weights(&d, "weights", d.path[0], d.path[1]);
+    else if (kind[0] == OF_WEIGHTS) diff_weights(&d, "weights", d.path[0], d.path[1]);
     else {
         cJSON *a = resolved(d.path[0]), *b = resolved(d.path[1]);
         diff_configs(&d, a, b);
@@ -277,3 +273,9 @@ int verb_diff(int argc, char **argv) {
     if (!d.differs) printf("nothing differs\n");
     return d.differs ? EXIT_DIFFERS : EXIT_DONE;
 }
+
+const Verb DIFF_VERB = {
+    "diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
+    "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
+    DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff,
+};

@@ -6,61 +6,62 @@
  *   mend   training does not work: exit 69
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "core/thread.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/gpu_meter.h"
 #include "core/simd.h"
 #include "core/terminal.h"
-#include "core/thread.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/plan/plan.h"
-#include "run/verbs/probe.h"
-#include "run/verbs/report.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 typedef enum { FINE, WARN, MEND } Verdict;
 static const char *const WORDS[] = {"ok", "warn", "mend"};
 static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
 
-typedef struct { Verdict worst; } Visit;
-
-static void PRINTF_LIKE(4, 5) tell(Visit *v, Verdict verdict, const char *what, const char *fmt, ...) {
+/* Prints a line. *worst becomes the verdict if it is worse. */
+static void PRINTF_LIKE(4, 5) tell(Verdict *worst, Verdict verdict, const char *what, const char *fmt, ...) {
     char    text[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     print_plain(stdout, "%-5s %-10s %s\n", WORDS[verdict], what, text);
-    if (verdict > v->worst) v->worst = verdict;
+    if (verdict > *worst) *worst = verdict;
 }
-
-static const char *size_of(double bytes, ShortText *text) { return *text = bytes_text(bytes), text->text; }
 
 /* --- the processor ------------------------------------------------------------------------------------------------ */
 
-static void check_processor(Visit *v) {
+static void check_processor(Verdict *v) {
     const char *cap = getenv("TRAIN_GPT_ISA");
     tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
          cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
          simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
     if (simd_has_bf16())
         tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16%s",
-             simd_has_quick_bf16() ? "" : "; without AMX its products are slower than fp32's here, and go by way of fp32");
+             simd_has_quick_bf16() ? ""
+                                   : "; without AMX its products are slower than fp32's here, and go by way of fp32");
     else tell(v, FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
 }
 
-static void check_cores(Visit *v) {
+static void check_cores(Verdict *v) {
     cpu_set_t mine;
     int       online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online;
     if (sched_getaffinity(0, sizeof mine, &mine) == 0) usable = CPU_COUNT(&mine);
@@ -83,7 +84,7 @@ static void check_cores(Visit *v) {
     else tell(v, FINE, "threads", "OMP_NUM_THREADS=%d", threads);
 }
 
-static void check_load(Visit *v) {
+static void check_load(Verdict *v) {
     double load = 0.0;
     long   online = sysconf(_SC_NPROCESSORS_ONLN);
     if (getloadavg(&load, 1) != 1) return;
@@ -111,9 +112,8 @@ static double number_in(const char *path, const char *word) {
     return value;
 }
 
-static void check_memory(Visit *v) {
-    ShortText free_text, all_text;
-    double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
+static void check_memory(Verdict *v) {
+    double available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
            limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
     if (limit > 0 && limit < all) {
@@ -122,21 +122,20 @@ static void check_memory(Visit *v) {
         if (used >= 0 && limit - used < available) available = limit - used;
     }
     if (available < 0) return;
-    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", size_of(available, &free_text),
-         size_of(all, &all_text), limit > 0 && limit <= all ? ", a container's limit" : "",
+    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", bytes_text(available).text,
+         bytes_text(all).text, limit > 0 && limit <= all ? ", a container's limit" : "",
          available < GIB ? ": `plan` says what a run takes" : "");
 }
 
-static void check_shared_memory(Visit *v) {
+static void check_shared_memory(Verdict *v) {
     struct statvfs fs;
-    ShortText       free_text;
     if (statvfs("/dev/shm", &fs) != 0) {
         tell(v, WARN, "/dev/shm",
              "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
         return;
     }
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
-    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", size_of(room, &free_text),
+    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", bytes_text(room).text,
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
@@ -145,16 +144,16 @@ static double checkpoint_bytes(const char *dir) {
     static const double SMALL = 16 << 20;
     StepFolder         *list = NULL;
     Path                checkpoints = path_of("%s/checkpoints", dir);
-    double              bytes = folders_list(checkpoints.text, &list) > 0 ? (double)folder_bytes(checkpoints.text, list[0].name) : SMALL;
+    double              bytes = SMALL;
+    if (folders_list(checkpoints.text, &list) > 0) bytes = (double)folder_bytes(checkpoints.text, list[0].name);
     free(list);
     return bytes;
 }
 
 /* Checks the disk of dir, or of its nearest parent that exists, because a run makes missing folders. */
-static void check_disk(Visit *v, const char *dir) {
+static void check_disk(Verdict *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
-    ShortText       free_text, one_text;
     double         one = checkpoint_bytes(dir);
     snprintf(path, sizeof path, "%s", dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;
@@ -166,17 +165,17 @@ static void check_disk(Visit *v, const char *dir) {
     if (statvfs(path, &fs) != 0) return;
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
     if (room < one) {
-        tell(v, MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another", size_of(room, &free_text),
-             path, size_of(one, &one_text));
+        tell(v, MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another",
+             bytes_text(room).text, path, bytes_text(one).text);
         return;
     }
-    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", size_of(room, &free_text), path,
+    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", bytes_text(room).text, path,
          room < GIB ? ": `plan` says what checkpoints take" : "");
 }
 
 /* --- the GPU ------------------------------------------------------------------------------------------------------ */
 
-static void check_gpu(Visit *v) {
+static void check_gpu(Verdict *v) {
     char text[256], fault[256], version[128] = "";
     device_describe(text, fault);
     if (!device_is_host()) {
@@ -194,20 +193,83 @@ static void check_gpu(Visit *v) {
     if (f) fclose(f);
 }
 
-static void check_gpu_meter(Visit *v) {
+static void check_gpu_meter(Verdict *v) {
     char      fault[GPU_METER_FAULT_CHARS];
     GpuMeter *m = gpu_meter_open("", fault);
     if (fault[0]) tell(v, WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", fault);
     if (!m) return;
     GpuReading r = gpu_meter_read(m);
-    tell(v, FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "", r.has >> GPU_POWER & 1 ? "power, " : "",
-         r.has >> GPU_MEMORY & 1 ? "memory, " : "", r.has >> GPU_TEMPERATURE & 1 ? "temperature, " : "");
+    tell(v, FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "",
+         r.has >> GPU_POWER & 1 ? "power, " : "", r.has >> GPU_MEMORY & 1 ? "memory, " : "",
+         r.has >> GPU_TEMPERATURE & 1 ? "temperature, " : "");
     gpu_meter_close(m);
+}
+
+/* --- other programs ----------------------------------------------------------------------------------------------- */
+
+enum { PROBE_ABSENT = -1, PROBE_HANGS = -2 }; /* not in PATH; killed with its children after the time limit */
+
+extern char **environ;
+
+/* Starts a program in a process group of its own, so that its children end with it. */
+static int start(const char *const *argv, int output, pid_t *pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t          group;
+    if (posix_spawn_file_actions_init(&actions) != 0 || posix_spawnattr_init(&group) != 0) return -1;
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, output, 1);
+    posix_spawn_file_actions_adddup2(&actions, output, 2);
+    posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setpgroup(&group, 0);
+    int error = posix_spawnp(pid, argv[0], &actions, &group, (char *const *)argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&group);
+    return error ? -1 : 0;
+}
+
+/* Reads until the output ends, or until the time is over. Returns 1 if the output ended. Bytes that do not fit into out
+ * are dropped. */
+static int read_all(int fd, double until_ms, char *out, size_t room) {
+    size_t used = 0;
+    out[0] = 0;
+    for (;;) {
+        char          piece[1024];
+        double        left = until_ms - clock_ms();
+        struct pollfd waiting = {fd, POLLIN, 0};
+        int           ready = left > 0 ? poll(&waiting, 1, (int)left + 1) : 0;
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready <= 0) return 0;
+        ssize_t got = read(fd, piece, sizeof piece);
+        if (got <= 0) return 1;
+        for (ssize_t i = 0; i < got && used + 1 < room; i++) out[used++] = piece[i];
+        out[used] = 0;
+    }
+}
+
+/* Runs argv[0] from PATH for at most `seconds`. Writes the first bytes of its output and errors to out [room]. Returns
+ * its exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. */
+static int probe(const char *const *argv, double seconds, char *out, size_t room) {
+    int    output[2], status = 0;
+    pid_t  pid;
+    double until_ms = clock_ms() + seconds * 1e3;
+    if (pipe2(output, O_CLOEXEC) != 0) return PROBE_ABSENT;
+    int started = start(argv, output[1], &pid) == 0;
+    close(output[1]);
+    int ended = started && read_all(output[0], until_ms, out, room);
+    close(output[0]);
+    if (!started) return PROBE_ABSENT;
+    while (ended && waitpid(pid, &status, WNOHANG) == 0 && (ended = clock_ms() < until_ms)) usleep(1000);
+    if (!ended) {
+        kill(-pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        return PROBE_HANGS;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /* --- MPI ---------------------------------------------------------------------------------------------------------- */
 
-static void check_pmix(Visit *v) {
+static void check_pmix(Verdict *v) {
     static const char *const SRUN[] = {"srun", "--mpi=list", NULL};
     static const char *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
     char                     text[4096];
@@ -226,7 +288,7 @@ static void check_pmix(Visit *v) {
     else tell(v, FINE, "PMIx", "no SLURM here");
 }
 
-static void check_mpi(Visit *v) {
+static void check_mpi(Verdict *v) {
     static const char *const VERSION[] = {"mpirun", "--version", NULL};
     const char              *library = world_library();
     char                     text[4096];
@@ -247,7 +309,8 @@ static void check_mpi(Visit *v) {
     else if (code != 0) tell(v, WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
     else if (!fits)
         tell(v, WARN, "MPI",
-             "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun of %s",
+             "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun "
+             "of %s",
              library, text, library);
     else if (is_open && geteuid() == 0 &&
              (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
@@ -259,14 +322,14 @@ static void check_mpi(Visit *v) {
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
 enum { RUN_DIR };
-const VerbKey DOCTOR_KEYS[] = {
+static const VerbKey DOCTOR_KEYS[] = {
     [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
     {.name = NULL},
 };
 
-int verb_doctor(int argc, char **argv) {
+static int verb_doctor(int argc, char **argv) {
     const char *dir = ".";
-    Visit       v = {FINE};
+    Verdict     worst = FINE;
     for (int i = 1; i < argc; i++) {
         struct stat st;
         dir = argv[i];
@@ -274,14 +337,20 @@ int verb_doctor(int argc, char **argv) {
         VerbArgument a = verb_key_only("doctor", argv[i]);
         dir = verb_text(&a);
     }
-    check_processor(&v);
-    check_cores(&v);
-    check_load(&v);
-    check_memory(&v);
-    check_gpu(&v);
-    check_gpu_meter(&v);
-    check_mpi(&v);
-    check_shared_memory(&v);
-    check_disk(&v, dir);
-    return v.worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
+    check_processor(&worst);
+    check_cores(&worst);
+    check_load(&worst);
+    check_memory(&worst);
+    check_gpu(&worst);
+    check_gpu_meter(&worst);
+    check_mpi(&worst);
+    check_shared_memory(&worst);
+    check_disk(&worst, dir);
+    return worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
 }
+
+const Verb DOCTOR_VERB = {
+    "doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
+    "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
+    "./train_gpt doctor", verb_doctor,
+};

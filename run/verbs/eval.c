@@ -1,7 +1,6 @@
 /* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: prints loss, perplexity and bits per byte of a
  * checkpoint over token shards, and its scores in tasks. It computes in fp32 with the values of the masters. Under
  * mpirun with parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
-#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -9,22 +8,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/io.h"
 #include "core/json.h"
+#include "core/io.h"
 #include "core/terminal.h"
 #include "core/error.h"
 #include "data/dataset.h"
 #include "data/tokens_json.h"
 #include "layers/algorithms.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/text/stored_model.h"
 #include "run/text/task_scores.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { DATA, TASKS, TOKENS, BATCH, POSITIONS, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
-const VerbKey EVAL_KEYS[] = {
+static const VerbKey EVAL_KEYS[] = {
     [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
     [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
     [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
@@ -57,9 +56,8 @@ typedef struct {
 
 /* Settings of the run, from state.json of a checkpoint. */
 typedef struct {
-    Json         json;            /* owned */
-    char        *text;            /* owned */
-    const cJSON *val;             /* NULL: none */
+    Manifest     manifest;        /* owned if is_run */
+    const cJSON *val;             /* borrowed; NULL: none */
     int64_t      seq_len, tokens; /* 0: not known */
     int          is_run, masks;   /* state.json was read; data.document_mask was on */
 } RunWords;
@@ -88,35 +86,28 @@ static void take_value(Asked *asked, VerbArgument a) {
         case OUT: asked->out = verb_text(&a); break;
         case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
         case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
-        default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
+        case PIPELINE: asked->grid.stages = (int)verb_count(&a, 1, 1024); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 
-static int is_count(const cJSON *n) { return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53; }
+/* Returns a count of the config, or `fallback` if it has none. */
+static int64_t count_in(const cJSON *config, const char *section, const char *key, int64_t fallback) {
+    const cJSON *n = json_member(json_member(config, section), key);
+    return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53 ? (int64_t)n->valuedouble : fallback;
+}
 
 /* Reads the settings of the run from the checkpoint. They are empty if the folder has only files of Hugging Face. */
 static RunWords read_words(const char *checkpoint) {
-    enum { LIMIT = 16 << 20 };
-    RunWords  w = {0};
-    char      path[4200];
-    JsonFault fault;
-    snprintf(path, sizeof path, "%s/state.json", checkpoint);
-    int64_t bytes = io_read_file(path, LIMIT, &w.text);
-    io_expect_file(path, bytes);
-    if (bytes < 0 || !json_parse(w.text, (size_t)bytes, LIMIT, &w.json, &fault)) return w;
-    const cJSON *config = json_member(w.json.root, "config"), *val = json_member(json_member(config, "data"), "val");
-    const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"),
-                *tokens = json_member(json_member(config, "eval"), "tokens");
+    RunWords w = {0};
+    char     fault[MANIFEST_FAULT_BYTES];
+    if (folder_manifest(checkpoint, &w.manifest, fault) != MANIFEST_GOOD) return w;
+    const cJSON *config = w.manifest.config, *val = json_member(json_member(config, "data"), "val");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
     w.is_run = 1, w.masks = cJSON_IsTrue(json_member(json_member(config, "data"), "document_mask"));
-    w.seq_len = is_count(seq_len) ? (int64_t)seq_len->valuedouble : 0;
-    w.tokens = is_count(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
+    w.seq_len = count_in(config, "batch", "seq_len", 0);
+    w.tokens = count_in(config, "eval", "tokens", DEFAULT_TOKENS);
     return w;
-}
-
-static void words_free(RunWords *w) {
-    json_free(&w->json);
-    free(w->text);
 }
 
 /* --- loss --------------------------------------------------------------------------------------------------------- */
@@ -194,14 +185,15 @@ static void print_task(FILE *to, const TaskScores *t) {
 static void print_table(FILE *to, const Results *r) {
     print_plain(to, "%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
-        fprintf(to, "loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
-               exp(r->loss.loss));
+        fprintf(to, "loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss,
+                (long long)r->loss.tokens, exp(r->loss.loss));
     if (r->loss.tokens > 0 && !isnan(r->loss.bytes_per_token))
-        fprintf(to, "bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token), r->loss.bytes_per_token);
+        fprintf(to, "bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token),
+                r->loss.bytes_per_token);
     double core = task_core(r->task, r->tasks);
     if (r->tasks > 0)
-        fprintf(to, "%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
-               isnan(core) ? "" : "  centered");
+        fprintf(to, "%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr",
+                "perplexity", isnan(core) ? "" : "  centered");
     for (int i = 0; i < r->tasks; i++) print_task(to, &r->task[i]);
     if (!isnan(core)) fprintf(to, "CORE          %.6f\n", core);
 }
@@ -223,7 +215,8 @@ static void print_json(FILE *to, const Results *r) {
     for (int i = 0; i < r->tasks; i++) {
         const TaskScores *t = &r->task[i];
         cJSON            *one = cJSON_CreateObject();
-        if (!one || !cJSON_AddItemToObject(one, "task", json_string(t->name))) fail(EXIT_MEMORY, "no memory for the results");
+        if (!one || !cJSON_AddItemToObject(one, "task", json_string(t->name)))
+            fail(EXIT_MEMORY, "no memory for the results");
         put(one, "n", (double)t->questions), put(one, "acc", t->acc), put(one, "stderr", t->acc_stderr);
         if (t->kind == TASK_CONTINUATION) put(one, "perplexity", t->perplexity);
         else put(one, "acc_norm", t->acc_norm), put(one, "acc_norm_stderr", t->acc_norm_stderr);
@@ -270,8 +263,9 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     StoredEnds ends = stored_ends("eval", checkpoint, &tokenizer, shape.vocab_size, NULL, is_first);
     for (int i = 0; i < d.shards; i++)
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
-            tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer", d.shard[i].path,
-                                   "the data", "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
+            tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer",
+                                   d.shard[i].path, "the data",
+                                   "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
     for (int i = 0; i < asked->task_count; i++)
         task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1, !groups});
     int64_t longest = 1;
@@ -319,24 +313,12 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     model_destroy(m);
 }
 
-static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
-                              ModelShape shape, int64_t T) {
-    World *world = world_join(launch_detect());
-    Comm  *all = world_all(world);
-    stored_refuse_grid("eval", shape, T, asked->grid, comm_size(all));
-    device_open(world_local_rank(world), world_threads(world));
-    Groups groups = groups_create(all, mesh_of(comm_size(all), asked->grid), 0);
-    groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-    evaluate_all(asked, words, run, checkpoint, shape, T, &groups);
-    groups_free(&groups);
-    world_leave(world);
-}
-
-int verb_eval(int argc, char **argv) {
+static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
-    Asked asked = {.tokens = -1, .grid = {1, 1, 1, 1}};
+    Asked asked = {.tokens = -1, .grid.replicas = 1};
     char  checkpoint[4096];
-    take_value(&asked, (VerbArgument){"eval", EVAL_KEYS[BATCH].name, EVAL_KEYS[BATCH].fallback, BATCH});
+    take_value(&asked, verb_default("eval", BATCH));
+    for (int key = TENSOR; key <= PIPELINE; key++) take_value(&asked, verb_default("eval", key));
     for (int i = 2; i < argc; i++) take_value(&asked, verb_key_only("eval", argv[i]));
     asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
@@ -346,12 +328,26 @@ int verb_eval(int argc, char **argv) {
     if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* length of training */
     T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
-        evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);
+        World *world = world_join(launch_detect());
+        Comm  *all = world_all(world);
+        stored_refuse_grid("eval", shape, T, asked.grid, comm_size(all));
+        device_open(world_local_rank(world), world_threads(world));
+        Groups groups = groups_create(all, mesh_of(comm_size(all), asked.grid), 0);
+        groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
+        evaluate_all(&asked, &words, argv[1], checkpoint, shape, T, &groups);
+        groups_free(&groups);
+        world_leave(world);
     } else {
         device_open(0, omp_get_num_procs());
         evaluate_all(&asked, &words, argv[1], checkpoint, shape, T, NULL);
     }
-    words_free(&words);
+    if (words.is_run) manifest_free(&words.manifest);
     free(asked.tasks);
     return EXIT_DONE;
 }
+
+const Verb EVAL_VERB = {
+    "eval", "RUN_OR_CHECKPOINT [key=value ...]", "loss, bits per byte and scores of tasks",
+    "Prints loss, perplexity and bits per byte of a model over token shards, and its scores in tasks.", EVAL_KEYS,
+    "./train_gpt eval runs/demo data='datasets/demo/val*'", verb_eval,
+};

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,24 +15,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "core/terminal.h"
 #include "core/tensor.h"
-#include "core/error.h"
+#include "core/terminal.h"
+#include "core/version.h"
 #include "model/hf.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/checkpoint/weights.h"
+#include "run/checkpoint/manifest.h"
 #include "run/checkpoint/safetensors.h"
+#include "run/checkpoint/weights.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
-#include "run/verbs/model_card.h"
+#include "run/log/run_log.h"
 #include "run/plan/plan.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { OUT, DTYPE, SHARD_BYTES };
-const VerbKey EXPORT_KEYS[] = {
+static const VerbKey EXPORT_KEYS[] = {
     [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
     [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
     [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
@@ -57,6 +59,8 @@ typedef struct {
     char      (*name)[48];          /* owned: names of the files                                  */
     int         files;
     uint64_t    bytes;              /* bytes of all tensors                                       */
+    int64_t     parameters;         /* elements of all tensors                                    */
+    char       *model_type;         /* owned: model_type of config.json                           */
     int         has_tokenizer, has_picture;
 } Export;
 
@@ -74,21 +78,19 @@ NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ..
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-static void take_folder(Export *e, const char *text) {
-    size_t bytes = strlen(text);
-    while (bytes > 1 && text[bytes - 1] == '/') bytes--;
-    if (bytes == 0) fail(EXIT_CONFIG, "export: out= takes the name of a folder");
-    e->out = path_of("%.*s", (int)bytes, text);
-    e->tmp = path_of("%s.tmp-%d", e->out.text, (int)getpid());
-}
-
-static void take_argument(Export *e, const char *word) {
+static void take_value(Export *e, VerbArgument a) {
     static const char *const WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
-    VerbArgument a = verb_key_only("export", word);
     switch (a.row) {
-        case OUT: take_folder(e, verb_text(&a)); break;
+        case OUT: {
+            size_t bytes = strlen(verb_text(&a));
+            while (bytes > 1 && a.value[bytes - 1] == '/') bytes--;
+            e->out = path_of("%.*s", (int)bytes, a.value);
+            e->tmp = path_of("%s.tmp-%d", e->out.text, (int)getpid());
+            break;
+        }
         case DTYPE: e->stored = &TYPES[verb_choice(&a, WORDS) % 3]; break;
-        default: e->shard_bytes = (uint64_t)verb_size(&a, 1);
+        case SHARD_BYTES: e->shard_bytes = (uint64_t)verb_size(&a, 1); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
 }
 
@@ -116,11 +118,6 @@ static int64_t newest_step(const char *run) {
     return step;
 }
 
-static int is_there(const Export *e) {
-    return access(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text, R_OK) == 0 &&
-           access(path_of("%s/config.json", e->checkpoint.text).text, R_OK) == 0;
-}
-
 /* Finds the checkpoint. Another process may save and prune meanwhile, so it tries again as long as newer steps
  * appear. */
 static void find_checkpoint(Export *e) {
@@ -129,10 +126,12 @@ static void find_checkpoint(Export *e) {
     do {
         step = newest_step(e->from);
         found = folder_find(e->from, &e->checkpoint, &e->manifest);
-        stays = found && is_there(e);
+        stays = found && access(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text, R_OK) == 0 &&
+                access(path_of("%s/config.json", e->checkpoint.text).text, R_OK) == 0;
         if (found && !stays) manifest_free(&e->manifest);
     } while (!stays && newest_step(e->from) != step);
-    if (!stays) fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
+    if (!stays)
+        fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
     weights_set_check_json(e->checkpoint.text);
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* it survives pruning */
 }
@@ -149,12 +148,6 @@ static void find_run(Export *e) {
 
 /* --- the new files ------------------------------------------------------------------------------------------------ */
 
-static uint64_t tensor_elems_of(const SafeTensor *t) {
-    uint64_t elems = 1;
-    for (int d = 0; d < t->dims; d++) elems *= t->dim[d];
-    return elems;
-}
-
 /* Assigns the tensors to files in order. A new file begins when the next tensor does not fit. */
 static void plan_files(Export *e) {
     const Safetensors *h = &e->weights.header;
@@ -165,9 +158,10 @@ static void plan_files(Export *e) {
     for (int i = 0; i < h->tensors; i++) {
         e->tensor[i] = h->tensor[i];
         e->tensor[i].type = e->stored->type;
-        uint64_t bytes = tensor_elems_of(&h->tensor[i]) * safetensors_type_bytes(e->stored->type);
+        int64_t  elems = weights_elems(&h->tensor[i]);
+        uint64_t bytes = (uint64_t)elems * safetensors_type_bytes(e->stored->type);
         if (e->files == 0 || in_file + bytes > e->shard_bytes) e->files++, in_file = 0;
-        in_file += bytes, e->bytes += bytes;
+        in_file += bytes, e->bytes += bytes, e->parameters += elems;
         e->place[i] = (IndexedTensor){h->tensor[i].name, e->files - 1};
     }
     for (int f = 0; f < e->files; f++)
@@ -204,14 +198,155 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
     int64_t bytes = io_read_file(from.text, SMALL_FILE, &text);
     if (bytes == -ENOENT) return 0;
     if (bytes < 0)
-        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text, io_error_text((int)bytes));
+        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text,
+                io_error_text((int)bytes));
     write_small(e, name, text, (size_t)bytes);
     free(text);
     return 1;
 }
 
-/* Writes config.json of the checkpoint with the type of the stored weights. Returns its model_type, malloc'ed. */
-static char *write_config(const Export *e) {
+/* --- README.md: the model, its training, data and losses, and how to load it, for the Hugging Face hub ------------ */
+
+typedef struct { int64_t step; double loss; } Loss; /* step -1: none */
+typedef struct { Loss train, val, best; } Losses;
+
+/* Reads the losses of the steps up to last_step from metrics.jsonl of a run. run "": there is none. */
+static Losses read_losses(const char *run, int64_t last_step) {
+    Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
+    MetricsLine line;
+    Path        path = path_of("%s/metrics.jsonl", run);
+    FILE       *in = *run ? io_open_stream(path.text, IO_READ) : NULL;
+    if (*run && !in) io_expect_file(path.text, -errno);
+    while (in && metrics_line_next(in, &line) != LINE_OTHER)
+        if (line.step <= last_step && isfinite(line.loss)) {
+            Loss now = {line.step, line.loss};
+            if (line.kind == LINE_TRAIN) l.train = now;
+            if (line.kind == LINE_EVAL) l.val = now;
+            if (line.kind == LINE_EVAL && (l.best.step < 0 || now.loss < l.best.loss)) l.best = now;
+        }
+    if (in) fclose(in);
+    return l;
+}
+
+static void put_loss(FILE *out, const char *what, Loss loss) {
+    if (loss.step >= 0) fprintf(out, "| %s | %" PRId64 " | %.4f |\n", what, loss.step, loss.loss);
+}
+
+/* Writes a file name or a config value into a cell of a table. Escapes Markdown, and replaces control characters. */
+static void put_text(FILE *out, const char *text) {
+    for (int length; *text; text += length ? length : 1) {
+        length = utf8_bytes(text, strnlen(text, 4));
+        if (length == 0 || (unsigned char)*text < ' ' || *text == 0x7f) fputc('?', out);
+        else if (strchr("\\`*{}[]<>#|!~$", *text)) fprintf(out, "\\%c", *text);
+        else fprintf(out, "%.*s", length, text);
+    }
+}
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int64_t size_in(const Manifest *m, const char *section, const char *key) {
+    const cJSON *value = json_member(json_member(m->config, section), key);
+    return cJSON_IsNumber(value) ? (int64_t)value->valuedouble : 0;
+}
+
+static void put_model(FILE *out, const Export *e) {
+    const Manifest *m = &e->manifest;
+    const cJSON    *dir = json_member(json_member(m->config, "run"), "dir");
+    const char     *title = cJSON_IsString(dir) ? last_part(dir->valuestring) : "";
+    fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
+    fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", e->model_type);
+    put_text(out, title[0] ? title : "GPT");
+    fprintf(out,
+            "\n\nA language model of type %s with %" PRId64 " parameters, trained with train_gpt: %" PRId64
+            " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64 ".\n\n",
+            e->model_type, e->parameters, size_in(m, "model", "n_layer"), size_in(m, "model", "n_head"),
+            size_in(m, "model", "n_embd"), size_in(m, "model", "n_positions"), size_in(m, "model", "vocab_size"));
+    fprintf(out, "The weights are those after step %" PRId64 " of %" PRId64, m->step, size_in(m, "run", "steps"));
+    if (e->stored->type == SAFE_F32) fprintf(out, ", in float32, as the optimizer has them.\n");
+    else fprintf(out, ", rounded from float32 to %s, to nearest, ties to even.\n", e->stored->name);
+}
+
+static void put_loading(FILE *out, const Export *e) {
+    char name[1024];
+    json_quote(name, sizeof name, last_part(e->out.text));
+    fprintf(out, "\n## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM%s\n",
+            e->has_tokenizer ? ", AutoTokenizer" : "");
+    fprintf(out, "model = AutoModelForCausalLM.from_pretrained(%s)\n", name);
+    if (e->has_tokenizer) fprintf(out, "tokenizer = AutoTokenizer.from_pretrained(%s)\n", name);
+    fprintf(out, "```\n");
+    if (!e->has_tokenizer) fprintf(out, "\nThis folder has no tokenizer: the model takes token ids.\n");
+}
+
+static void put_value(FILE *out, const char *section, const cJSON *value) {
+    char shown[SHOWN_BYTES];
+    int  is_text = cJSON_IsString(value) && value->valuestring[0];
+    if (!is_text && !cJSON_IsNumber(value) && !cJSON_IsBool(value)) return;
+    fprintf(out, "| %s.", section);
+    put_text(out, value->string);
+    fprintf(out, " | ");
+    if (is_text) put_text(out, value->valuestring);
+    else if (cJSON_IsNumber(value)) fputs(number_text(number_value(value), shown), out);
+    else fputs(cJSON_IsTrue(value) ? "true" : "false", out);
+    fprintf(out, " |\n");
+}
+
+static void put_training(FILE *out, const Manifest *m) {
+    static const char *const sections[] = {"model", "batch", "optimizer", "schedule"};
+    fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n", m->step,
+            size_in(m, "run", "steps"));
+    fprintf(out, "| tokens | %" PRId64 " |\n", m->tokens);
+    fprintf(out, "| precision | %s |\n| ranks | %d |\n", m->precision, m->ranks);
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        const cJSON *value, *section = json_member(m->config, sections[i]);
+        cJSON_ArrayForEach(value, section) put_value(out, sections[i], value);
+    }
+}
+
+static void put_data(FILE *out, const Manifest *m) {
+    enum { SHOWN = 50 };
+    int64_t tokens = 0;
+    fprintf(out, "\n## Data\n\n| file | tokens |\n|---|---|\n");
+    for (int i = 0; i < m->data_files; i++) {
+        tokens += m->data[i].tokens;
+        if (i >= SHOWN) continue;
+        fprintf(out, "| ");
+        put_text(out, m->data[i].name);
+        fprintf(out, " | %" PRId64 " |\n", m->data[i].tokens);
+    }
+    fprintf(out, "| all %d | %" PRId64 " |\n", m->data_files, tokens);
+}
+
+/* Uses only the manifest of the checkpoint and metrics.jsonl of the run. */
+static void write_card(const Export *e) {
+    char  *text = NULL;
+    size_t bytes;
+    FILE  *out = memory_file_open(&text, &bytes);
+    Losses l = read_losses(e->run.text, e->manifest.step);
+    if (!out) fail(EXIT_MEMORY, "no memory for the model card");
+    put_model(out, e);
+    put_loading(out, e);
+    if (l.train.step >= 0 || l.val.step >= 0) {
+        fprintf(out, "\n## Losses\n\nIn nats per token.\n\n| | step | loss |\n|---|---|---|\n");
+        put_loss(out, "training, last", l.train);
+        put_loss(out, "validation, last", l.val);
+        put_loss(out, "validation, best", l.best);
+        if (e->has_picture) fprintf(out, "\n![losses by step](loss.svg)\n");
+    }
+    put_training(out, &e->manifest);
+    put_data(out, &e->manifest);
+    fprintf(out, "\nExported by train_gpt %s.\n", program_version());
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the model card");
+    write_small(e, "README.md", text, bytes);
+    free(text);
+}
+
+/* --- the small files ---------------------------------------------------------------------------------------------- */
+
+/* Writes config.json of the checkpoint with the type of the stored weights. */
+static void write_config(Export *e) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     char   fault[JSON_FILE_FAULT_CHARS];
     Json   json;
@@ -220,47 +355,33 @@ static char *write_config(const Export *e) {
     if (exit_code) give_up(e, exit_code == -ENOENT ? EXIT_IO : exit_code, "%s", fault);
     double cap = hf_softcap_of(json.root, path.text);
     if (cap != 0.0)
-        give_up(e, EXIT_DATA, "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and "
-                "eval do, from the checkpoint", e->checkpoint.text, cap);
+        give_up(e, EXIT_DATA,
+                "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and "
+                "eval do, from the checkpoint",
+                e->checkpoint.text, cap);
     for (int i = 0; i < 2; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(json.root, keys[i]);
         cJSON_AddStringToObject(json.root, keys[i], e->stored->name);
     }
     const cJSON *type = json_member(json.root, "model_type");
-    char        *model_type = strdup(cJSON_IsString(type) ? type->valuestring : "gpt2");
+    e->model_type = strdup(cJSON_IsString(type) ? type->valuestring : "gpt2");
     char        *printed = cJSON_Print(json.root);
-    if (!printed || !model_type) give_up(e, EXIT_MEMORY, "no memory for config.json");
+    if (!printed || !e->model_type) give_up(e, EXIT_MEMORY, "no memory for config.json");
     write_small(e, "config.json", printed, strlen(printed));
     cJSON_free(printed);
     json_free(&json);
-    return model_type;
 }
 
 /* Writes the small files beside the weights. They are read early, while the checkpoint surely exists. */
 static void write_small_files(Export *e) {
     static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-    const char *name = strrchr(e->out.text, '/');
-    size_t      bytes;
-    char       *model_type = write_config(e);
-    uint64_t    parameters = 0;
+    write_config(e);
     for (int i = 0; i < 3; i++) {
         int is_copied = copy_small(e, e->checkpoint.text, copied[i]);
         if (i == 0) e->has_tokenizer = is_copied;
     }
     e->has_picture = e->run.text[0] && copy_small(e, e->run.text, "loss.svg");
-    for (int i = 0; i < e->weights.header.tensors; i++) parameters += tensor_elems_of(&e->tensor[i]);
-    ModelCard card = {.manifest = &e->manifest,
-                      .run = e->run.text[0] ? e->run.text : NULL,
-                      .name = name ? name + 1 : e->out.text,
-                      .model_type = model_type,
-                      .dtype = e->stored->name,
-                      .parameters = (int64_t)parameters,
-                      .has_tokenizer = e->has_tokenizer,
-                      .has_picture = e->has_picture};
-    char *text = model_card_text(&card, &bytes);
-    write_small(e, "README.md", text, bytes);
-    free(text);
-    free(model_type);
+    write_card(e);
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -281,7 +402,7 @@ static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *ou
 static void write_tensor(const Export *e, int i, const char *name, int fd, float *block) {
     const SafeTensor *from = &e->weights.header.tensor[i];
     uint16_t         *half = (uint16_t *)(void *)(block + WEIGHTS_BLOCK);
-    int64_t           elems = (int64_t)tensor_elems_of(from);
+    int64_t           elems = weights_elems(from);
     SafeType          type = e->stored->type;
     for (int64_t at = 0, n; at < elems; at += n) {
         n = elems - at < WEIGHTS_BLOCK ? elems - at : WEIGHTS_BLOCK;
@@ -342,37 +463,27 @@ static void make_folder(const Export *e) {
                 bytes_text((double)e->bytes).text, bytes_text((double)room).text);
 }
 
-/* Returns the parent folder of a path, which may be the working directory. */
-static Path parent_of(Path path) {
-    char *slash = strrchr(path.text, '/');
-    if (!slash) return path_of(".");
-    slash[slash == path.text] = 0;
-    return path;
-}
-
 static void put_in_place(const Export *e) {
     int error = io_fsync_dir(e->tmp.text);
     if (!error) error = io_rename(e->tmp.text, e->out.text); /* replaces an empty folder of that name */
     if (error == -ENOTEMPTY || error == -EEXIST)
         give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
     if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));
-    error = io_fsync_dir(parent_of(e->out).text);
+    Path  parent = e->out; /* "." if out= is a name alone */
+    char *slash = strrchr(parent.text, '/');
+    if (slash) slash[slash == parent.text] = 0;
+    error = io_fsync_dir(slash ? parent.text : ".");
     if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
 }
 
-static void print_summary(const Export *e) {
-    print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
-    print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
-           bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s",
-           e->has_tokenizer ? "tokenizer.json, " : "", e->has_picture ? "loss.svg, " : "");
-    if (!e->has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
-}
-
-int verb_export(int argc, char **argv) {
-    Export e = {.stored = &TYPES[0], .shard_bytes = 5000000000};
-    if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH) verb_misused("export", "it needs a run folder or a checkpoint");
+static int verb_export(int argc, char **argv) {
+    Export e = {0};
+    if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH)
+        verb_misused("export", "it needs a run folder or a checkpoint");
     e.from = argv[1];
-    for (int i = 2; i < argc; i++) take_argument(&e, argv[i]);
+    take_value(&e, verb_default("export", DTYPE));
+    take_value(&e, verb_default("export", SHARD_BYTES));
+    for (int i = 2; i < argc; i++) take_value(&e, verb_key_only("export", argv[i]));
     if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
     signals_install();
     RunLock *lock = lock_output("export", "out", e.out.text, LOCK_WITH_PARENTS);
@@ -386,11 +497,22 @@ int verb_export(int argc, char **argv) {
     lock_keep(lock);
     put_in_place(&e);
     lock_release(lock);
-    print_summary(&e);
+    print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e.manifest.step, e.from, e.stored->word);
+    print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e.out.text,
+                bytes_text((double)e.bytes).text, e.files, e.files == 1 ? "" : "s",
+                e.has_tokenizer ? "tokenizer.json, " : "", e.has_picture ? "loss.svg, " : "");
+    if (!e.has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
     weights_close(&e.weights);
     manifest_free(&e.manifest);
     free(e.tensor);
     free(e.place);
     free(e.name);
+    free(e.model_type);
     return EXIT_DONE;
 }
+
+const Verb EXPORT_VERB = {
+    "export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
+    "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
+    "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export,
+};

@@ -1,6 +1,11 @@
 /* inspect.c - `train_gpt inspect PATH`: prints the kind of a file or a folder, and its numbers. The content decides the
- * kind. Only for bare tokens, which have no header, the name does. */
+ * kind. Only for bare tokens, which have no header, the name does. Memory does not grow with the files. */
+#include "run/verbs/inspect.h"
+
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +14,111 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/format.h"
+#include "core/terminal.h"
+#include "core/error.h"
 #include "data/shard.h"
 #include "data/text_file.h"
 #include "data/tokenizer.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
-#include "run/config/faults.h"
-#include "run/verbs/inspect.h"
-#include "run/verbs/arguments.h"
+#include "run/config/config.h"
+#include "run/log/run_log.h"
+#include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
 
-enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200 };
+/* --- the report --------------------------------------------------------------------------------------------------- */
+
+/* The results of the verb under short keys: lines for people, which are printed at once, or one JSON object for
+ * scripts. */
+typedef struct {
+    cJSON *json;          /* owned; NULL: lines */
+    int    lists_tensors; /* 1: a line for each tensor */
+} Report;
+
+static void print_line(const char *key, const char *fmt, va_list args) {
+    char text[8192];
+    vsnprintf(text, sizeof text, fmt, args);
+    print_plain(stdout, "%-12s %s\n", key, text);
+}
+
+/* Returns a number, or null if it is not finite. */
+static cJSON *report_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
+
+char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
+    char shown[SHOWN_BYTES];
+    if (cJSON_IsNumber(value) || cJSON_IsRaw(value)) {
+        snprintf(out, REPORT_VALUE, "%.60s", number_text(number_value(value), shown));
+        return out;
+    }
+    char *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    if (value && !text) fail(EXIT_MEMORY, "no memory for a report");
+    int length = snprintf(out, REPORT_VALUE, "%s", text ? text : "-");
+    if (length >= REPORT_VALUE) strcpy(out + REPORT_VALUE - 4, "...");
+    cJSON_free(text);
+    return out;
+}
+
+/* Returns a copy that keeps all digits of a number. */
+static cJSON *report_copy(const cJSON *value) {
+    return cJSON_IsNumber(value) ? report_json(number_value(value)) : cJSON_Duplicate(value, 1);
+}
+
+static void add(Report *r, const char *key, cJSON *item) {
+    if (!item || !cJSON_AddItemToObject(r->json, key, item)) fail(EXIT_MEMORY, "no memory for a report");
+}
+
+/* Adds a result. The value goes into the object, or the text into a line "key text". */
+static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char *fmt, ...) {
+    char    text[4096];
+    va_list args;
+    va_start(args, fmt);
+    if (r->json) {
+        vsnprintf(text, sizeof text, fmt, args);
+        add(r, key, json_string(text));
+    } else print_line(key, fmt, args);
+    va_end(args);
+}
+
+static void PRINTF_LIKE(4, 5) report_number(Report *r, const char *key, double value, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    if (r->json) add(r, key, report_json(value));
+    else print_line(key, fmt, args);
+    va_end(args);
+}
+
+static void report_count(Report *r, const char *key, int64_t value) {
+    report_number(r, key, (double)value, "%lld", (long long)value);
+}
+
+/* Adds a result with a JSON value, and takes ownership of item. If item is NULL for lack of memory, exit 71. */
+static void PRINTF_LIKE(4, 5) report_item(Report *r, const char *key, cJSON *item, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    if (r->json) add(r, key, item);
+    else {
+        print_line(key, fmt, args);
+        cJSON_Delete(item);
+    }
+    va_end(args);
+}
+
+/* Prints an indented line of a table, for people only. */
+static void PRINTF_LIKE(2, 3) report_row(const Report *r, const char *fmt, ...) {
+    va_list args;
+    if (r->json) return;
+    va_start(args, fmt);
+    char text[8192];
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    print_plain(stdout, "  %s\n", text);
+}
+
+/* --- what a path is ----------------------------------------------------------------------------------------------- */
+
+enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200, NAMED = 3 /* data files and checkpoints that are named */ };
 
 static int holds(const char *folder, const char *pattern) {
     IoPaths found = {NULL, 0};
@@ -34,7 +133,8 @@ PathKind path_kind(const char *path) {
     if (stat(path, &st) != 0)
         fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
              io_error_text(errno));
-    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+        fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
     if (!S_ISDIR(st.st_mode)) return PATH_FILE;
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
@@ -55,99 +155,699 @@ cJSON *inspect_read_json(const char *path) {
     return json;
 }
 
-/* --- files -------------------------------------------------------------------------------------------------------- */
-
-/* Returns 1 if the header fits into the file and begins with a brace. */
-static int is_safetensors(const uint8_t *start, size_t bytes, uint64_t file_bytes) {
-    uint64_t header = 0;
-    for (int i = 0; bytes >= 9 && i < 8; i++) header |= (uint64_t)start[i] << (8 * i);
-    return bytes >= 9 && start[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT && header <= file_bytes - 8;
+int inspect_read_manifest(const char *folder, Manifest *m, char *fault) {
+    ManifestStatus status = folder_manifest(folder, m, fault);
+    if (status == MANIFEST_UNKNOWN) fail(EXIT_IO, "%s: %s", folder, fault);
+    return status == MANIFEST_GOOD;
 }
 
-static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64_t file_bytes) {
-    ShardHeader header;
-    char        fault[SHARD_FAULT_CHARS];
-    int32_t     magic = 0;
-    memcpy(&magic, start, bytes < 4 ? bytes : 4);
-    if (magic == 20240520 || magic == 20240801) return 1; /* opening it reports a fault of its header */
-    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, 0, &header, fault) == 0;
+/* --- tokens: kind, number, the most frequent ids, the first tokens as text ---------------------------------------- */
+
+enum { COUNTED = 1 << 20, BLOCK = 1 << 20, COMMONEST = 5, FIRST = 32 };
+
+static const char *kind_of(const ShardHeader *h) {
+    if (h->data_offset) return h->token_bytes == 2 ? "llm.c token shard, version 1" : "llm.c token shard, version 7";
+    if (h->sequences) return "Megatron tokens, with their index";
+    return h->token_bytes == 2 ? "tokens without a header, as nanoGPT's" : "uint32 tokens without a header";
 }
 
-/* Inspects a Megatron index together with its tokens. */
-static int inspect_index(Inspect *in, const char *path) {
-    Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
-    if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(in, path);
-    inspect_shard(in, bin.text);
+/* Counts of ids. count [COUNTED]: of each id below COUNTED; owned. */
+typedef struct { int64_t *count; uint32_t largest; } Counts;
+
+static Counts count_ids(const Shard *s) {
+    Counts   c = {xcalloc(COUNTED, sizeof *c.count, "the counts of tokens"), 0};
+    int32_t *tokens = xmalloc(BLOCK * sizeof *tokens, "the counts of tokens");
+    for (int64_t at = 0, n; at < s->header.tokens; at += n) {
+        n = s->header.tokens - at < BLOCK ? s->header.tokens - at : BLOCK;
+        shard_read(s, at, n, tokens);
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t id = (uint32_t)tokens[i];
+            if (id > c.largest) c.largest = id;
+            if (id < COUNTED) c.count[id]++;
+        }
+    }
+    free(tokens);
+    return c;
+}
+
+/* Returns the text of tokens, quoted and malloc'ed. */
+static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
+    char  *text = NULL;
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    for (int64_t i = 0; out && i < count; i++) tokenizer_decode(t, id[i], out);
+    if (!out || fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the text of tokens");
+    size_t room = 6 * bytes + 3;
+    char  *quoted = xmalloc(room, "the text of tokens");
+    json_quote(quoted, room, text);
+    free(text);
+    return quoted;
+}
+
+static void report_commonest(Report *r, const Shard *s, const Counts *c, const Tokenizer *t) {
+    cJSON *list = cJSON_CreateArray();
+    char   line[1024] = "";
+    for (int k = 0; k < COMMONEST; k++) {
+        int best = 0;
+        for (int id = 1; id < COUNTED; id++)
+            if (c->count[id] > c->count[best]) best = id;
+        if (c->count[best] == 0) break;
+        double  share = (double)c->count[best] / (double)s->header.tokens;
+        int32_t id = best;
+        char   *text = text_of(t, &id, 1);
+        cJSON  *one = cJSON_CreateObject();
+        cJSON_AddNumberToObject(one, "id", best);
+        cJSON_AddItemToObject(one, "share", report_json(share));
+        cJSON_AddItemToArray(list, one);
+        snprintf(line + strlen(line), sizeof line - strlen(line), "%s%d%s%.60s %.1f %%", k ? ", " : "", best,
+                 t->kind == TOKENIZER_IDS ? "" : " ", t->kind == TOKENIZER_IDS ? "" : text, 100.0 * share);
+        free(text);
+        c->count[best] = 0;
+    }
+    report_item(r, "commonest", list, "%s", line);
+}
+
+static void inspect_shard(Report *r, const char *path) {
+    Shard        s = shard_open(path, 0);
+    size_t       start = s.file_bytes < SHARD_START_BYTES ? (size_t)s.file_bytes : SHARD_START_BYTES;
+    TextEncoding encoding = text_wide_encoding(s.map, start);
+    if (s.header.data_offset || s.header.sequences || encoding == ENCODING_FOUND)
+        report_text(r, "kind", "%s", kind_of(&s.header));
+    else report_text(r, "kind", "%s, or text in %s", kind_of(&s.header), TEXT_ENCODINGS[encoding - 1]);
+    report_count(r, "bytes", (int64_t)s.file_bytes);
+    report_count(r, "tokens", s.header.tokens);
+    report_count(r, "token_bytes", s.header.token_bytes);
+    if (s.header.sequences) report_count(r, "sequences", s.header.sequences);
+    Counts c = count_ids(&s);
+    report_count(r, "largest_id", c.largest);
+    char      beside[PATH_ROOM]; /* without a tokenizer beside the file, tokens are bytes if no id is larger */
+    Tokenizer t = tokenizer_beside(path, beside, sizeof beside)
+                      ? tokenizer_create(beside, BPE_MOST_IDS)
+                      : tokenizer_create("", c.largest < 256 ? 256 : (int64_t)c.largest + 1);
+    report_commonest(r, &s, &c, &t);
+    int32_t first[FIRST];
+    int64_t count = s.header.tokens < FIRST ? s.header.tokens : FIRST;
+    shard_read(&s, 0, count, first);
+    char *text = text_of(&t, first, count);
+    report_text(r, "begins", "%s", text);
+    free(text);
+    free(c.count);
+    tokenizer_destroy(&t);
+    shard_close(&s);
+}
+
+static void inspect_shards(Report *r, const char *folder) {
+    IoPaths found = {NULL, 0};
+    int64_t tokens = 0, files = 0;
+    if (io_match(path_of("%s/*.bin", folder).text, &found) < 0 || found.count == 0)
+        fail(EXIT_DATA, "%s holds no token file any more", folder);
+    report_text(r, "kind", "a folder of token files");
+    for (size_t i = 0; i < found.count; i++) {
+        Shard s = shard_open(found.path[i], 0);
+        report_row(r, "%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens,
+                   kind_of(&s.header));
+        tokens += s.header.tokens, files++;
+        shard_close(&s);
+    }
+    io_paths_free(&found);
+    report_count(r, "files", files);
+    report_number(r, "tokens", (double)tokens, "%s", plan_count_text((double)tokens).text);
+}
+
+/* --- weights: tensors, types, parameters, norm, range, NaN and Inf ------------------------------------------------ */
+
+enum { BAD_NAMED = 5 }; /* most tensors with values that are not finite that are named by default */
+
+typedef struct {
+    WeightsStats all;
+    int64_t      tensors, parameters, silent; /* silent: tensors of types whose values are not read */
+    int64_t      of_type[SAFE_TYPES];
+    int          named;
+    cJSON       *list;                        /* borrowed; NULL: no list */
+} Totals;
+
+/* Return the range of the finite values; NaN if there are none. */
+static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
+static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
+
+static cJSON *stats_json(const WeightsStats *s) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToObject(object, "norm", report_json(weights_norm(s)));
+    cJSON_AddItemToObject(object, "min", report_json(least_of(s)));
+    cJSON_AddItemToObject(object, "max", report_json(most_of(s)));
+    cJSON_AddNumberToObject(object, "nan", (double)s->nans);
+    cJSON_AddNumberToObject(object, "inf", (double)s->infs);
+    return object;
+}
+
+static void tell_tensor(Report *r, Totals *t, const SafeTensor *tensor, const WeightsStats *s) {
+    char shape[200];
+    safetensors_shape(shape, sizeof shape, tensor);
+    if (t->list) {
+        cJSON *one = s ? stats_json(s) : cJSON_CreateObject();
+        cJSON_AddStringToObject(one, "name", tensor->name);
+        cJSON_AddStringToObject(one, "type", safetensors_type_name(tensor->type));
+        cJSON_AddStringToObject(one, "shape", shape);
+        cJSON_AddItemToArray(t->list, one);
+    }
+    int is_bad = s && (s->nans || s->infs) && t->named++ < BAD_NAMED;
+    if (s && (r->lists_tensors || is_bad))
+        report_row(r, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
+                   shape, safetensors_type_name(tensor->type), weights_norm(s), least_of(s), most_of(s),
+                   (long long)s->nans, (long long)s->infs);
+    else if (r->lists_tensors)
+        report_row(r, "%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
+}
+
+static void add_file(Report *r, Totals *t, const char *path) {
+    WeightsFile w = weights_open(path);
+    for (int i = 0; i < w.header.tensors; i++) {
+        const SafeTensor *tensor = &w.header.tensor[i];
+        WeightsStats      s = weights_stats_none();
+        int               is_read = weights_has_values(tensor);
+        if (is_read) s = weights_stats(&w, tensor), weights_stats_add(&t->all, &s);
+        t->tensors++, t->silent += !is_read, t->of_type[tensor->type]++, t->parameters += weights_elems(tensor);
+        tell_tensor(r, t, tensor, is_read ? &s : NULL);
+    }
+    weights_close(&w);
+}
+
+static void tell_line(Report *r, const char *key, const WeightsStats *s) {
+    report_item(r, key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
+                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
+}
+
+/* Reports each tensor of a file in a line. */
+static void inspect_states(Report *r, const char *path) {
+    WeightsFile w = weights_open(path);
+    for (int i = 0; i < w.header.tensors; i++) {
+        if (!weights_has_values(&w.header.tensor[i])) continue;
+        WeightsStats s = weights_stats(&w, &w.header.tensor[i]);
+        tell_line(r, w.header.tensor[i].name, &s);
+    }
+    weights_close(&w);
+}
+
+/* Reports one file, or all files of a folder. */
+static void inspect_weights(Report *r, const char *path) {
+    Totals  t = {.all = weights_stats_none(), .list = r->json && r->lists_tensors ? cJSON_CreateArray() : NULL};
+    char    types[256] = ""; /* tensors of each type, such as "148 F32, 2 U8" */
+    IoPaths found = {NULL, 0};
+    int     is_folder = path_kind(path) != PATH_FILE;
+    report_text(r, "kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
+    if (is_folder && (io_match(path_of("%s/*.safetensors", path).text, &found) < 0 || found.count == 0))
+        fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
+    if (is_folder) weights_set_check_json(path);
+    for (size_t i = 0; i < found.count; i++) add_file(r, &t, found.path[i]);
+    io_paths_free(&found);
+    if (!is_folder) add_file(r, &t, path);
+    for (int k = 0; k < SAFE_TYPES; k++)
+        if (t.of_type[k])
+            snprintf(types + strlen(types), sizeof types - strlen(types), "%s%lld %s", *types ? ", " : "",
+                     (long long)t.of_type[k], safetensors_type_name((SafeType)k));
+    if (t.list) report_item(r, "tensor", t.list, "%s", "");
+    report_number(r, "tensors", (double)t.tensors, "%lld: %s", (long long)t.tensors, types);
+    report_count(r, "parameters", t.parameters);
+    if (t.silent)
+        report_number(r, "not_read", (double)t.silent,
+                      "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
+    report_number(r, "norm", weights_norm(&t.all), "%.9g", weights_norm(&t.all));
+    report_number(r, "min", least_of(&t.all), "%.9g", least_of(&t.all));
+    report_number(r, "max", most_of(&t.all), "%.9g", most_of(&t.all));
+    report_count(r, "nan", t.all.nans);
+    report_count(r, "inf", t.all.infs);
+    if (!r->lists_tensors) report_row(r, "tensors=true lists each");
+}
+
+/* --- config ------------------------------------------------------------------------------------------------------- */
+
+typedef struct { Report *report; cJSON *keys; } Differences;
+
+static void tell_key(void *ctx, const char *key, const cJSON *now, const cJSON *otherwise) {
+    Differences *d = (Differences *)ctx;
+    char         value[REPORT_VALUE], fallback[REPORT_VALUE];
+    if (!now) return;
+    cJSON_AddItemToObject(d->keys, key, report_copy(now));
+    if (otherwise)
+        report_row(d->report, "%-30s %s (default %s)", key, report_value(now, value),
+                   report_value(otherwise, fallback));
+    else report_row(d->report, "%-30s %s", key, report_value(now, value));
+}
+
+/* Reports the keys that differ from the defaults. */
+static void inspect_config(Report *r, const cJSON *config) {
+    Differences d = {r, cJSON_CreateObject()};
+    if (!r->json) report_text(r, "config", "what is not the default:");
+    config_diff(config, NULL, tell_key, &d);
+    if (r->json) report_item(r, "config", d.keys, "%s", "");
+    else cJSON_Delete(d.keys);
+}
+
+/* --- metrics ------------------------------------------------------------------------------------------------------ */
+
+static void inspect_metrics(Report *r, const char *path) {
+    MetricsLine line, first = {.loss = NAN}, last = first, best = first;
+    int64_t steps = 0, evals = 0;
+    FILE   *f = io_open_stream(path, IO_READ);
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
+    while (metrics_line_next(f, &line) != LINE_OTHER) {
+        if (line.kind == LINE_TRAIN || (line.kind == LINE_OUTER && line.step > last.step)) {
+            if (steps++ == 0) first = line;
+            last = line;
+        } else if (line.kind == LINE_EVAL) {
+            evals++;
+            if (isnan(best.loss) || line.loss < best.loss) best = line;
+        }
+    }
+    fclose(f);
+    report_number(r, "steps", (double)last.step, "%" PRId64 ", of which %" PRId64 " have a line", last.step, steps);
+    if (steps == 0) return;
+    report_number(r, "first_loss", first.loss, "%.6g at step %" PRId64, first.loss, first.step);
+    report_number(r, "last_loss", last.loss, "%.6g at step %" PRId64, last.loss, last.step);
+    if (evals)
+        report_number(r, "best_val", best.loss, "%.6g at step %" PRId64 ", of %" PRId64 " evaluations", best.loss,
+                      best.step, evals);
+}
+
+/* --- checkpoint --------------------------------------------------------------------------------------------------- */
+
+static void tell_verified(Report *r, int is_good, const char *fault) {
+    report_item(r, "verified", cJSON_CreateBool(is_good), is_good ? "yes: every byte is as it was saved" : "no: %s",
+                fault);
+    if (r->json && !is_good) report_text(r, "fault", "%s", fault);
+}
+
+static void tell_run_id(Report *r, const Manifest *m) {
+    report_text(r, "run_id", "%s", m->run_id);
+    if (m->parent.run_id[0])
+        report_text(r, "parent", "%s at step %lld", m->parent.run_id, (long long)m->parent.step);
+}
+
+static void tell_origin(Report *r, const Manifest *m) {
+    const cJSON *from = json_member(json_member(m->config, "model"), "init_from");
+    tell_run_id(r, m);
+    if (cJSON_IsString(from) && from->valuestring[0]) report_text(r, "init_from", "%s", from->valuestring);
+    report_text(r, "saved_by", "%d rank%s x %d thread%s%s%s, %s, %s", m->ranks, m->ranks == 1 ? "" : "s", m->threads,
+                m->threads == 1 ? "" : "s", m->grid[0] ? ", " : "", m->grid, m->backend, m->precision);
+    int64_t tokens = 0;
+    for (int i = 0; i < m->data_files; i++) tokens += m->data[i].tokens;
+    report_number(r, "data_files", m->data_files, "%d, %s tokens", m->data_files, plan_count_text((double)tokens).text);
+    for (int i = 0; i < m->data_files && i < NAMED; i++)
+        report_row(r, "%s, %" PRId64 " tokens", m->data[i].name, m->data[i].tokens);
+    if (m->data_files > NAMED) report_row(r, "and %d more", m->data_files - NAMED);
+}
+
+/* Reports a checkpoint, and whether its files verify. Returns an exit code. */
+static int inspect_checkpoint(Report *r, const char *folder) {
+    Manifest m;
+    char     fault[MANIFEST_FAULT_BYTES] = "";
+    uint64_t bytes = 0;
+    report_text(r, "kind", "checkpoint");
+    if (!inspect_read_manifest(folder, &m, fault)) {
+        tell_verified(r, 0, fault);
+        return EXIT_DATA;
+    }
+    int is_good = manifest_verify(&m, folder, 0, 1, NULL, NULL, fault);
+    for (int f = 0; f < MANIFEST_FILES; f++) bytes += m.file[f].bytes;
+    report_count(r, "step", m.step);
+    report_count(r, "tokens", m.tokens);
+    tell_origin(r, &m);
+    report_number(r, "bytes", (double)bytes, "%s", bytes_text((double)bytes).text);
+    tell_verified(r, is_good, fault);
+    if (is_good) {
+        Totals t = {.all = weights_stats_none()};
+        add_file(r, &t, path_of("%s/model.safetensors", folder).text);
+        tell_line(r, "weights", &t.all);
+        inspect_states(r, path_of("%s/optimizer.safetensors", folder).text);
+    }
+    inspect_config(r, m.config);
+    manifest_free(&m);
+    return is_good ? EXIT_DONE : EXIT_DATA;
+}
+
+/* --- run ---------------------------------------------------------------------------------------------------------- */
+
+static void tell_checkpoints(Report *r, const char *folder) {
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", folder);
+    int         count = folders_list(checkpoints.text, &list);
+    cJSON      *steps = cJSON_CreateArray();
+    char        names[128] = "";
+    if (count < 0) fail(EXIT_IO, "%s cannot be read: %s", checkpoints.text, io_error_text(count));
+    for (int i = 0; i < count; i++) {
+        cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)list[i].step));
+        if (i < NAMED)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : ": ", list[i].name);
+    }
+    report_item(r, "checkpoints", steps, "%d%s%s", count, names, count > NAMED ? ", ..." : "");
+    if (count) {
+        Manifest m;
+        char     fault[MANIFEST_FAULT_BYTES] = "";
+        if (inspect_read_manifest(path_of("%s/%s", checkpoints.text, list[0].name).text, &m, fault)) {
+            tell_run_id(r, &m);
+            manifest_free(&m);
+        }
+        report_row(r, "./train_gpt inspect %s verifies the newest",
+                   shell_word(path_of("%s/%s", checkpoints.text, list[0].name).text).text);
+    }
+    free(list);
+}
+
+static int inspect_run(Report *r, const char *folder) {
+    struct stat st;
+    Path        config = path_of("%s/config.json", folder), metrics = path_of("%s/metrics.jsonl", folder);
+    cJSON      *json = inspect_read_json(config.text);
+    report_text(r, "kind", "run");
+    if (!json) fail(EXIT_DATA, "%s is no JSON: damaged, or another program's", config.text);
+    if (stat(metrics.text, &st) == 0) inspect_metrics(r, metrics.text);
+    tell_checkpoints(r, folder);
+    inspect_config(r, json);
+    cJSON_Delete(json);
     return EXIT_DONE;
 }
 
-static int inspect_file(Inspect *in, const char *path) {
-    uint8_t start[SHARD_START_BYTES];
-    int64_t bytes = io_file_bytes(path);
-    size_t  start_bytes = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
-    int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+/* Reports the strings, numbers and booleans of an object, one line each. */
+static void tell_scalars(Report *r, const cJSON *object) {
+    char shown[REPORT_VALUE];
+    for (const cJSON *item = object->child; item; item = item->next)
+        if (!cJSON_IsObject(item) && !cJSON_IsArray(item))
+            report_item(r, item->string, report_copy(item), "%s", report_value(item, shown));
+}
+
+static void tell_tokenizer(Report *r, const cJSON *json) {
+    const cJSON *model = json_member(json, "model"), *type = json_member(model, "type"),
+                *added = json_member(json, "added_tokens"), *item;
+    int          entries = cJSON_GetArraySize(json_member(model, "vocab")), special = 0;
+    char         names[256] = "";
+    report_text(r, "kind", "tokenizer.json of Hugging Face tokenizers, %s",
+                cJSON_IsString(type) ? type->valuestring : "of no named type");
+    report_count(r, "entries", entries);
+    report_count(r, "merges", cJSON_GetArraySize(json_member(model, "merges")));
+    cJSON_ArrayForEach(item, added) {
+        const cJSON *content = json_member(item, "content");
+        if (!cJSON_IsTrue(json_member(item, "special")) || !cJSON_IsString(content)) continue;
+        if (special++ < 5)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.40s", special > 1 ? " " : ": ",
+                     content->valuestring);
+    }
+    report_number(r, "special", special, "%d%s%s", special, names, special > 5 ? " ..." : "");
+}
+
+static void tell_index(Report *r, const cJSON *json) {
+    const cJSON *map = json_member(json, "weight_map"), *item;
+    cJSON       *files = cJSON_CreateObject();
+    cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
+        cJSON_AddTrueToObject(files, item->valuestring);
+    int count = cJSON_GetArraySize(files);
+    cJSON_Delete(files);
+    double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
+    report_text(r, "kind", "index of safetensors weights in several files");
+    report_count(r, "tensors", cJSON_GetArraySize(map));
+    report_count(r, "files", count);
+    if (!isnan(bytes)) report_number(r, "total_bytes", bytes, "%.0f", bytes);
+}
+
+/* Reports a vocab.json, which maps texts to ids. Returns 0 if a value is no number. */
+static int tell_vocabulary(Report *r, const cJSON *json) {
+    int64_t      entries = 0;
+    double       largest = -1;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, json) {
+        if (!cJSON_IsNumber(item)) return 0;
+        entries++, largest = item->valuedouble > largest ? item->valuedouble : largest;
+    }
+    if (entries < 256) return 0;
+    report_text(r, "kind", "vocabulary: vocab.json of a byte-pair tokenizer");
+    report_count(r, "entries", entries);
+    report_number(r, "largest_id", largest, "%.0f", largest);
+    return 1;
+}
+
+static int has(const cJSON *json, const char *key) { return json_member(json, key) != NULL; }
+
+/* Returns an exit code, as the functions below do. */
+static int inspect_json(Report *r, const char *path, const cJSON *json) {
+    if (has(json, "format") && has(json, "run_id")) {
+        const char *slash = strrchr(path, '/');
+        return inspect_checkpoint(r, slash ? path_of("%.*s", (int)(slash - path), path).text : ".");
+    }
+    if (has(json, "weight_map")) return tell_index(r, json), EXIT_DONE;
+    if (has(json_member(json, "model"), "vocab")) return tell_tokenizer(r, json), EXIT_DONE;
+    if (has(json, "train_tokens") || has(json, "bytes_per_token")) {
+        report_text(r, "kind", "notes of tokenize on the shards beside it");
+        return tell_scalars(r, json), EXIT_DONE;
+    }
+    if (has(json, "gpus_per_node")) {
+        report_text(r, "kind", "cluster for plan cluster=%s", path);
+        return tell_scalars(r, json), EXIT_DONE;
+    }
+    if (has(json, "model_type") || has(json, "architectures")) {
+        report_text(r, "kind", "config.json of a Hugging Face model");
+        return tell_scalars(r, json), EXIT_DONE;
+    }
+    if (has(json, "run") || has(json, "batch")) {
+        report_text(r, "kind", "config of a run");
+        return inspect_config(r, json), EXIT_DONE;
+    }
+    if (tell_vocabulary(r, json)) return EXIT_DONE;
+    report_text(r, "kind", "JSON of another program, with %d values", cJSON_GetArraySize(json));
+    return EXIT_DATA;
+}
+
+/* --- the start of a file ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    union { uint8_t byte[SHARD_START_BYTES]; int32_t word[256]; } as;
+    size_t  given; /* bytes that are set */
+    int64_t bytes; /* bytes of the file  */
+} Start;
+
+static Start read_start(const char *path) {
+    Start   s = {.bytes = io_file_bytes(path)};
+    int     fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
+    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)(s.bytes < 0 ? 0 : s.bytes) : sizeof s.as;
+    int     rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
+    return s;
+}
+
+/* --- JSON Lines --------------------------------------------------------------------------------------------------- */
+
+static int64_t count_lines(const char *path) {
+    int64_t lines = 0;
+    FILE   *f = io_open_stream(path, IO_READ);
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
+    for (int c; (c = fgetc(f)) != EOF;) lines += c == '\n';
+    fclose(f);
+    return lines;
+}
+
+/* --- llm.c's other files ------------------------------------------------------------------------------------------ */
+
+/* Files with a header of 256 int32: the useful numbers and their index. */
+static const struct {
+    int32_t     magic;
+    const char *kind;
+    struct { int at; const char *name; } value[7];
+} LLMC[] = {
+    {20240522, "llm.c eval file", {{2, "examples"}, {3, "longest_example_bytes"}}},
+    {20240326, "llm.c GPT-2 model",
+     {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}, {6, "width"},
+      {7, "padded_vocabulary"}}},
+    {20240803, "llm.c Llama 3 model",
+     {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}}},
+    {20240327, "llm.c debug state", {{2, "sequences"}, {3, "seq_len"}}},
+    {20240328, "llm.c tokenizer, for decoding", {{2, "entries"}, {3, "end_of_text"}}},
+    {20240527, "llm.c optimizer state", {{2, "ranks"}, {3, "rank"}, {4, "has_masters"}, {5, "shuffled"}, {10, "step"}}},
+};
+
+static int tell_llmc(Report *r, const int32_t *header) {
+    for (size_t i = 0; i < sizeof LLMC / sizeof *LLMC; i++) {
+        if (LLMC[i].magic != header[0]) continue;
+        report_text(r, "kind", "%s", LLMC[i].kind);
+        for (int v = 0; v < 7 && LLMC[i].value[v].name; v++)
+            report_count(r, LLMC[i].value[v].name, header[LLMC[i].value[v].at]);
+        return 1;
+    }
+    return 0;
+}
+
+/* --- others ------------------------------------------------------------------------------------------------------- */
+
+static const struct { const char *start; size_t bytes; const char *kind; } STARTS[] = {
+    {"BIN.TOK\n", 8, "an llmq token file: convert it to llm.c shards"},
+    {"MMIDIDX\0", 9, "a Megatron index without its .bin"},
+    {"\x93NUMPY", 6, "a NumPy array: write it with tofile() as uint16, and it is read as tokens"},
+    {"PK\x03\x04", 4, "a zip archive, as PyTorch's .pt and NumPy's .npz are: save weights as .safetensors"},
+    {"\x80\x02", 2, "a Python pickle: save weights as .safetensors"},
+    {"\x7f" "ELF", 4, "a program or library"},
+    {"\x89PNG", 4, "a PNG picture"},
+    {"GGUF", 4, "a GGUF model of llama.cpp"},
+};
+
+static int inspect_other(Report *r, const char *path, const Start *start) {
+    const uint8_t *byte = start->as.byte;
+    size_t         given = start->given;
+    if (given >= SHARD_HEADER_BYTES && tell_llmc(r, start->as.word)) return EXIT_DONE;
+    if (has_ending(path, ".tiktoken") || (given > 8 && memcmp(byte, "#version", 8) == 0)) {
+        int64_t lines = count_lines(path) - !has_ending(path, ".tiktoken");
+        report_text(r, "kind",
+                    has_ending(path, ".tiktoken") ? "vocabulary of tiktoken" : "merges of a byte-pair tokenizer");
+        report_count(r, "entries", lines);
+        return EXIT_DONE;
+    }
+    const char *text = shard_text_kind(byte, given), *looks = NULL;
+    for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS && !looks; i++)
+        if (given >= STARTS[i].bytes && memcmp(byte, STARTS[i].start, STARTS[i].bytes) == 0)
+            looks = STARTS[i].kind;
+    TextEncoding encoding = text_wide_encoding(byte, given);
+    if (!text && encoding != ENCODING_FOUND) text = TEXT_ENCODINGS[encoding - 1];
+    if (!text && !looks) looks = text_other_kind(byte, given);
+    if (start->bytes == 0) report_text(r, "kind", "none of this program's files: it is empty");
+    else if (looks) {
+        char what[SHARD_SENTENCE_CHARS];
+        snprintf(what, sizeof what, "%s", looks);
+        shell_name_file(what, sizeof what, path);
+        report_text(r, "kind", "none of this program's files: %s", what);
+    } else if (text)
+        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s",
+                    text, encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
+    else if (!has_ending(path, ".bin"))
+        report_text(r, "kind",
+                    "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");
+    else {
+        int               has_negatives;
+        const NumberType *type = number_type_find(byte, given, &has_negatives);
+        report_text(r, "kind", "none of this program's files: %s; tokens without a header are uint16 or uint32",
+                    type ? type->name : "of no form that is known here");
+    }
+    report_count(r, "bytes", start->bytes);
+    return EXIT_DATA;
+}
+
+/* Kinds of JSON Lines, by a key of the first line. */
+static const struct { const char *key, *kind; } LINES[] = {
+    {"choices", "questions with choices, a task of eval"},
+    {"continuation", "texts to be continued, a task of eval"},
+    {"text", "texts: tokens by ./train_gpt tokenize"},
+};
+
+static int inspect_lines(Report *r, const char *path, const Start *start) {
+    FILE       *f = io_open_stream(path, IO_READ);
+    char       *line = NULL;
+    size_t      room = 0;
+    MetricsLine metrics;
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
+    int     is_metrics = metrics_line_next(f, &metrics) != LINE_OTHER;
+    ssize_t bytes = (rewind(f), getline(&line, &room, f));
+    cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes, path, NULL) : NULL;
+    const char *kind = cJSON_IsObject(json) ? "objects; tokenize field=NAME takes their text" : NULL;
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES && !is_metrics; i++)
+        if (has(json, LINES[i].key)) { kind = LINES[i].kind; break; }
+    cJSON_Delete(json);
+    free(line);
+    fclose(f);
+    if (is_metrics) return report_text(r, "kind", "metrics of a run"), inspect_metrics(r, path), EXIT_DONE;
+    if (!kind) return inspect_other(r, path, start);
+    int64_t lines = count_lines(path);
+    report_text(r, "kind", "JSON Lines of %s", kind);
+    report_count(r, "lines", lines);
+    return EXIT_DONE;
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* Returns 1 if the header fits into the file and begins with a brace. */
+static int is_safetensors(const Start *s) {
+    uint64_t header = 0;
+    for (int i = 0; s->given >= 9 && i < 8; i++) header |= (uint64_t)s->as.byte[i] << (8 * i);
+    return s->given >= 9 && s->as.byte[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT &&
+           header <= (uint64_t)s->bytes - 8;
+}
+
+static int is_shard(const char *path, const Start *s) {
+    ShardHeader header;
+    char        fault[SHARD_FAULT_CHARS];
+    int32_t     magic = s->given < 4 ? 0 : s->as.word[0];
+    if (magic == 20240520 || magic == 20240801) return 1; /* opening it reports a fault of its header */
+    return has_ending(path, ".bin") &&
+           shard_parse_header(s->as.byte, s->given, (uint64_t)s->bytes, 0, &header, fault) == 0;
+}
+
+static int inspect_file(Report *r, const char *path) {
+    Start          start = read_start(path);
+    const uint8_t *byte = start.as.byte;
+    size_t         given = start.given;
     weights_set_check_json(path);
-    if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(in, path);
-    if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
-    if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
-    if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
-    const char *kind = shard_text_kind(start, start_bytes);
-    int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(start, start_bytes) != ENCODING_FOUND;
+    if (has_ending(path, ".jsonl") && start.bytes > 0) return inspect_lines(r, path, &start);
+    if (is_safetensors(&start)) return inspect_weights(r, path), EXIT_DONE;
+    if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
+        Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
+        if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(r, path, &start);
+        return inspect_shard(r, bin.text), EXIT_DONE;
+    }
+    if (is_shard(path, &start)) return inspect_shard(r, path), EXIT_DONE;
+    const char *kind = shard_text_kind(byte, given);
+    int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
     cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* reads packed JSON, and JSON with a mark */
     if (json && !cJSON_IsObject(json) && strcmp(kind ? kind : "", "JSON") != 0) cJSON_Delete(json), json = NULL;
-    int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
+    int         status = json ? inspect_json(r, path, json) : inspect_other(r, path, &start);
     cJSON_Delete(json);
     return status;
 }
 
-/* Inspects the file that would be read in a folder of tokenizer files. */
-static int inspect_tokenizer(Inspect *in, const char *folder) {
-    char file[PATH_ROOM];
-    tokenizer_beside(path_of("%s/", folder).text, file, sizeof file);
-    report_text(&in->report, "file", "%s", file);
-    return inspect_file(in, file);
-}
-
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-static int inspect_path(Inspect *in, const char *path) {
+static int inspect_path(Report *r, const char *path) {
     PathKind kind = path_kind(path);
-    report_text(&in->report, "path", "%s", path);
+    char     file[PATH_ROOM];
+    report_text(r, "path", "%s", path);
     switch (kind) {
-        case PATH_CHECKPOINT: return inspect_checkpoint(in, path);
-        case PATH_RUN:        return inspect_run(in, path);
-        case PATH_WEIGHTS:    return inspect_weights(in, path), EXIT_DONE;
-        case PATH_SHARDS:     return inspect_shards(in, path), EXIT_DONE;
-        case PATH_FILE:       return inspect_file(in, path);
-        case PATH_TOKENIZER:  return inspect_tokenizer(in, path);
+        case PATH_CHECKPOINT: return inspect_checkpoint(r, path);
+        case PATH_RUN:        return inspect_run(r, path);
+        case PATH_WEIGHTS:    return inspect_weights(r, path), EXIT_DONE;
+        case PATH_SHARDS:     return inspect_shards(r, path), EXIT_DONE;
+        case PATH_FILE:       return inspect_file(r, path);
+        case PATH_TOKENIZER: /* the file that would be read */
+            tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
+            report_text(r, "file", "%s", file);
+            return inspect_file(r, file);
         default: break;
     }
-    report_text(&in->report, "kind", "a folder with no file that this program knows");
+    report_text(r, "kind", "a folder with no file that this program knows");
     return EXIT_DATA;
 }
 
 enum { TENSORS, JSON };
-const VerbKey INSPECT_KEYS[] = {
+static const VerbKey INSPECT_KEYS[] = {
     [TENSORS] = {"tensors", "true", "false", "list every tensor"},
     [JSON] = {"json", "true", "false", "the same as JSON"},
     {.name = NULL},
 };
 
-int verb_inspect(int argc, char **argv) {
+static int verb_inspect(int argc, char **argv) {
     const char *path = NULL;
-    int         as_json = 0, lists = 0;
+    int         as_json = 0;
+    Report      report = {0};
     for (int i = 1; i < argc; i++) {
         VerbArgument a = verb_argument("inspect", argv[i]);
         if (a.row == JSON) as_json = verb_flag(&a);
-        else if (a.row == TENSORS) lists = verb_flag(&a);
+        else if (a.row == TENSORS) report.lists_tensors = verb_flag(&a);
         else if (path) verb_misused("inspect", "\"%s\" is one too many", argv[i]);
         else path = argv[i];
     }
     if (!path) verb_misused("inspect", "it needs a file or a folder");
-    Inspect in = {report_begin(as_json), lists};
-    int status = inspect_path(&in, path);
-    report_end(&in.report);
+    if (as_json && !(report.json = cJSON_CreateObject())) fail(EXIT_MEMORY, "no memory for a report");
+    int status = inspect_path(&report, path);
+    if (report.json) json_print(report.json);
     return status;
 }
+
+const Verb INSPECT_VERB = {
+    "inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
+    "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
+    INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect,
+};

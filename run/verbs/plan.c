@@ -13,7 +13,6 @@
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan.h"
 #include "run/log/progress.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 /* The expected MFU: the share of the rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make bench`).
@@ -65,19 +64,13 @@ static void print_stages(const Config *c, const Plan *p) {
                (long long)p->micro_steps, p->sent[AXIS_SHARD]);
 }
 
-/* Prints the axes whose neighbours are on different hosts, if each host has as many GPUs as this one. */
-static void print_crossing(const Plan *p) {
-    int devices = device_is_host() ? 0 : device_count();
-    char axes[MESH_TEXT];
-    if (devices > 0 && p->ranks.count > devices)
-        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
-               mesh_crossing(p->mesh, devices, axes));
-}
-
 static void print_grid(const Config *c, const Plan *p) {
     char text[MESH_TEXT];
+    int  devices = device_is_host() ? 0 : device_count();
     printf("grid         %s\n", mesh_text(p->mesh, text));
-    print_crossing(p);
+    if (devices > 0 && p->ranks.count > devices) /* axes whose neighbours are on different hosts like this one */
+        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
+               mesh_crossing(p->mesh, devices, text));
     if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
 }
 
@@ -221,8 +214,9 @@ static void check_kernels(const Asked *asked) {
 
 /* Removes the keys of the verb from the overrides, and reads them. The others keep their order. */
 static Asked take_asked(int *count, char **overrides) {
-    Asked asked = {.ranks = 1};
-    int   kept = 0;
+    VerbArgument ranks = verb_default("plan", RANKS);
+    Asked        asked = {.ranks = (int)verb_count(&ranks, 1, MOST_RANKS)};
+    int          kept = 0;
     for (int i = 0; i < *count; i++)
         if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
     *count = kept;
@@ -247,13 +241,6 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-/* Returns the most ranks, at most `ranks`, that the config allows. If none, exits with the message for `ranks`. */
-static int fitting(const Config *c, int ranks) {
-    int most = search_fit(c, ranks);
-    if (most == 0) fail(EXIT_CONFIG, "%s", config_check_changed(c, ranks));
-    return most;
-}
-
 /* Returns the library for collectives of a run on this machine. A CUDA build without a GPU assumes a GPU for each
  * rank. */
 static CommKind comm_of(const Config *c, int ranks) {
@@ -265,13 +252,7 @@ static CommKind comm_of(const Config *c, int ranks) {
     }
 }
 
-/* Returns the number of hosts if each has as many GPUs as this one; 0 on CPUs, where it is not known. */
-static int hosts_of(int ranks) {
-    int devices = device_is_host() ? 0 : device_count();
-    return devices > 0 ? (ranks + devices - 1) / devices : 0;
-}
-
-int verb_plan(int argc, char **argv) {
+static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
@@ -283,7 +264,8 @@ int verb_plan(int argc, char **argv) {
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (config.model.init_from[0]) weights_set_check_json(config.model.init_from); /* the folder may be made later */
     if (asked.fits) {
-        int fit = fitting(&config, asked.ranks);
+        int fit = search_fit(&config, asked.ranks);
+        if (fit == 0) fail(EXIT_CONFIG, "%s", config_check_changed(&config, asked.ranks));
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
         else if (!is_elsewhere) printf("{\"ranks\":%d,\"of\":%d}\n", fit, asked.ranks);
         asked.ranks = fit;
@@ -303,7 +285,10 @@ int verb_plan(int argc, char **argv) {
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores: those that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts_of(asked.ranks), 0});
+    int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */
+    int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;
+    Plan     plan = plan_make(&config, numerics.act,
+                              (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts, 0});
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the measurement uses all cores */
@@ -314,3 +299,9 @@ int verb_plan(int argc, char **argv) {
     config_free(&config);
     return EXIT_DONE;
 }
+
+const Verb PLAN_VERB = {
+    "plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
+    "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
+    PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan,
+};

@@ -2,7 +2,6 @@
  * picture, and writes all their points as a table. */
 #include "run/verbs/plot.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +11,13 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
-#include "run/guard/lock.h"
 #include "core/terminal.h"
+#include "run/guard/lock.h"
 #include "run/log/picture.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { OUT, X, CSV };
-const VerbKey PLOT_KEYS[] = {
+static const VerbKey PLOT_KEYS[] = {
     [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
     [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
     [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
@@ -37,23 +35,17 @@ typedef struct {
     int         dirs;
 } Asked;
 
-static void take_argument(Asked *asked, char *word) {
-    VerbArgument a = verb_argument("plot", word);
+static void take_value(Asked *asked, VerbArgument a, char *word) {
     switch (a.row) {
         case OUT: asked->out = verb_text(&a); break;
         case X: asked->x = (PlotX)verb_choice(&a, X_WORDS); break;
         case CSV: asked->csv = verb_text(&a); break;
-        default:
+        case VERB_PATH:
             if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
             asked->dir[asked->dirs++] = word;
+            break;
+        default: CHECK(0, "nothing reads %s=", a.name);
     }
-}
-
-static Asked take_arguments(int argc, char **argv) {
-    Asked a = {.out = "plot.svg"};
-    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
-    if (a.dirs == 0) verb_misused("plot", "no run");
-    return a;
 }
 
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
@@ -67,6 +59,95 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
     free(curve);
 }
 
+/* --- labels ------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
+
+/* Returns 1 for keys that do not change the trained model, such as those of the folder or the machine. */
+static int is_of_no_interest(const char *key) {
+    static const char *const SECTIONS[] = {"$schema", "run.", "checkpoint.", "log.", "sample.", NULL};
+    if (strcmp(key, "run.steps") == 0 || strcmp(key, "run.seed") == 0) return 0;
+    for (int i = 0; SECTIONS[i]; i++)
+        if (strncmp(key, SECTIONS[i], strlen(SECTIONS[i])) == 0) return 1;
+    return 0;
+}
+
+static const cJSON *find(const cJSON *config, const char *key) {
+    char        section[KEY_BYTES];
+    const char *dot = strchr(key, '.');
+    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key) : (int)strlen(key), key);
+    const cJSON *member = json_member(config, section);
+    return dot ? json_member(member, dot + 1) : member;
+}
+
+typedef struct {
+    char text[KEY_BYTES];
+} Key;
+
+/* Adds a key in which the runs differ. A run without a config differs in each key. Returns the new number of keys. */
+static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
+    int          is_different = 0;
+    const cJSON *first = find(run[0].log.config, text);
+    for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, find(run[i].log.config, text), 1);
+    if (keys == MOST_KEYS || is_of_no_interest(text) || !is_different) return keys;
+    for (int k = 0; k < keys; k++)
+        if (strcmp(key[k].text, text) == 0) return keys;
+    snprintf(key[keys].text, KEY_BYTES, "%s", text);
+    return keys + 1;
+}
+
+static int keys_that_differ(Key *key, const PlotRun *run, int runs) {
+    int keys = 0;
+    for (int i = 0; i < runs; i++) {
+        const cJSON *section, *member;
+        cJSON_ArrayForEach(section, run[i].log.config) {
+            if (!cJSON_IsObject(section)) {
+                keys = add_key(key, keys, run, runs, section->string);
+                continue;
+            }
+            cJSON_ArrayForEach(member, section) {
+                char text[KEY_BYTES];
+                if ((size_t)snprintf(text, sizeof text, "%s.%s", section->string, member->string) < sizeof text)
+                    keys = add_key(key, keys, run, runs, text);
+            }
+        }
+    }
+    return keys;
+}
+
+/* Returns the last name of a key, or the whole key if another key that differs has the same last name. */
+static const char *short_name(const Key *key, int keys, int which) {
+    const char *dot = strchr(key[which].text, '.'), *name = dot ? dot + 1 : key[which].text;
+    for (int k = 0; k < keys; k++) {
+        const char *other = strchr(key[k].text, '.');
+        if (k != which && strcmp(other ? other + 1 : key[k].text, name) == 0) return key[which].text;
+    }
+    return name;
+}
+
+/* Appends " · key=value" to a label. */
+static void put_pair(char *out, size_t room, const char *name, const cJSON *value) {
+    char       *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    size_t      at = strlen(out);
+    const char *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
+    snprintf(out + at, room - at, " · %s=%.*s", name, MOST_SHOWN, shown);
+    cJSON_free(text);
+}
+
+void plot_label(PlotRun *run, int runs) {
+    Key *key = xmalloc(sizeof *key * MOST_KEYS, "the keys of the configs");
+    int keys = runs > 1 ? keys_that_differ(key, run, runs) : 0;
+    for (int i = 0; i < runs; i++) {
+        int is_double = 0; /* two folders with one name: the path distinguishes them */
+        for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
+        snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
+        for (int k = 0; k < keys && run[i].log.config; k++)
+            put_pair(run[i].differs, sizeof run[i].differs, short_name(key, keys, k),
+                     find(run[i].log.config, key[k].text));
+    }
+    free(key);
+}
+
 /* --- points ------------------------------------------------------------------------------------------------------- */
 
 double plot_x(const Plot *p, const LogPoint *at) {
@@ -77,7 +158,8 @@ static void refuse_without_hours(const RunLog *log) {
     for (int64_t i = 0; i < log->trains; i++)
         if (!isfinite(log->train[i].hours))
             fail(EXIT_DATA,
-                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens shows it",
+                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens "
+                 "shows it",
                  log->dir, (long long)log->train[i].step);
 }
 
@@ -128,7 +210,8 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
-/* Refuses pipes, devices and folders, and links to them, before anything is made beside them. The picture replaces a link to a file. */
+/* Refuses pipes, devices and folders, and links to them, before anything is made beside them. The picture replaces a
+ * link to a file. */
 static void refuse_kind(const char *key, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -152,29 +235,21 @@ static void refuse_one_file(const Asked *a) {
     free(out), free(csv);
 }
 
-static void refuse_files(const Asked *a) {
-    refuse_other_file("out", a->out, svg_is_ours);
-    if (a->csv) refuse_other_file("csv", a->csv, is_table);
-}
-
-static void write_file(const char *path, RunLock *lock, char *text, size_t bytes) {
-    if (!text) fail(EXIT_MEMORY, "plot: no memory for %s", path);
-    lock_keep(lock);
-    int error = io_replace_file(path, text, bytes);
-    free(text);
-    if (error) fail(EXIT_IO, "plot: cannot write %s: %s", path, io_error_text(error));
-}
-
-int verb_plot(int argc, char **argv) {
-    Asked   a = take_arguments(argc, argv);
+static int verb_plot(int argc, char **argv) {
+    Asked   a = {0};
     PlotRun run[MOST_RUNS] = {0};
-    Plot    p = {run, a.dirs, a.x};
     size_t  bytes;
+    take_value(&a, verb_default("plot", OUT), NULL);
+    take_value(&a, verb_default("plot", X), NULL);
+    for (int i = 1; i < argc; i++) take_value(&a, verb_argument("plot", argv[i]), argv[i]);
+    if (a.dirs == 0) verb_misused("plot", "no run");
+    Plot p = {run, a.dirs, a.x};
     refuse_kind("out", a.out);
     if (a.csv) refuse_kind("csv", a.csv), refuse_one_file(&a);
     RunLock *out = lock_output("plot", "out", a.out, LOCK_WHOLE);
     RunLock *csv = a.csv ? lock_output("plot", "csv", a.csv, LOCK_WHOLE) : NULL;
-    refuse_files(&a);
+    refuse_other_file("out", a.out, svg_is_ours);
+    if (a.csv) refuse_other_file("csv", a.csv, is_table);
     for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
     for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
     plot_label(run, p.runs);
@@ -183,12 +258,26 @@ int verb_plot(int argc, char **argv) {
         plot_smooth(run[i].log.train, run[i].log.trains, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);
-    write_file(a.out, out, text, bytes);
-    if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, csv, text, bytes);
-    lock_release(csv), lock_release(out);
-    print_plain(stdout, "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in loss.svg\n",
+    if (!text) fail(EXIT_MEMORY, "plot: no memory for %s", a.out);
+    verb_put("plot", a.out, out, text, bytes);
+    free(text);
+    if (a.csv) {
+        text = csv_text(&p, &bytes);
+        if (!text) fail(EXIT_MEMORY, "plot: no memory for %s", a.csv);
+        verb_put("plot", a.csv, csv, text, bytes);
+        free(text);
+    }
+    print_plain(stdout,
+                "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in "
+                "loss.svg\n",
                 p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out);
     if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }
+
+const Verb PLOT_VERB = {
+    "plot", "RUN... [key=value ...]", "losses of several runs in one picture",
+    "Draws the losses of runs, smoothed over raw; the legend has what differs in their configs.", PLOT_KEYS,
+    "./train_gpt plot runs/a runs/b out=compare.svg", verb_plot,
+};

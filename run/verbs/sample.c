@@ -5,27 +5,133 @@
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/io.h"
-#include "core/terminal.h"
 #include "core/error.h"
-#include "layers/algorithms.h"
+#include "core/io.h"
+#include "core/json.h"
+#include "core/terminal.h"
 #include "data/text_file.h"
+#include "layers/algorithms.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights.h"
+#include "run/guard/lock.h"
 #include "run/text/sample.h"
-#include "run/verbs/arguments.h"
-#include "run/verbs/sample_options.h"
 #include "run/text/stored_model.h"
 #include "run/verbs/verbs.h"
 
-/* Returns the exit code for a file that cannot be read. */
-static int exit_of(int64_t fault) {
-    return fault == -ENOMEM ? EXIT_MEMORY : fault == -EIO || fault == -EACCES ? EXIT_IO : EXIT_DATA;
+/* --- the command line --------------------------------------------------------------------------------------------- */
+
+enum {
+    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, POSITIONS, TOKENIZER, OUT, TENSOR,
+    CONTEXT, PIPELINE, KEYS
+};
+static const VerbKey SAMPLE_KEYS[] = {
+    [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
+    [TOKENS] = {"tokens", "400", "256", "tokens after the prompt"},
+    [TEMPERATURE] = {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
+    [TOP_K] = {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all"},
+    [TOP_P] = {"top_p", "0.9", "1", "draw among the likeliest tokens that together have this probability"},
+    [MIN_P] = {"min_p", "0.05", "0", "draw among tokens of at least this part of the likeliest one's probability"},
+    [TEXTS] = {"n", "3", "1", "so many texts, with seeds that follow each other"},
+    [SEED] = {"seed", "42", "1337", "another seed gives another text"},
+    [STOP] = {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again", 1},
+    [EOT] = {"eot", "false", "true", "an end token of the model's config ends the text"},
+    [POSITIONS] = {"positions", "1024", "the model's", "the most tokens that are seen at once; fewer need less memory"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    [OUT] = {"out", "text.txt", "standard output", "a new file for the text, written whole or not at all"},
+    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share the text"},
+    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    {.name = NULL},
+};
+
+typedef struct {
+    char        path[4096];    /* folder of a run or a checkpoint                      */
+    const char *prompt;        /* a text; @FILE: text of a file; -: standard input     */
+    const char *tokenizer;     /* NULL: the one beside the model                       */
+    const char *out;           /* file for the text; NULL: standard output             */
+    RunLock    *lock;          /* owned: lock of out; NULL on ranks that do not write  */
+    DrawRule    rule;
+    int64_t     tokens, texts, seed;
+    MeshSizes   grid;
+    int64_t     positions;     /* 0: all positions of the model                        */
+    const char *given[KEYS + 1]; /* names of the keys that were given; ends with NULL  */
+    int         ends_at_eot;
+    char      **stop;          /* owned [stops] */
+    int         stops;
+} SampleOptions;
+
+static void add_stop(SampleOptions *o, const char *text) {
+    if (!*text)
+        fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
+    o->stop = xrealloc(o->stop, sizeof *o->stop * (size_t)(o->stops + 1), "a stop text");
+    o->stop[o->stops++] = xstrdup(text, "a stop text");
+}
+
+/* Takes a stop text, or a JSON list of them. */
+static void take_stop(SampleOptions *o, const char *text) {
+    Json      json;
+    JsonFault fault;
+    if (*text != '[' || !json_parse(text, strlen(text), JSON_LIMIT, &json, &fault)) {
+        add_stop(o, text);
+        return;
+    }
+    for (const cJSON *item = json.root->child; item; item = item->next) {
+        if (!cJSON_IsString(item))
+            fail(EXIT_CONFIG, "sample: stop=%s: a list of texts is expected, as '[\"a\",\"b\"]'", text);
+        add_stop(o, item->valuestring);
+    }
+    json_free(&json);
+}
+
+static void take_value(SampleOptions *o, VerbArgument a) {
+    switch (a.row) {
+        case PROMPT: o->prompt = a.value; break;
+        case TOKENS: o->tokens = verb_count(&a, 0, 10000000); break;
+        case TEMPERATURE: o->rule.temperature = verb_number(&a, 0, 1000); break;
+        case TOP_K: o->rule.top_k = verb_count(&a, 0, 1000000000); break;
+        case TOP_P: o->rule.top_p = verb_number(&a, 0, 1); break;
+        case MIN_P: o->rule.min_p = verb_number(&a, 0, 1); break;
+        case TEXTS: o->texts = verb_count(&a, 1, 1000000); break;
+        case SEED: o->seed = verb_count(&a, 0, INT64_C(1) << 53); break;
+        case STOP: take_stop(o, a.value); break;
+        case EOT: o->ends_at_eot = verb_flag(&a); break;
+        case POSITIONS: o->positions = verb_count(&a, 1, INT32_MAX); break;
+        case TOKENIZER: o->tokenizer = verb_text(&a); break;
+        case OUT: o->out = verb_text(&a); break;
+        case TENSOR: o->grid.tensor = (int)verb_count(&a, 1, 1024); break;
+        case CONTEXT: o->grid.context = (int)verb_count(&a, 1, 1024); break;
+        case PIPELINE: o->grid.stages = (int)verb_count(&a, 1, 1024); break;
+        default: CHECK(0, "nothing reads %s=", a.name);
+    }
+}
+
+static SampleOptions sample_options(int argc, char **argv) {
+    /* the keys whose default is a value; the others stay not set */
+    static const int VALUES[] = {PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+                                 TEXTS, SEED, EOT, TENSOR, CONTEXT, PIPELINE};
+    SampleOptions    o = {.grid.replicas = 1};
+    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++)
+        take_value(&o, verb_default("sample", VALUES[i]));
+    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
+    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
+    if (length >= sizeof o.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
+    strcpy(o.path, argv[1]);
+    if (length == own && strcmp(o.path, WEIGHTS_SINGLE) == 0) strcpy(o.path, ".");
+    else if (has_ending(o.path, "/" WEIGHTS_SINGLE)) o.path[length - own - 1] = 0; /* the file stands for its folder */
+    for (int i = 2, at; i < argc; i++) {
+        VerbArgument a = verb_key_only("sample", argv[i]);
+        for (at = 0; o.given[at] && o.given[at] != a.name;) at++;
+        o.given[at] = a.name;
+        take_value(&o, a);
+    }
+    o.lock = verb_take_out("sample", o.out);
+    return o;
 }
 
 /* --- the prompt --------------------------------------------------------------------------------------------------- */
@@ -60,8 +166,10 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     }
     if (!job || comm_rank(job) == 0) {
         *bytes = is_input ? read_input(&text) : io_read_input(name, PROMPT_LIMIT, &text);
+        int is_system = *bytes == -EIO || *bytes == -EACCES;
         if (*bytes < 0)
-            fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, io_error_text((int)*bytes));
+            fail(*bytes == -ENOMEM ? EXIT_MEMORY : is_system ? EXIT_IO : EXIT_DATA,
+                 "sample: the prompt in %s cannot be read: %s", name, io_error_text((int)*bytes));
         char   fault[TEXT_FILE_FAULT_CHARS];
         size_t clean = (size_t)*bytes;
         int    exit_code = text_clean(&text, &clean, PROMPT_LIMIT, is_input ? NULL : name, fault);
@@ -81,7 +189,8 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
     char   *text = read_prompt(asked->prompt, job, &bytes);
     if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
+             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or "
+             "leave the prompt empty",
              checkpoint);
     Prompt p = prompt_create(tokenizer, text, (size_t)bytes, begin);
     if (p.count > positions && (!job || comm_rank(job) == 0))
@@ -127,11 +236,6 @@ static void print_origin(const char *checkpoint, const Model *m) {
             (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
 }
 
-static void print_rate(Sampled all) {
-    fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, all.ms * 1e-3,
-            all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
-}
-
 /* Prints the texts, each with its own seed. If there are several, each has its number above it. */
 static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
                         Output *out) {
@@ -148,7 +252,9 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
         all.tokens += one.tokens, all.ms += one.ms;
         all.left_off = one.left_off || (plan.leave && out->is_closed); /* with ranks, only one of them knows it */
     }
-    if (out->prints) print_rate(all);
+    if (out->prints)
+        fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, all.ms * 1e-3,
+                all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
 }
 
 static void print_sample(const SampleOptions *asked, const char *checkpoint, ModelShape shape, const Groups *groups) {
@@ -194,32 +300,35 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     model_destroy(m);
 }
 
-static void print_sample_of_ranks(const SampleOptions *asked, const char *checkpoint, World *world) {
-    Comm     *all = world_all(world);
-    MeshSizes grid = {(int)asked->tensor, (int)asked->context, (int)asked->stages, 1};
-    ModelShape shape = stored_shape(checkpoint);
-    stored_refuse_grid("sample", shape, stored_positions("sample", asked->positions, shape.n_positions, shape), grid,
-                       comm_size(all));
-    device_open(world_local_rank(world), world_threads(world));
-    Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
-    groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-    print_sample(asked, checkpoint, shape, &groups);
-    groups_free(&groups);
-}
-
-int verb_sample(int argc, char **argv) {
+static int verb_sample(int argc, char **argv) {
     SampleOptions asked = sample_options(argc, argv);
     char          checkpoint[4096];
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
     signal(SIGPIPE, SIG_IGN); /* put_text then gets a failed write */
     if (verb_is_of_ranks(argc, argv)) {
-        World *world = world_join(launch_detect());
-        print_sample_of_ranks(&asked, checkpoint, world);
+        World     *world = world_join(launch_detect());
+        Comm      *all = world_all(world);
+        ModelShape shape = stored_shape(checkpoint);
+        int64_t    positions = stored_positions("sample", asked.positions, shape.n_positions, shape);
+        stored_refuse_grid("sample", shape, positions, asked.grid, comm_size(all));
+        device_open(world_local_rank(world), world_threads(world));
+        Groups groups = groups_create(all, mesh_of(comm_size(all), asked.grid), 0);
+        groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
+        print_sample(&asked, checkpoint, shape, &groups);
+        groups_free(&groups);
         world_leave(world);
     } else {
         device_open(0, omp_get_num_procs());
         print_sample(&asked, checkpoint, stored_shape(checkpoint), NULL);
     }
-    sample_options_free(&asked);
+    for (int i = 0; i < asked.stops; i++) free(asked.stop[i]);
+    free(asked.stop);
     return EXIT_DONE;
 }
+
+const Verb SAMPLE_VERB = {
+    "sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
+    "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
+    "needs more than one rank.",
+    SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample,
+};

@@ -23,11 +23,10 @@
 #include "run/log/progress.h"
 #include "run/log/run_folder.h"
 #include "run/text/sample.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 enum { LISTEN, PART };
-const VerbKey SERVE_KEYS[] = {
+static const VerbKey SERVE_KEYS[] = {
     [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
     [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
     {.name = NULL},
@@ -112,7 +111,8 @@ static void load_weights(Serving *s) {
     else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
-             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its own",
+             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its "
+             "own",
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
@@ -203,11 +203,6 @@ static void save(Serving *s) {
     metrics_draw(s->metrics);
 }
 
-static int is_due(const Config *c, int64_t step) {
-    int64_t every = c->checkpoint.every;
-    return every > 0 && step / every > (step - c->outer.every) / every;
-}
-
 static void log_round(Serving *s, const ServerRound *r) {
     const Config *c = &s->config;
     double        rate = (double)r->own_tokens / r->ms * 1e3;
@@ -237,11 +232,12 @@ static int goes_on(Serving *s) {
 
 static void serve_rounds(Serving *s) {
     ServerRound over;
+    int64_t     every = s->config.checkpoint.every;
     while (!server_is_done(s->server) && goes_on(s)) {
         error_set_step(server_step(s->server));
         if (server_turn(s->server, TURN_MS, &over)) {
             log_round(s, &over);
-            if (is_due(&s->config, over.step)) save(s);
+            if (every > 0 && over.step / every > (over.step - s->config.outer.every) / every) save(s);
         }
         if (requests_save(&s->requests)) save(s);
         if (saver_ready(s->saver)) report_saved(s, saver_next(s->saver));
@@ -255,7 +251,8 @@ static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
     server_linger(s->server);
-    while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+    while ((server_islands(s->server) > 0 || clock_ms() < until_ms) && goes_on(s))
+        server_turn(s->server, TURN_MS, &over);
 }
 
 /* Serves a run that was already over at the start. Writes nothing. */
@@ -265,7 +262,8 @@ static void serve_finished(Serving *s) {
     char          lingers[160] = "nothing to do";
     if (minutes > 0)
         snprintf(lingers, sizeof lingers,
-                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it", minutes);
+                 "nothing to do but to answer late islands for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+                 minutes);
     progress_note("%s is at step %lld of run.steps = %lld already: %s", c->run.dir, (long long)s->resumed.step,
                   (long long)c->run.steps, lingers);
     if (minutes <= 0) return;
@@ -310,7 +308,7 @@ static int serve_part(Serving *s) {
     return code;
 }
 
-int verb_serve(int argc, char **argv) {
+static int verb_serve(int argc, char **argv) {
     Serving serving = {.listen = "", .parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
@@ -336,7 +334,8 @@ int verb_serve(int argc, char **argv) {
     double minutes = s->config.outer.linger_minutes;
     metrics_draw(s->metrics);
     if (is_done && minutes > 0)
-        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); Ctrl-C ends it",
+        progress_note("saved step %lld, the last: late islands are answered for %g minutes (outer.linger_minutes); "
+                      "Ctrl-C ends it",
                       (long long)steps, minutes);
     if (is_done) see_them_off(s, minutes);
     server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);
@@ -347,3 +346,12 @@ int verb_serve(int argc, char **argv) {
     end(s);
     return is_done ? EXIT_DONE : EXIT_STOPPED;
 }
+
+const Verb SERVE_VERB = {
+    "serve", "config.json [key=value ...]", "the server of islands: jobs that train one model",
+    "Holds the weights of a run that several jobs train, its islands: jobs with the same config and outer.server. It "
+    "gives each its samples, and makes new weights of what they send after outer.every steps. It needs a run.dir of "
+    "its own. outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the "
+    "file, beside:",
+    SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve,
+};

@@ -25,9 +25,9 @@
 #include "data/tokenizer.h"
 #include "data/shard.h"
 #include "data/tokens_json.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
 
 #define SHARD_NAME "%s_%06lld.bin"
@@ -77,7 +77,7 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
 }
 
 enum { OUT, TOKENIZER, INPUTS, VAL = INPUTS + INPUT_KEYS, END_OF_TEXT, SHARD_TOKENS };
-const VerbKey TOKENIZE_KEYS[] = {
+static const VerbKey TOKENIZE_KEYS[] = {
     [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
     [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
      "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
@@ -90,32 +90,30 @@ const VerbKey TOKENIZE_KEYS[] = {
     {.name = NULL},
 };
 
-static void take_folder(Job *job, const char *name) {
-    size_t length = strlen(name);
-    while (length > 1 && name[length - 1] == '/') length--;
-    if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
-    snprintf(job->out, sizeof job->out, "%.*s", (int)length, name);
-    snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
-}
-
-static void take_argument(Job *job, char *word) {
+static void take_value(Job *job, VerbArgument a, char *word) {
     static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
-    VerbArgument a = verb_argument("tokenize", word);
     switch (a.row) {
-        case OUT: take_folder(job, verb_text(&a)); break;
+        case OUT: {
+            size_t length = strlen(verb_text(&a));
+            while (length > 1 && a.value[length - 1] == '/') length--;
+            if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
+            snprintf(job->out, sizeof job->out, "%.*s", (int)length, a.value);
+            snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
+            break;
+        }
         case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
         case VAL: job->val = verb_number(&a, 0, 0.999); break;
         case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
         case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
         case VERB_PATH: job->name[job->names++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &job->inputs);
+        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
     }
 }
 
 static Job parse_arguments(int argc, char **argv) {
-    Job job = {.val = 0.01, .shard_tokens = 100000000};
-    job.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs");
-    for (int i = 1; i < argc; i++) take_argument(&job, argv[i]);
+    Job job = {.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs")};
+    for (int key = VAL; key <= SHARD_TOKENS; key++) take_value(&job, verb_default("tokenize", key), NULL);
+    for (int i = 1; i < argc; i++) take_value(&job, verb_argument("tokenize", argv[i]), argv[i]);
     if (job.names == 0) verb_misused("tokenize", "no text to read");
     if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
@@ -126,9 +124,8 @@ static Job parse_arguments(int argc, char **argv) {
 
 /* Refuses an out= with another tokenizer, because ids beside it would silently be read as other text. */
 static void refuse_other_tokenizer(const Job *job) {
-    char shard[PATH_MAX], beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
-    snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
-    if (!tokenizer_beside(shard, beside, sizeof beside)) return;
+    char beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
+    if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job->out, "train", 0ll).text, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
     if (tokenizer_difference(&there, &job->tokenizer, why))
         fail(EXIT_CONFIG,
@@ -138,8 +135,6 @@ static void refuse_other_tokenizer(const Job *job) {
     tokenizer_destroy(&there);
 }
 
-static const char *first_input(const Job *job) { return documents_input_name(job->name[0]); }
-
 /* Checks every input before anything is written, then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
@@ -148,7 +143,8 @@ static void find_documents(Job *job) {
     int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
-        fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+        fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job->name[0]),
+             job->names > 1 ? " and the other inputs are empty" : " is empty");
     signals_install(); /* from here on a request to stop removes unfinished files */
     int rc = io_remove_tree(job->tmp); /* left by a killed call */
     if (rc == 0) rc = io_mkdirs(job->tmp);
@@ -192,7 +188,9 @@ static int64_t own_tokens(const char *path, int64_t vocab_size) {
 
 static DIR *open_folder(const char *path) {
     DIR *folder = opendir(path);
-    if (!folder) fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", path, io_error_text(errno));
+    if (!folder)
+        fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", path,
+             io_error_text(errno));
     return folder;
 }
 
@@ -204,8 +202,8 @@ NORETURN static void refuse_folder(const Job *job, const char *what, const char 
         snprintf(other, sizeof other, "%s-%d", job->out, i);
         if (lstat(other, &st) < 0) break;
     }
-    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what, *name ? "/" : "", name, why,
-         shell_word(other).text);
+    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what,
+         *name ? "/" : "", name, why, shell_word(other).text);
 }
 
 /* Refuses an out/tokenize.tmp with anything but the files of a killed run. Returns 1 if there is one. */
@@ -220,7 +218,8 @@ static int refuse_others_folder(const Job *job) {
         size_t length = strlen(strcpy(name, entry->d_name));
         if (length > 4 && strcmp(name + length - 4, ".tmp") == 0) name[length - 4] = 0;
         int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
-        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 && shard_number(name, "val") < 0)
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
+            shard_number(name, "val") < 0)
             refuse_folder(job, job->tmp, entry->d_name, "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
@@ -246,19 +245,21 @@ static int64_t refuse_others_files(const Job *job) {
     }
     closedir(folder);
     if (count == 0) return 0;
-    if (!tokens_json_counts(path, noted)) refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
+    if (!tokens_json_counts(path, noted))
+        refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
-        refuse_folder(job, path, "", "the shards here hold more tokens than the tokens.json beside it counts, so another program wrote some of them");
+        refuse_folder(job, path, "",
+                      "the shards here hold more tokens than the tokens.json beside it counts, so another program "
+                      "wrote some of them");
     return count;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 NORETURN static void cannot_write(Shards *s, int error) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+    Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
     if (s->writer) shard_writer_destroy(s->writer);
-    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, io_error_text(error));
+    give_up(s->job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(error));
 }
 
 static void finish_shard(Shards *s) {
@@ -270,19 +271,22 @@ static void finish_shard(Shards *s) {
     s->in_shard = 0;
 }
 
-static int64_t vocab_size_of(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size; }
+static int64_t vocab_size_of(const Tokenizer *t) {
+    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size;
+}
 
 static void put_ids(void *with, const int32_t *ids, int64_t count) {
     Shards *s = (Shards *)with;
     for (int64_t n; count > 0; ids += n, count -= n) {
-        char path[PATH_MAX];
-        int  rc = 0;
+        int rc = 0;
         if (s->in_shard == s->job->shard_tokens) finish_shard(s);
         if (s->files == MAX_SHARDS)
             give_up(s->job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
                     (long long)s->job->shard_tokens, MAX_SHARDS);
-        snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
-        if (!s->writer) rc = shard_writer_create(&s->writer, path, vocab_size_of(&s->job->tokenizer));
+        if (!s->writer) {
+            Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+            rc = shard_writer_create(&s->writer, path.text, vocab_size_of(&s->job->tokenizer));
+        }
         n = s->job->shard_tokens - s->in_shard < count ? s->job->shard_tokens - s->in_shard : count;
         if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
         if (rc < 0) cannot_write(s, rc);
@@ -291,7 +295,8 @@ static void put_ids(void *with, const int32_t *ids, int64_t count) {
 }
 
 static void put_eot(Shards *s, Eot where) {
-    if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
+    const Tokenizer *t = &s->job->tokenizer;
+    if (t->kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
 /* What is held out: `count` of `documents`, evenly spread, or all text from first_byte on. */
@@ -309,7 +314,9 @@ typedef struct {
     size_t  windows;
 } Writer;
 
-static void put_encoded(void *writer, const int32_t *ids, int64_t count) { put_ids(((Writer *)writer)->now, ids, count); }
+static void put_encoded(void *writer, const int32_t *ids, int64_t count) {
+    put_ids(((Writer *)writer)->now, ids, count);
+}
 
 static void put_text(Writer *w, const char *text, size_t bytes) {
     if (bytes == 0) return;
@@ -318,13 +325,12 @@ static void put_text(Writer *w, const char *text, size_t bytes) {
     w->last = text[bytes - 1];
 }
 
-static int is_held(const HeldOut *h, int64_t document) {
-    return h->count > 0 && (document + 1) * h->count / h->documents > document * h->count / h->documents;
-}
-
 static void begin_document(void *writer, int is_row) {
     Writer *w = (Writer *)writer;
-    w->now = is_held(&w->held, w->document++) || w->bytes >= w->held.first_byte ? &w->val : &w->train;
+    const HeldOut *h = &w->held;
+    int64_t        n = w->document++;
+    int            is_held = h->count > 0 && (n + 1) * h->count / h->documents > n * h->count / h->documents;
+    w->now = is_held || w->bytes >= h->first_byte ? &w->val : &w->train;
     w->is_row = is_row, w->last = '\n';
     put_eot(w->now, EOT_FIRST);
 }
@@ -380,7 +386,8 @@ static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
         put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* with -1 the next document is held out */
-    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
+    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES)
+        encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
 }
@@ -411,7 +418,9 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
     int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
     if (exit_code) give_up(job, exit_code, "%s", fault);
-    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
+    if (w.bytes == 0)
+        give_up(job, EXIT_DATA, "%s%s", documents_input_name(job->name[0]),
+                job->names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
         give_up(job, EXIT_DATA,
@@ -427,15 +436,15 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
 /* Copies a file into the folder of the shards, under that name. The copy is unpacked, and UTF-8 without a mark, so that
  * other programs can read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
-    char    to[PATH_MAX], fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
+    char    fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
-    snprintf(to, sizeof to, "%s/%s", job->out, name);
+    Path    to = path_of("%s/%s", job->out, name);
     int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
     if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
-    int rc = read < 0 ? (int)read : io_replace_file(to, text, bytes);
+    int rc = read < 0 ? (int)read : io_replace_file(to.text, text, bytes);
     free(text);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, io_error_text(rc));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
 }
 
 /* Copies the files of the tokenizer, under names that are found beside the shards. The last two files name the tokens
@@ -445,25 +454,24 @@ static void copy_tokenizer(const Job *job) {
                                         "special_tokens_map.json"};
     const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    int         is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
     char        name[NAME_MAX + 16];
     int         tiktoken = (int)bpe_file_tiktoken_name(path);
     snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
     if (!is_folder && !is_pair) copy_beside(job, path, tiktoken > 0 ? name : FILES[2]);
     for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {
-        char from[PATH_MAX];
-        snprintf(from, sizeof from, "%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
-                 is_folder || slash ? path : ".", FILES[i]);
-        if ((i != 2 || is_folder) && access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
+        Path from = path_of("%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
+                            is_folder || slash ? path : ".", FILES[i]);
+        if ((i != 2 || is_folder) && access(from.text, F_OK) == 0) copy_beside(job, from.text, FILES[i]);
     }
 }
 
 /* Replaces a file of notes beside the shards. */
 static void put_notes(const Job *job, const char *name, const char *text, size_t bytes) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", job->out, name);
-    int rc = text ? io_replace_file(path, text, bytes) : io_unlink(path);
-    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path, io_error_text(rc));
+    Path path = path_of("%s/%s", job->out, name);
+    int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
+    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
 }
 
 static FILE *open_notes(char **text, size_t *bytes) {
@@ -524,11 +532,9 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
 
 static void move_into_place(const Job *job, const char *split, int64_t files) {
     for (int64_t i = 0; i < files; i++) {
-        char from[PATH_MAX], to[PATH_MAX];
-        snprintf(from, sizeof from, "%s/" SHARD_NAME, job->tmp, split, (long long)i);
-        snprintf(to, sizeof to, "%s/" SHARD_NAME, job->out, split, (long long)i);
-        int rc = io_rename(from, to);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, io_error_text(rc));
+        Path to = path_of("%s/" SHARD_NAME, job->out, split, (long long)i);
+        int  rc = io_rename(path_of("%s/" SHARD_NAME, job->tmp, split, (long long)i).text, to.text);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
     }
 }
 
@@ -540,11 +546,11 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
     DIR           *folder = opendir(job->out);
     if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, io_error_text(errno));
     while ((entry = readdir(folder))) {
-        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files) continue;
-        char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
-        int rc = io_unlink(path);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, io_error_text(rc));
+        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files)
+            continue;
+        Path path = path_of("%s/%s", job->out, entry->d_name);
+        int  rc = io_unlink(path.text);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
         removed++;
     }
     closedir(folder);
@@ -552,13 +558,15 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
 }
 
 static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
-    if (files == 1) print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
+    if (files == 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split,
+                    0ll);
     if (files > 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
-               (long long)files);
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out,
+                    split, (long long)files);
 }
 
-int verb_tokenize(int argc, char **argv) {
+static int verb_tokenize(int argc, char **argv) {
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;
     job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
@@ -593,3 +601,12 @@ int verb_tokenize(int argc, char **argv) {
     free(job.name), free(job.inputs.skip);
     return EXIT_DONE;
 }
+
+const Verb TOKENIZE_VERB = {
+    "tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
+    "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into "
+    "FOLDER/val_000000.bin ... for validation. A text is a document; so is each line of JSON Lines, each row of "
+    "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
+    "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
+    TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize,
+};

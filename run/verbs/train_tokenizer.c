@@ -13,10 +13,9 @@
 #include "data/bpe.h"
 #include "data/documents.h"
 #include "data/tokenizer.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
-
 
 enum { LEAST_IDS = 257 /* the bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
 enum { COUNTED_PART = 8 /* 1/8 of the memory is for words; the rest is for pairs */ };
@@ -32,7 +31,7 @@ typedef struct {
 } Asked;
 
 enum { OUT, VOCAB_SIZE, INPUTS, PATTERN = INPUTS + INPUT_KEYS, MEMORY };
-const VerbKey TRAIN_TOKENIZER_KEYS[] = {
+static const VerbKey TRAIN_TOKENIZER_KEYS[] = {
     [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
     [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
      "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
@@ -43,21 +42,22 @@ const VerbKey TRAIN_TOKENIZER_KEYS[] = {
     {.name = NULL},
 };
 
-static void take_argument(Asked *asked, char *word) {
-    VerbArgument a = verb_argument("train-tokenizer", word);
+static void take_value(Asked *asked, VerbArgument a, char *word) {
     switch (a.row) {
         case OUT: asked->out = verb_text(&a); break;
         case VOCAB_SIZE: asked->vocab_size = (int32_t)verb_count(&a, LEAST_IDS, MOST_IDS); break;
         case PATTERN: asked->pattern = verb_text(&a); break;
         case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
         case VERB_PATH: asked->text[asked->texts++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &asked->inputs);
+        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
     }
 }
 
 static Asked take_arguments(int argc, char **argv) {
-    Asked a = {.pattern = "gpt2", .memory_bytes = 2.0 * 1073741824.0, .text = argv + 1};
-    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
+    Asked a = {.text = argv + 1};
+    take_value(&a, verb_default("train-tokenizer", PATTERN), NULL);
+    take_value(&a, verb_default("train-tokenizer", MEMORY), NULL);
+    for (int i = 1; i < argc; i++) take_value(&a, verb_argument("train-tokenizer", argv[i]), argv[i]);
     if (a.texts == 0) verb_misused("train-tokenizer", "no text to read");
     if (!a.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
     if (!a.vocab_size)
@@ -101,7 +101,8 @@ static Documents *count_texts(const Asked *a, Counting *c) {
     Documents *documents;
     int        exit_code = documents_find(&documents, a->text, a->texts, &a->inputs, fault);
     c->cutter.take = count_part, c->cutter.with = c;
-    if (exit_code == 0) exit_code = documents_read(documents, (DocumentSink){begin_document, take_text, end_document, c}, fault);
+    DocumentSink sink = {begin_document, take_text, end_document, c};
+    if (exit_code == 0) exit_code = documents_read(documents, sink, fault);
     if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
     if (c->bytes == 0)
         fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(a->text[0]),
@@ -113,7 +114,8 @@ static Documents *count_texts(const Asked *a, Counting *c) {
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 /* Returns the text of tokenizer.json. Ids 0 to 255 are the bytes. Then come the merges, and last the end of a text. */
-static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges, size_t *bytes) {
+static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges,
+                             size_t *bytes) {
     Bpe   *b = bpe_create();
     size_t room = 256;
     char  *token = xmalloc(room, "a tokenizer");
@@ -143,21 +145,23 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
 static void refuse_to_write_over(const char *out) {
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/%s", out, NAMES[i]);
-        if (io_file_bytes(path) > 0)
-            fail(EXIT_CONFIG, "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take another "
-                 "out=, or move it away", path);
+        Path path = path_of("%s/%s", out, NAMES[i]);
+        if (io_file_bytes(path.text) > 0)
+            fail(EXIT_CONFIG,
+                 "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
+                 "another out=, or move it away",
+                 path.text);
     }
 }
 
-int verb_train_tokenizer(int argc, char **argv) {
+static int verb_train_tokenizer(int argc, char **argv) {
     Asked       a = take_arguments(argc, argv);
     RunLock    *lock = lock_output("train-tokenizer", "out", a.out, LOCK_INTO);
     refuse_to_write_over(a.out);
     a.inputs.out = a.out;
     const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
-    char        fault[SPLIT_FAULT_CHARS], path[4200];
+    char        fault[SPLIT_FAULT_CHARS];
+    Path        path = path_of("%s/tokenizer.json", a.out);
     Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
     size_t      json_bytes;
     SplitRule   rule = {(char *)pattern, SPLIT_ISOLATED, 0};
@@ -170,26 +174,31 @@ int verb_train_tokenizer(int argc, char **argv) {
     int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
-    snprintf(path, sizeof path, "%s/tokenizer.json", a.out);
-    lock_keep(lock);
-    int rc = io_replace_file(path, json, json_bytes);
-    if (rc < 0) fail(EXIT_IO, "train-tokenizer: cannot write %s: %s", path, io_error_text(rc));
-    lock_release(lock);
+    verb_put("train-tokenizer", path.text, lock, json, json_bytes);
 
-    printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n", (long long)counting.bytes,
-           257 + merges, merges, END_OF_TEXT);
+    printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n",
+           (long long)counting.bytes, 257 + merges, merges, END_OF_TEXT);
     documents_print(documents, stdout);
     documents_free(documents);
     free(a.inputs.skip);
-    if (merges < most) printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", a.vocab_size);
+    if (merges < most)
+        printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", a.vocab_size);
     if (bpe_trainer_forgotten(counting.trainer))
         printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",
                (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
     int entries = 257 + merges, whole = (entries + 63) / 64 * 64;
-    print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n", path, shell_word(a.out).text, whole,
-           whole > entries ? ", the next multiple of 64" : "");
+    print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n",
+                path.text, shell_word(a.out).text, whole, whole > entries ? ", the next multiple of 64" : "");
     free(json), free(left);
     split_destroy(counting.split);
     bpe_trainer_destroy(counting.trainer);
     return EXIT_DONE;
 }
+
+const Verb TRAIN_TOKENIZER_VERB = {
+    "train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
+    "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
+    "tokenizers read. The same texts in the same order give the same file.",
+    TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
+    verb_train_tokenizer,
+};

@@ -1,19 +1,26 @@
-/* verbs.c - see verbs.h: the table of verbs, their dispatch, and --version. */
+/* verbs.c - see verbs.h: the readers of arguments, help, --version, the dispatch, and the verb schema. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "comm/comm.h"
 #include "core/device.h"
-#include "core/error.h"
+#include "core/io.h"
+#include "core/terminal.h"
 #include "core/version.h"
+#include "core/error.h"
 #include "run/config/config.h"
 #include "run/config/faults.h"
+#include "run/config/options.h"
 #include "run/start.h"
 
 static int verb_schema(int argc, char **argv) {
@@ -22,67 +29,270 @@ static int verb_schema(int argc, char **argv) {
     return EXIT_DONE;
 }
 
-const Verb VERBS[] = {
-    {"check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
-     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
-     "follow from it, and the data. Writes nothing.",
-     CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check},
-    {"plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
-     "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
-     PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan},
-    {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
-     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
-     "tokenizers read. The same texts in the same order give the same file.",
-     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
-     verb_train_tokenizer},
-    {"tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
-     "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into "
-     "FOLDER/val_000000.bin ... for validation. A text is a document; so is each line of JSON Lines, each row of "
-     "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
-     "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
-     TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize},
-    {"sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
-     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
-     "needs more than one rank.",
-     SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample},
-    {"eval", "RUN_OR_CHECKPOINT [key=value ...]", "loss, bits per byte and scores of tasks",
-     "Prints loss, perplexity and bits per byte of a model over token shards, and its scores in tasks.", EVAL_KEYS,
-     "./train_gpt eval runs/demo data='datasets/demo/val*'", verb_eval},
-    {"export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
-     "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
-     "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export},
-    {"plot", "RUN... [key=value ...]", "losses of several runs in one picture",
-     "Draws the losses of runs, smoothed over raw; the legend has what differs in their configs.", PLOT_KEYS,
-     "./train_gpt plot runs/a runs/b out=compare.svg", verb_plot},
-    {"watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
-     "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
-     "./train_gpt watch runs/demo", verb_watch},
-    {"serve", "config.json [key=value ...]", "the server of islands: jobs that train one model",
-     "Holds the weights of a run that several jobs train, its islands: jobs with the same config and outer.server. It gives "
-     "each its samples, and makes new weights of what they send after outer.every steps. It needs a run.dir of its own. "
-     "outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the file, beside:",
-     SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve},
-    {"inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
-     "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
-     INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect},
-    {"diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
-     "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
-     DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff},
-    {"doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
-     "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
-     "./train_gpt doctor", verb_doctor},
-    {"schema", "", "JSON Schema of the config, for editors",
-     "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
-     "\"$schema\": \"train_gpt.schema.json\".",
-     NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema},
-    {.word = NULL},
+const Verb SCHEMA_VERB = {
+    "schema", "", "JSON Schema of the config, for editors",
+    "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
+    "\"$schema\": \"train_gpt.schema.json\".",
+    NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema,
 };
 
-const Verb *verb_find(const char *word) {
-    for (const Verb *v = VERBS; v->word; v++)
-        if (!strcmp(v->word, word)) return v;
+static const Verb *const VERBS[] = {
+#define VERB_ADDRESS(name) &name##_VERB,
+    VERB_LIST(VERB_ADDRESS)
+    NULL
+};
+
+static const Verb *verb_find(const char *word) {
+    for (int i = 0; VERBS[i]; i++)
+        if (!strcmp(VERBS[i]->word, word)) return VERBS[i];
     return NULL;
 }
+
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
+
+enum { MOST_KEYS = 32, LIST_BYTES = 1024 };
+
+void verb_misused(const char *verb, const char *fmt, ...) {
+    char    text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fail(EXIT_CONFIG, "%s: %s; usage: ./train_gpt %s %s (./train_gpt help %s: its keys)", verb, text, verb,
+         verb_find(verb)->arguments, verb);
+}
+
+/* Refuses an unknown key, with the keys of the verb that the user may have meant, or with all of them. */
+static NORETURN void refuse_unknown(const char *verb, const char *word, int is_file_meant) {
+    const VerbKey *keys = verb_find(verb)->keys;
+    const char    *names[MOST_KEYS + 1] = {NULL};
+    char           name[64], list[LIST_BYTES] = "";
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    for (int i = 0; i < MOST_KEYS && keys[i].name; i++) {
+        names[i] = keys[i].name;
+        const char *before = i == 0 ? "" : keys[i + 1].name ? ", " : " and ";
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s=", before, keys[i].name);
+    }
+    Nearest near = nearest_word(name, names);
+    if (near.sure && strcmp(near.word, name) == 0) fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb, name, name);
+    if (near.sure) fail(EXIT_CONFIG, "%s: unknown option \"%s\", did you mean \"%s\"?", verb, name, near.word);
+    fail(EXIT_CONFIG, "%s: unknown option \"%s\": there %s %s%s%s%s", verb, name, names[1] ? "are" : "is", list,
+         is_file_meant ? " (a file of that name is given as ./" : "", is_file_meant ? word : "",
+         is_file_meant ? ")" : "");
+}
+
+VerbArgument verb_key_or_config(const char *verb, const char *word) {
+    VerbArgument a = {.verb = verb, .row = VERB_PATH};
+    size_t       length = strcspn(word, "=");
+    const VerbKey *keys = verb_find(verb)->keys;
+    for (int i = 0; word[length] && keys[i].name; i++) {
+        if (strlen(keys[i].name) != length || strncmp(keys[i].name, word, length) != 0) continue;
+        a.name = keys[i].name, a.value = word + length + 1, a.row = i;
+    }
+    return a;
+}
+
+VerbArgument verb_default(const char *verb, int row) {
+    const VerbKey *key = &verb_find(verb)->keys[row];
+    return (VerbArgument){verb, key->name, key->fallback, row};
+}
+
+VerbArgument verb_argument(const char *verb, const char *word) {
+    VerbArgument a = verb_key_or_config(verb, word);
+    size_t       key = strspn(word, "abcdefghijklmnopqrstuvwxyz_.");
+    int          is_dashed = word[0] == '-' && word[1], is_pair = key > 0 && word[key] == '=';
+    if (a.row == VERB_PATH && (is_dashed || is_pair) && access(word, F_OK) != 0) refuse_unknown(verb, word, is_pair);
+    return a;
+}
+
+VerbArgument verb_key_only(const char *verb, const char *word) {
+    VerbArgument a = verb_key_or_config(verb, word);
+    if (a.row == VERB_PATH) refuse_unknown(verb, word, 0);
+    return a;
+}
+
+const char *verb_text(const VerbArgument *a) {
+    if (!*a->value) fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", a->verb, a->name, a->name);
+    return a->value;
+}
+
+/* Returns a number within the limits. Else ends with "batch=x: a whole number from 1 to 65536 is expected, as in
+ * batch=16". */
+static double number_in(const VerbArgument *a, const char *what, double least, double most) {
+    char       *end;
+    double      value = strtod(a->value, &end);
+    const char *example = verb_find(a->verb)->keys[a->row].example;
+    if (end != a->value && !*end && value >= least && value <= most) return value;
+    fail(EXIT_CONFIG, "%s: %s=%s: %s from %.16g to %.16g is expected, as in %s=%s", a->verb, a->name, a->value, what,
+         least, most, a->name, example);
+}
+
+double verb_number(const VerbArgument *a, double least, double most) { return number_in(a, "a number", least, most); }
+
+int64_t verb_count(const VerbArgument *a, int64_t least, int64_t most) {
+    double value = number_in(a, "a whole number", (double)least, (double)most);
+    if (value != floor(value))
+        fail(EXIT_CONFIG, "%s: %s=%s: a whole number is expected: %.17g or %.17g", a->verb, a->name, a->value,
+             floor(value), ceil(value));
+    return (int64_t)value;
+}
+
+int verb_flag(const VerbArgument *a) { return verb_choice(a, (const char *const[]){"true", "false", NULL}) == 0; }
+
+int verb_choice(const VerbArgument *a, const char *const *words) {
+    char list[LIST_BYTES] = "";
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(a->value, words[i]) == 0) return i;
+        const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", before, words[i]);
+    }
+    fail(EXIT_CONFIG, "%s: %s=%s: %s is expected", a->verb, a->name, a->value, list);
+}
+
+int64_t verb_size(const VerbArgument *a, int64_t least) {
+    static const struct { const char *unit; double bytes; } UNITS[] = {
+        {"", 1}, {"KiB", 1024.0}, {"K", 1024.0}, {"KB", 1e3}, {"MiB", 1048576.0}, {"M", 1048576.0}, {"MB", 1e6},
+        {"GiB", 1073741824.0}, {"G", 1073741824.0}, {"GB", 1e9}, {"TiB", 1099511627776.0}, {"T", 1099511627776.0},
+        {"TB", 1e12}};
+    char  *end;
+    double value = strtod(a->value, &end);
+    for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++)
+        if (end != a->value && strcmp(end, UNITS[i].unit) == 0 && value * UNITS[i].bytes >= (double)least &&
+            value * UNITS[i].bytes <= 1e18)
+            return (int64_t)(value * UNITS[i].bytes);
+    fail(EXIT_CONFIG, "%s: %s=%s: a size of at least %lld bytes is expected, as in %s=2GiB", a->verb, a->name, a->value,
+         (long long)least, a->name);
+}
+
+void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
+    switch (row) {
+        case INPUT_FIELD: o->field = verb_text(a); break;
+        case INPUT_FORMAT: o->format = (DocumentFormat)(FORMAT_TEXT + verb_choice(a, DOCUMENT_FORMATS)); break;
+        case INPUT_ENCODING: o->encoding = (TextEncoding)(ENCODING_UTF8 + verb_choice(a, TEXT_ENCODINGS)); break;
+        case INPUT_SKIP:
+            o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
+            o->skip[o->skips++] = verb_text(a);
+            break;
+        default: CHECK(0, "nothing reads %s=", a->name);
+    }
+}
+
+RunLock *verb_take_out(const char *verb, const char *out) {
+    const char *slash = out ? strrchr(out, '/') : NULL;
+    char        folder[4096];
+    struct stat st;
+    Launch      launch = launch_detect();
+    if (!out || (launch_is_mpirun(launch) && launch.rank > 0)) return NULL;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - out) + 1 : 1, slash ? out : ".");
+    if (lstat(out, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(EXIT_CONFIG, "%s: out=%s %s: name a file, or print by giving no out=", verb, out,
+             io_error_text(io_kind(st.st_mode)));
+    if (access(folder, W_OK | X_OK) != 0)
+        fail(EXIT_CONFIG, "%s: out=%s: the folder %s %s", verb, out, folder,
+             access(folder, F_OK) == 0 ? "cannot be written to: name another" : "is missing: make it, or name another");
+    RunLock *lock = lock_output(verb, "out", out, LOCK_WHOLE);
+    if (lstat(out, &st) == 0 && st.st_size > 0)
+        fail(EXIT_CONFIG, "%s: out=%s exists, with %lld bytes, and is not overwritten: remove it, or name another file",
+             verb, out, (long long)st.st_size);
+    return lock;
+}
+
+void verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes) {
+    lock_keep(lock);
+    int error = io_replace_file(path, text, bytes);
+    if (error) fail(EXIT_IO, "%s: cannot write %s: %s", verb, path, io_error_text(error));
+    lock_release(lock);
+}
+
+/* --- help: --help within one screen of 80 x 24, `help VERB`, `help config` ---------------------------------------- */
+
+enum { WORD_WIDTH = 16, ROW_BYTES = 1024, KEY_MOST = 26, PAGE_COLUMNS = 100, TOPICS = 128 };
+
+static void print_usage(void) {
+    fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
+                    "       mpirun -np N train_gpt config.json [key=value ...]\n"
+                    "       train_gpt RUN                    the run of this folder goes on\n"
+                    "       train_gpt VERB ...\n");
+    for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+    fprintf(stderr, "More: train_gpt --help\n");
+}
+
+static void print_program(FILE *out) {
+    fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
+                 "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
+                 "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
+    for (int i = 0; VERBS[i]; i++)
+        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+    fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
+                 "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
+                 "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
+                 "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
+}
+
+static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
+    char row[ROW_BYTES], left[160];
+    snprintf(left, sizeof left, "%s=%s", k->name, k->example);
+    int is_long = (int)strlen(left) > width; /* the help then begins on the next line */
+    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
+             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
+             k->fallback ? "default" GLUE : "required", !k->fallback ? "" : *k->fallback ? k->fallback : "none");
+    terminal_fold(out, row, columns, width + 4);
+}
+
+static void print_verb(FILE *out, const Verb *v, int columns) {
+    char row[ROW_BYTES];
+    int  width = 0;
+    snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
+             v->arguments, v->about);
+    terminal_fold(out, row, columns, 0);
+    for (const VerbKey *k = v->keys; k && k->name; k++) {
+        int needed = (int)(strlen(k->name) + 1 + strlen(k->example));
+        if (needed > width && needed <= KEY_MOST) width = needed;
+    }
+    if (v->keys) fprintf(out, "\n");
+    for (const VerbKey *k = v->keys; k && k->name; k++) print_key(out, k, width, columns);
+    snprintf(row, sizeof row, "\nExample: %s", v->example);
+    terminal_fold(out, row, columns, 9);
+}
+
+/* Refuses an unknown topic: exit 64 with the nearest one. */
+static NORETURN void refuse_topic(const char *topic, int is_config) {
+    const char *words[TOPICS + 2];
+    int         count = 0;
+    for (int i = 0; !is_config && VERBS[i] && count < TOPICS; i++) words[count++] = VERBS[i]->word;
+    if (!is_config) words[count++] = "config";
+    for (int k = 0; is_config && option_section(k) && count < TOPICS; k++) words[count++] = option_section(k);
+    words[count] = NULL;
+    Nearest near = nearest_word(topic, words), key = nearest_key(topic, NEAREST_OPTION);
+    if (!near.sure && key.sure) near = key;
+    fail(EXIT_CONFIG, "help: there is no %s \"%s\"; the nearest is \"%s\": ./train_gpt help %s%s",
+         is_config ? "section or key" : "verb or topic", topic, near.word,
+         is_config || near.word == key.word ? "config " : "", near.word);
+}
+
+/* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: what
+ * follows "help". */
+static int print_help(int words, char **word) {
+    const Verb *verb = words ? verb_find(word[0]) : NULL;
+    char       *text = NULL;
+    size_t      bytes;
+    int         columns = terminal_columns(stdout) > PAGE_COLUMNS ? PAGE_COLUMNS : terminal_columns(stdout);
+    FILE       *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory for the help");
+    if (verb) print_verb(out, verb, columns);
+    else if (words == 0 || strcmp(word[0], "help") == 0) print_program(out);
+    else if (strcmp(word[0], "config") != 0) {
+        if (!config_print_topic(out, word[0], columns)) refuse_topic(word[0], 0);
+    } else if (words == 1) config_print_help(out, columns);
+    else if (strcmp(word[1], "markdown") == 0) config_print_markdown(out);
+    else if (!config_print_topic(out, word[1], columns)) refuse_topic(word[1], 1);
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the help");
+    say_text(stdout, 0, text);
+    free(text);
+    return EXIT_DONE;
+}
+
+/* --- the command line --------------------------------------------------------------------------------------------- */
 
 void verbs_plain_keys(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
@@ -118,16 +328,18 @@ static int print_version(void) {
 static NORETURN void refuse_word(const char *word) {
     const char *words[sizeof VERBS / sizeof *VERBS + 4];
     int         count = 0;
-    for (const Verb *v = VERBS; v->word; v++) words[count++] = v->word;
+    for (int i = 0; VERBS[i]; i++) words[count++] = VERBS[i]->word;
     words[count++] = "--help";
     words[count++] = "--version";
     words[count] = NULL;
     if (edit_distance(word, "train") <= 1)
-        fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json", word);
+        fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json",
+             word);
     if (strchr(word, '=')) fail(EXIT_CONFIG, "the config comes first: train_gpt config.json %s", word);
     Nearest nearest = nearest_word(word, words);
     if (*word != '-' && nearest.word[0] == '-') nearest.sure = 0;
-    if (nearest.sure) fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; did you mean \"%s\"?", word, nearest.word);
+    if (nearest.sure)
+        fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; did you mean \"%s\"?", word, nearest.word);
     fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
 }
 
@@ -140,16 +352,9 @@ int verb_is_of_ranks(int argc, char **argv) {
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
-    if (verb_find(word) || (*word == '-' && access(word, F_OK) != 0) || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
+    if (verb_find(word) || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
+    if (*word == '-' && access(word, F_OK) != 0) return 1;
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
-}
-
-/* Returns 1 for "sample --help", at any position of --help. "tokenize help" is help unless a file of that name
- * exists. */
-static int asks_for_help(int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0))) return 1;
-    return 0;
 }
 
 /* Refuses a key of the verb that is given twice, like a config does. Keys of the config may come twice after the name
@@ -160,24 +365,18 @@ static void refuse_twice(const Verb *verb, int argc, char **argv) {
         size_t      length = strlen(key->name);
         for (int i = 2; i < argc && !key->may_repeat; i++) {
             if (strncmp(argv[i], key->name, length) != 0 || argv[i][length] != '=') continue;
-            if (first) fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb->word, key->name, first, argv[i]);
+            if (first)
+                fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb->word, key->name, first,
+                     argv[i]);
             first = argv[i];
         }
     }
 }
 
-static int do_verb(const Verb *verb, int argc, char **argv) {
-    if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    if (!verb) return verb_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
-    if (asks_for_help(argc, argv)) return verb_help(1, argv + 1);
-    refuse_twice(verb, argc, argv);
-    return verb->main(argc - 1, argv + 1);
-}
-
 int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
-        if (launch.rank == 0) verb_print_usage();
+        if (launch.rank == 0) print_usage();
         return EXIT_CONFIG;
     }
     const Verb *verb = verb_find(argv[1]);
@@ -185,15 +384,26 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* the user probably meant a run of all ranks */
         refuse_word(argv[1]);
     }
-    int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
+    int of_ranks = (verb == &SAMPLE_VERB || verb == &EVAL_VERB) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
     else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* only rank 0 runs the verb */
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
-        fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1], launch.size - 1);
+        fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1],
+                launch.size - 1);
     else if (!launch.launched && verb) launch_explain_alone();
     signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     start_computing();
-    int status = do_verb(verb, argc, argv);
-    if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
+    int status, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
+    for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
+        is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
+    if (is_version) status = print_version();
+    else if (!verb) status = print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
+    else if (is_help) status = print_help(1, argv + 1);
+    else {
+        refuse_twice(verb, argc, argv);
+        status = verb->main(argc - 1, argv + 1);
+    }
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
     return status;
 }

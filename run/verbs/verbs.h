@@ -1,11 +1,30 @@
 /* verbs.h - verbs take the place of a config file on the command line: all tasks but training. None needs MPI. Under
  * mpirun only rank 0 acts, except for `sample` and `eval` with a grid.
  *
- * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. It has a row in VERBS (verbs.c).
- * Its keys are rows beside its parser, which uses them. `help VERB` (help.c) prints both.
+ * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. Its file defines a Verb, and
+ * VERB_LIST has its name. Its keys are rows beside its parser. `help VERB` prints both. The parser reads the default of
+ * a key from its row, like a value that was typed. A fault ends the program with exit 64, and names verb, key and the
+ * expected value.
+ *
+ *     VerbArgument a = verb_argument("plot", argv[i]);
+ *     switch (a.row) {                             // row of PLOT_KEYS
+ *         case OUT:       asked.out = verb_text(&a); break;
+ *         case X:         asked.x = verb_choice(&a, WORDS); break;
+ *         case VERB_PATH: asked.run[asked.runs++] = argv[i]; break;
+ *         default:        CHECK(0, "nothing reads %s=", a.name);
+ *     }
  */
 #ifndef TRAIN_GPT_RUN_VERBS_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_VERBS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+#include "data/documents.h"
+#include "run/guard/lock.h"
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* A key of a verb. A table of keys ends with a row without a name. */
 typedef struct {
@@ -23,7 +42,15 @@ typedef struct {
     const char    *example;      /* a command line                           */
     int          (*main)(int argc, char **argv);
 } Verb;
-extern const Verb VERBS[];       /* ends with a row without a word           */
+
+/* The verbs, in the order of --help. Each stands at the end of its own file. */
+#define VERB_LIST(X)                                                                                                   \
+    X(CHECK) X(PLAN) X(TRAIN_TOKENIZER) X(TOKENIZE) X(SAMPLE) X(EVAL) X(EXPORT) X(PLOT) X(WATCH) X(SERVE) X(INSPECT)   \
+    X(DIFF) X(DOCTOR) X(SCHEMA)
+#define VERB_DECLARED(name) extern const Verb name##_VERB;
+VERB_LIST(VERB_DECLARED)
+
+/* --- the command line --------------------------------------------------------------------------------------------- */
 
 /* Replaces "--key=value" with "key=value" in argv. */
 void verbs_plain_keys(int argc, char **argv);
@@ -32,28 +59,58 @@ void verbs_plain_keys(int argc, char **argv);
 int is_verb(int argc, char **argv);
 /* Runs the verb. Returns the exit code. */
 int verb_main(int argc, char **argv);
+/* Returns 1 for a call of sample or eval with a grid, where all ranks take part. */
+int verb_is_of_ranks(int argc, char **argv);
 
-const Verb *verb_find(const char *word); /* returns NULL for an unknown word */
-/* help.c: prints the usage of the program, and the help for the topic in the words after "help". */
-void verb_print_usage(void);             /* prints to stderr */
-int  verb_help(int words, char **word);
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-extern const VerbKey CHECK_KEYS[], PLAN_KEYS[], TRAIN_TOKENIZER_KEYS[], TOKENIZE_KEYS[], SAMPLE_KEYS[], EVAL_KEYS[],
-    EXPORT_KEYS[], PLOT_KEYS[], WATCH_KEYS[], INSPECT_KEYS[], DIFF_KEYS[], DOCTOR_KEYS[], SERVE_KEYS[];
+enum { VERB_PATH = -1 };
+typedef struct {
+    const char *verb, *name, *value; /* "plot", "x", "hours"       */
+    int         row;                 /* row of the keys of the verb, or VERB_PATH */
+} VerbArgument;
 
-int verb_check(int argc, char **argv);      /* check.c        */
-int verb_plan(int argc, char **argv);       /* plan.c    */
-int verb_sample(int argc, char **argv);     /* sample.c  */
-int verb_eval(int argc, char **argv);       /* eval.c    */
-int verb_is_of_ranks(int argc, char **argv); /* sample, eval: returns 1 with a grid, where all ranks take part */
-int verb_inspect(int argc, char **argv);    /* inspect.c      */
-int verb_diff(int argc, char **argv);       /* diff.c         */
-int verb_doctor(int argc, char **argv);     /* doctor.c       */
-int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
-int verb_train_tokenizer(int argc, char **argv);
-int verb_export(int argc, char **argv);     /* export.c       */
-int verb_plot(int argc, char **argv);       /* plot.c         */
-int verb_watch(int argc, char **argv);      /* watch.c        */
-int verb_serve(int argc, char **argv);      /* serve.c        */
+/* Reads an argument. "key=value" must have a key of the verb, or it is refused. A file of such a name is given as
+ * ./key=value. Any other word is a path. */
+VerbArgument  verb_argument(const char *verb, const char *word);
+/* Reads an argument like verb_argument, and refuses paths, too. */
+VerbArgument  verb_key_only(const char *verb, const char *word);
+/* Reads an argument like verb_argument. Keys of the config are allowed, too, and have row VERB_PATH like paths. */
+VerbArgument  verb_key_or_config(const char *verb, const char *word);
+/* Returns the argument that gives the default of a key. */
+VerbArgument  verb_default(const char *verb, int row);
+
+const char   *verb_text(const VerbArgument *a);                                /* refuses an empty text */
+double        verb_number(const VerbArgument *a, double least, double most);
+int64_t       verb_count(const VerbArgument *a, int64_t least, int64_t most);  /* such as "131072", "5e9" */
+int           verb_flag(const VerbArgument *a);                                /* "true" or "false" */
+/* Returns the index of the value among words, which end with NULL. */
+int           verb_choice(const VerbArgument *a, const char *const *words);
+/* Returns bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
+int64_t       verb_size(const VerbArgument *a, int64_t least);
+
+/* The keys of a verb that reads texts. They are rows of its table from row `first` on. */
+enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
+#define INPUT_KEY_ROWS(first)                                                                                          \
+    [(first) + INPUT_FIELD] = {"field", "body", "text",                                                                \
+     "field of JSON Lines, column of parquet, with the text; plain text is refused then"},                             \
+    [(first) + INPUT_FORMAT] = {"format", "jsonl", "by name and content",                                              \
+     "how files are read: text, jsonl or parquet; text reads a file named on the command line whatever it holds"},     \
+    [(first) + INPUT_ENCODING] = {"encoding", "latin-1", "by its mark, else utf-8",                                    \
+     "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1"},                     \
+    [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                                \
+     "files and folders to leave out of a folder, by name or by path within it; may be given several times", 1}
+/* Stores the value of row first + `row` in *options. options->skip grows; the caller frees it. */
+void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
+
+/* For the key out=FILE of a verb that prints. verb_take_out() locks the file for this process. It returns NULL if out
+ * is NULL, and on ranks other than 0, which do not write. Exit 64 if FILE has content or is no plain file, 73 if
+ * another process writes it. verb_put() writes the file whole or not at all, and releases the lock. Exit 74 if it
+ * cannot. */
+RunLock      *verb_take_out(const char *verb, const char *out);
+void          verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
+
+/* Ends the program with exit 64, the message "VERB: ..." and the usage of the verb. */
+NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

@@ -1,35 +1,196 @@
 /* watch.c - `train_gpt watch RUN... [once=true]`: shows runs in the terminal, redrawn from their files every two
  * seconds, on any machine that sees the folders. Each run is a block: its state, its newest numbers, its losses as a
  * curve of braille dots. */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/thread.h"
 #include "core/error.h"
+#include "core/io.h"
+#include "core/json.h"
 #include "core/terminal.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/guard/lock.h"
+#include "run/log/picture.h"
+#include "run/log/run_log.h"
 #include "run/log/progress.h"
-#include "run/verbs/arguments.h"
 #include "run/verbs/verbs.h"
-#include "run/verbs/watch_run.h"
 
 enum { ONCE };
-const VerbKey WATCH_KEYS[] = {
+static const VerbKey WATCH_KEYS[] = {
     [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
     {.name = NULL},
 };
 
+enum { MOST_RUNS = 64, PAUSE_S = 2 };
+
+/* --- a run, read from its files: only what was added since the last look; memory does not grow with the run ------- */
+
+enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
+
+typedef enum {
+    WATCH_EMPTY,     /* no step yet, and no process holds the folder    */
+    WATCH_STARTING,  /* no step yet                                     */
+    WATCH_RUNNING,
+    WATCH_STOPPED,   /* ended in order before run.steps                 */
+    WATCH_DONE,      /* ended at run.steps                              */
+    WATCH_LOST,      /* ended without a message: killed, crashed or host lost      */
+    WATCH_FAILED     /* ended with a message, the last one in log.txt              */
+} WatchState;
+
+typedef struct {
+    const char *dir;                   /* borrowed */
+    char        name[256];
+    WatchState  state;
+    int64_t     steps;                 /* run.steps; 0: not known */
+    MetricsLine last, eval;            /* the newest step and evaluation; step -1: none */
+    double      recent_ms[WATCH_RECENT]; /* times of the last steps; the newest at index (seen - 1) % WATCH_RECENT */
+    int64_t     seen;                  /* steps read so far */
+    Curve       curve;
+    int64_t     at;                    /* bytes of the log that were read, up to a whole line */
+    char        tail[WATCH_TAIL];      /* the last bytes read, which show later whether the log was cut */
+    char        lock[1024];            /* text of the lock file at the last look */
+    char        message[512];          /* last message of a run in state WATCH_FAILED */
+    double      still_since_ms;        /* time of the last change of the lock file, on clock_ms() */
+} WatchRun;
+
+static void begin_log(WatchRun *w) {
+    memset(&w->curve, 0, sizeof w->curve);
+    w->last.step = w->eval.step = -1;
+    w->seen = w->at = 0;
+}
+
+static void keep(WatchRun *w, const MetricsLine *l) {
+    if (l->kind == LINE_EVAL) {
+        w->eval = *l;
+        curve_eval(&w->curve, l->step, l->loss);
+    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* rounds: of a server */
+        int64_t before = w->last.step > 0 ? w->last.step : 0;
+        double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
+        w->last = *l;
+        w->recent_ms[w->seen++ % WATCH_RECENT] = l->ms / steps;
+        curve_train(&w->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
+    }
+}
+
+/* Returns 1 if the log still has the bytes that were read. A resume or a rollback cuts it. */
+static int is_as_before(const WatchRun *w, FILE *f) {
+    char    now[WATCH_TAIL];
+    int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
+    return fseeko(f, w->at - bytes, SEEK_SET) == 0 && fread(now, 1, (size_t)bytes, f) == (size_t)bytes &&
+           memcmp(now, w->tail, (size_t)bytes) == 0;
+}
+
+static void read_log(WatchRun *w) {
+    MetricsLine line;
+    Path        path = path_of("%s/metrics.jsonl", w->dir);
+    FILE       *f = io_open_stream(path.text, IO_READ);
+    if (!f) io_expect_file(path.text, -errno);
+    if (!f || !is_as_before(w, f)) begin_log(w);
+    if (!f) return;
+    fseeko(f, w->at, SEEK_SET);
+    while (metrics_line_next(f, &line) != LINE_OTHER) {
+        keep(w, &line);
+        w->at = ftello(f);
+    }
+    int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
+    if (fseeko(f, w->at - bytes, SEEK_SET) != 0 || fread(w->tail, 1, (size_t)bytes, f) != (size_t)bytes) begin_log(w);
+    fclose(f);
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median of the recent steps; NaN if there are none. */
+static double median_ms(const WatchRun *w) {
+    double sorted[WATCH_RECENT];
+    int    count = 0, most = w->seen < WATCH_RECENT ? (int)w->seen : WATCH_RECENT;
+    for (int i = 0; i < most; i++)
+        if (isfinite(w->recent_ms[i])) sorted[count++] = w->recent_ms[i];
+    if (count == 0) return NAN;
+    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
+/* --- the lock ----------------------------------------------------------------------------------------------------- */
+
+/* Returns 1 if the holder is alive. On this host the kernel knows its process. On another host its beat must have
+ * changed between looks, or the file must be recent. */
+static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, const char *path, double now) {
+    struct stat st;
+    char        host[256] = "";
+    gethostname(host, sizeof host - 1);
+    LockHolder self = holder_self(host);
+    if (strcmp(h->host, self.host) == 0) return strcmp(h->boot, self.boot) == 0 && holder_lives(h);
+    if (!w->lock[0]) {
+        double age_s = stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) : 0;
+        w->still_since_ms = clock_ms() - age_s * 1e3;
+    } else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
+    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump */
+}
+
+/* Stores the last message of log.txt if only the indented further lines of that message follow it. */
+static void read_message(WatchRun *w) {
+    enum { END_BYTES = 8192 };
+    static const char MARK[] = "train_gpt: ", WARNING[] = "train_gpt: warning:";
+    char   text[END_BYTES + 1], *line = NULL;
+    FILE  *f = io_open_stream(path_of("%s/log.txt", w->dir).text, IO_READ);
+    w->message[0] = 0;
+    if (!f) return;
+    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* the file is shorter */
+    text[fread(text, 1, END_BYTES, f)] = 0;
+    fclose(f);
+    for (char *at = text; at && *at; at = strchr(at, '\n'), at = at ? at + 1 : NULL)
+        if (*at != ' ' && *at != '\n') line = at;
+    if (!line || strncmp(line, MARK, strlen(MARK)) != 0 || strncmp(line, WARNING, strlen(WARNING)) == 0) return;
+    line += strlen(MARK);
+    snprintf(w->message, sizeof w->message, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+/* Sets the state of a run. now: seconds since 1970. */
+static void judge(WatchRun *w, double now) {
+    LockHolder   holder;
+    cJSON       *config = run_log_config(w->dir);
+    const cJSON *steps = json_member(json_member(config, "run"), "steps");
+    if (cJSON_IsNumber(steps)) w->steps = (int64_t)steps->valuedouble;
+    cJSON_Delete(config);
+    char      *text = NULL;
+    Path       path = path_of("%s/lock", w->dir);
+    int64_t    bytes = io_read_file(path.text, sizeof w->lock - 1, &text);
+    io_expect_file(path.text, bytes);
+    int        is_signed = bytes > 0 && holder_parse(text, &holder),
+        is_there = is_signed && holder_is_there(w, &holder, text, path.text, now);
+    int is_at_end = w->steps > 0 && w->last.step >= w->steps;
+    if (w->last.step < 0) w->state = is_there ? WATCH_STARTING : WATCH_EMPTY;
+    else if (is_there) w->state = WATCH_RUNNING;
+    else if (is_at_end) w->state = WATCH_DONE;
+    else w->state = is_signed ? WATCH_LOST : WATCH_STOPPED;
+    if (w->state == WATCH_LOST) read_message(w);
+    if (w->state == WATCH_LOST && w->message[0]) w->state = WATCH_FAILED;
+    w->lock[0] = 0;
+    if (bytes > 0) strncat(w->lock, text, sizeof w->lock - 1);
+    free(text);
+}
+
+/* --- the screen, in columns and rows ------------------------------------------------------------------------------ */
+
 enum {
-    MOST_RUNS = 64,
     LEAST_COLUMNS = 30,
     MOST_COLUMNS = 100,
-    MARGIN = 8 /* columns left of the curve, with its greatest and least value */
+    MARGIN = 8, /* columns left of the curve, with its greatest and least value */
+    MOST_ROWS = 6,
+    ROWS_ONCE = 4
 };
-enum { LINE_BYTES = 1024, MOST_ROWS = 6, ROWS_ONCE = 4, PAUSE_S = 2 };
 
 typedef struct {
     int columns, rows, colour;
@@ -96,35 +257,21 @@ static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
     fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
 }
 
-/* Writes as many fields of a line as fit, with blanks between them. */
-static void put_pieces(FILE *out, const Screen *s, char piece[][64], int pieces) {
-    int used = 2;
-    fputs("  ", out);
-    for (int i = 0; i < pieces; i++) {
-        if (!piece[i][0]) continue;
-        int gap = used > 2 ? 3 : 0;
-        if (used + gap + width(piece[i]) > s->columns) break;
-        fprintf(out, "%*s%s", gap, "", piece[i]);
-        used += gap + width(piece[i]);
-    }
-    fputc('\n', out);
-}
-
-static void put_rate(char out[64], double value) {
-    const char *unit = value >= 1e6 ? "M" : value >= 1e4 ? "k" : "";
-    snprintf(out, 64, "%.3g%s tok/s", value / (*unit == 'M' ? 1e6 : *unit ? 1e3 : 1), unit);
-}
-
+/* Writes the second line of a block: as many fields as fit, with blanks between them. */
 static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double now) {
     char   piece[6][64] = {{0}}, text[32];
-    double ms = watch_run_median_ms(w), quiet = now - w->last.time;
+    double ms = median_ms(w), quiet = now - w->last.time;
     if (w->last.step < 0 && w->eval.step < 0) return;
     if (w->last.step >= 0) snprintf(piece[0], 64, "loss %.4f", w->last.loss);
     if (w->eval.step >= 0) snprintf(piece[1], 64, "val %.4f", w->eval.loss);
     if (w->curve.evals && w->curve.best.step != w->eval.step)
         snprintf(piece[2], 64, "best %.4f at %lld", w->curve.best.loss, (long long)w->curve.best.step);
     else if (w->curve.evals > 1) snprintf(piece[2], 64, "best");
-    if (w->last.step >= 0 && isfinite(ms)) put_rate(piece[3], w->last.tokens_per_s * w->last.ms / ms);
+    if (w->last.step >= 0 && isfinite(ms)) {
+        double      rate = w->last.tokens_per_s * w->last.ms / ms;
+        const char *unit = rate >= 1e6 ? "M" : rate >= 1e4 ? "k" : "";
+        snprintf(piece[3], 64, "%.3g%s tok/s", rate / (*unit == 'M' ? 1e6 : *unit ? 1e3 : 1), unit);
+    }
     if (w->state == WATCH_RUNNING && isfinite(ms) && w->steps > 0) {
         duration_text(text, (double)(w->steps - w->last.step) * ms);
         snprintf(piece[4], 64, "ETA %s", text);
@@ -136,15 +283,15 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
         duration_text(text, 1e3 * quiet);
         snprintf(piece[5], 64, "last step %s ago", text);
     }
-    put_pieces(out, s, piece, 6);
-}
-
-/* Writes the message of a failed run, as much as fits in a line. */
-static void put_message(FILE *out, const Screen *s, const WatchRun *w) {
-    char shown[sizeof w->message];
-    if (w->state != WATCH_FAILED) return;
+    int used = 2;
     fputs("  ", out);
-    put_fitting(out, terminal_plain(shown, sizeof shown, w->message), s->columns - 2);
+    for (int i = 0; i < 6; i++) {
+        if (!piece[i][0]) continue;
+        int gap = used > 2 ? 3 : 0;
+        if (used + gap + width(piece[i]) > s->columns) break;
+        fprintf(out, "%*s%s", gap, "", piece[i]);
+        used += gap + width(piece[i]);
+    }
     fputc('\n', out);
 }
 
@@ -208,13 +355,7 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
     }
 }
 
-/* --- the screen --------------------------------------------------------------------------------------------------- */
-
-static double wall_time(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+/* --- frames ------------------------------------------------------------------------------------------------------- */
 
 static Screen screen_now(int runs, int once) {
     struct winsize size;
@@ -228,13 +369,21 @@ static Screen screen_now(int runs, int once) {
 }
 
 static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
-    double now = wall_time();
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    double now = (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec;
     for (int i = 0; i < runs; i++) {
-        watch_run_look(&run[i], now);
+        read_log(&run[i]);
+        judge(&run[i], now);
         if (i > 0) fputc('\n', out);
         put_head(out, s, &run[i]);
         put_numbers(out, s, &run[i], now);
-        put_message(out, s, &run[i]);
+        if (run[i].state == WATCH_FAILED) { /* the message that ended it, as much as fits in a line */
+            char shown[sizeof run[i].message];
+            fputs("  ", out);
+            put_fitting(out, terminal_plain(shown, sizeof shown, run[i].message), s->columns - 2);
+            fputc('\n', out);
+        }
         put_curve(out, s, &run[i].curve);
     }
 }
@@ -266,7 +415,7 @@ static void keep_watching(WatchRun *run, int runs) {
     fflush(stdout);
 }
 
-int verb_watch(int argc, char **argv) {
+static int verb_watch(int argc, char **argv) {
     const char *dir[MOST_RUNS], *term = getenv("TERM");
     int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
     for (int i = 1; i < argc; i++) {
@@ -276,11 +425,24 @@ int verb_watch(int argc, char **argv) {
         else dir[runs++] = argv[i];
     }
     if (runs == 0) verb_misused("watch", "no run");
-    WatchRun *run = xmalloc(sizeof *run * (size_t)runs, "the curves of the runs");
-    for (int i = 0; i < runs; i++) watch_run_begin(&run[i], dir[i]);
+    WatchRun *run = xcalloc((size_t)runs, sizeof *run, "the curves of the runs");
+    for (int i = 0; i < runs; i++) {
+        struct stat st;
+        if (stat(dir[i], &st) != 0 || !S_ISDIR(st.st_mode))
+            fail(EXIT_DATA, "watch: %s is not the folder of a run", dir[i]);
+        run[i].dir = dir[i];
+        run_log_name(dir[i], run[i].name);
+        begin_log(&run[i]);
+    }
     if (!once) keep_watching(run, runs);
     Screen s = screen_now(runs, 1);
     put_blocks(stdout, &s, run, runs); /* the last frame stays on the screen */
     free(run);
     return EXIT_DONE;
 }
+
+const Verb WATCH_VERB = {
+    "watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
+    "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
+    "./train_gpt watch runs/demo", verb_watch,
+};
