@@ -1,5 +1,6 @@
 # Requests from outside: signals, files and time limits end a run with a checkpoint and exit code 75, at any instant and
 # on any number of ranks.
+# Timed: signals are aimed at instants of a run.
 . "$(dirname "$0")/lib/tiny.sh"
 
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"

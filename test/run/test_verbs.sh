@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The command line apart from training: help, version, check, schema, words that are no verb. None of these starts MPI
 # or writes a file.
+# Timed: an answer has a limit of seconds.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 ROOT=$PWD

@@ -1,17 +1,10 @@
 # tiny.sh - a small model on made-up text, and the functions in which end-to-end tests are written. Sourced by
 # test/run/test_*.sh.
-. "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+declare -F expect > /dev/null || . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 TRAIN=$PWD/$B/train_gpt
 if unbuilt "$TRAIN"; then exit 1; fi
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-STATUS=0
 
-ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; fi; }
-# expect NAME COMMAND...: prints ok if the command succeeds.
-expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
-
-quiet() { "$@" > /dev/null; }
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 # begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
 # removed first, because it could be mistaken for this one's.
@@ -73,10 +66,3 @@ like_one_rank() {
     expect "$1: held-out losses of one rank" same_evals "$WORK/$2" "$WORK/$1" 1e-5
 }
 same_weights() { cmp "$1/checkpoints/$3/model.safetensors" "$2/checkpoints/$3/model.safetensors" && cmp "$1/checkpoints/$3/optimizer.safetensors" "$2/checkpoints/$3/optimizer.safetensors"; }
-# exits CODE PATTERN COMMAND...: checks that the command ends with the code and that exactly one line on stderr matches.
-exits() {
-    local code=$1 pattern=$2; shift 2
-    "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?
-    [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
-    echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
-}
