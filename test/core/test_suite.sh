@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # test_suite.sh - scripts/test.sh on a simulated tree: what it counts, and that no process of a test outlives it.
 # Timed: processes that linger must be gone within seconds.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; cat "$WORK/out"; STATUS=1; fi; }
 mkdir -p "$WORK/scripts" "$WORK/test/core" "$WORK/build/cpu/test/core"
 cp scripts/test.sh scripts/env.sh "$WORK/scripts/"

@@ -82,7 +82,7 @@ expect "a start takes one step at least" [ "$(values "$WORK/stop" train step)" =
 
 begins tiny run.dir="$WORK/stop" $forever
 await '^step '; touch "$WORK/stop/SAVE"; await '^saved '
-kill -USR2 $job; for _ in $(seq 600); do [ "$(grep -c '^saved ' "$WORK/out")" -ge 2 ] && break; sleep 0.1; done
+kill -USR2 $job; says "$WORK/out" '^saved ' 2
 expect "SAVE and USR2 save and go on" [ "$(grep -c '^saved ' "$WORK/out")" -eq 2 -a ! -e "$WORK/stop/SAVE" ]
 touch "$WORK/stop/STOP"
 stops "STOP while training" 75

@@ -4,13 +4,14 @@ declare -F expect > /dev/null || . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 TRAIN=$PWD/$B/train_gpt
 if unbuilt "$TRAIN"; then exit 1; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+PORT=$((20000 + $$ % 12000)) # for a server of this script, at another port than those of scripts beside it
 
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 # begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
 # removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
 # await PATTERN: waits until the job prints a matching line, at most 60 s.
-await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
+await() { says "$WORK/out" "$1" || { kill -9 $job; return 1; }; }
 # strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
 # fails it prints "not ok" and returns 1, because nothing after it would prove anything.
 strike() {
@@ -28,7 +29,7 @@ strike() {
     ok 1 "SIG$signal finds a process to strike${*:+ ($*)}"; return 1
 }
 # await_step DIR: waits until a run in the background has done its first step, at most 60 s.
-await_step() { for _ in $(seq 600); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
+await_step() { within 60 [ -s "$1/metrics.jsonl" ]; }
 
 # Writes 40,000 bytes of words from a small generator, learnable and the same on every machine.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
