@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The test suite: cmocka programs of test/<folder>, rank tests under mpirun, shell tests. Ends with "N passed, N failed, N skipped".
 #   scripts/test.sh [FILTER]     only tests whose path contains FILTER;  B=build/cpu picks the build;  SMOKE=1: the short ones, a minute
+#                                RENEW=1: a whole run that passes writes its times to test/seconds.tsv
 set -u
 . "$(dirname "$0")/env.sh"
 filter=${1:-}
@@ -41,6 +42,7 @@ note() {
     if grep -q '^left behind: ' "$log"; then f=$((f + 1)); fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; grep -B 12 -A 30 '^not ok' "$log" | head -n 80; tail -n 40 "$log"; fi
+    printf '%s\t%d\n' "$name" "$6" >> "$tmp/seconds"
     printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
     sed -nE 's/^(skip .*)/    \1/p; s/^(not )?ok [0-9]+ (.*)# SKIP/    skip \2/p' "$log" # with what it needs
 }
@@ -74,7 +76,6 @@ results() {
 }
 run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
-    case $name in *"$filter"*) ;; *) return ;; esac
     if unbuilt "${@: -1}" > "$log"; then note "$name" 1 0 1 0 0; return; fi
     export CMOCKA_MESSAGE_OUTPUT=TAP
     # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
@@ -92,100 +93,119 @@ case $B in
 *mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
 *)       launchless=$(command -v mpirun > /dev/null || echo "mpirun is not installed (package openmpi-bin)") ;;
 esac
-without() { # without NAME WHY: reports a test as skipped
-    case $1 in *"$filter"*) echo "skip $1: $2" > "$log"; note "$1" 0 0 0 1 0 ;; esac
-}
+without() { echo "skip $1: $2" > "$log"; note "$1" 0 0 0 1 0; } # without NAME WHY: reports a test as skipped
 
 run_shell() {
     local name=$1 at=$SECONDS status
-    case $name in *"$filter"*) ;; *) return ;; esac
     if [ -n "$launchless" ] && grep -qE 'train_ranks|run_ranks|mpirun' "$name"; then without "$name" "$launchless"; return; fi
     apart $limit bash "$name"; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
+run_test() { # NAME, as every_test prints it
+    local name=$1 program n=${1##*, }
+    program=$B/${name%%.c*} n=${n% ranks}
+    case $name in
+    *.sh) run_shell "$name" ;;
+    *.c) run_cmocka "$name" "$program" ;;
+    *)  if [ -z "$launchless" ]; then OMP_NUM_THREADS=1 run_cmocka "$name" run_ranks "$n" "$program"
+        elif [ "$n" -eq 1 ]; then OMP_NUM_THREADS=1 run_cmocka "$name" "$program"
+        else without "$name" "$launchless"; fi ;;
+    esac
+}
 
 # Test folders of a build. The plain CPU build runs all tests, its variants those of the code that they compile, the
 # emulator and a GPU those of the code that runs there.
+code="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs"
 case $B in
-    build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs emu interop fuzz" ;;
+    build/cpu)   folders="$code emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
     build/cuda*) folders="layers comm model" patience=200 ;; # a kernel that hangs must not take all the time that a GPU is there
-    *)           folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs interop" ;;
+    *)           folders="$code interop" ;;
 esac
-# For a quick check while working: unit tests, ranks two by two, and one script that trains, saves and resumes.
 ranks="1 2 3 4" scripts="test_*.sh"
-if [ -n "${SMOKE:-}" ]; then
-    folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs" ranks=2 scripts="test_train.sh"
-    long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups ranks_grid" # they wait, or try every case
-fi
-is_wanted() { case " ${long:-} " in *" $(basename "$1" .c) "*) return 1 ;; esac; }
-# rank_counts: prints on how many ranks a rank test runs, which a line of its head may say.
-rank_counts() { local said; said=$(sed -n 's/^ \* Runs on \([0-9 ]*\) ranks\.$/\1/p' "$1"); echo "${said:-$ranks}"; }
-run_folders() { # FOLDER...
-    local folder source script n
-    for folder in "$@"; do
-        for source in test/$folder/test_*.c; do
-            [ -e "$source" ] && is_wanted "$source" && run_cmocka "$source" "$B/${source%.c}"
-        done
-        for source in test/$folder/ranks_*.c; do
-            [ -e "$source" ] && is_wanted "$source" || continue
-            for n in $(rank_counts "$source"); do
-                if [ -z "$launchless" ]; then OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
-                elif [ "$n" -eq 1 ]; then OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" "$B/${source%.c}"
-                else without "$source, $n ranks" "$launchless"; fi
-            done
-        done
-        for script in test/$folder/$scripts; do [ -e "$script" ] && ! is_patient "$script" && run_shell "$script"; done
-    done
-}
+# For a quick check while working: unit tests, ranks two by two, and one script that trains, saves and resumes.
+[ -z "${SMOKE:-}" ] || folders=$code ranks=2 scripts="test_train.sh"
 
-# Three lanes. One runs the emulator's long scripts, which build what other scripts need. One runs patient scripts and
-# whole folders (name/), which have no time limits. One runs the others, which mostly wait and are first. A lane that is
-# finished takes the next patient script, long ones first, and last those that wait for all of the emulator's builds.
-# The output of the other lanes is printed afterwards.
-lanes="" patient=""
-if [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ]; then
-    lanes=1 builders="emu/kernel_plan emu/emulator emu/kernels"
-    patient="run/grid emu/training model/ emu/streams emu/host run/deterministic run/islands run/stream fuzz/fuzz run/sweep_search run/plan/"
-    patient+=" run/servers layers/ run/eval run/ranks run/memory run/disk run/newcomer run/documents run/llama run/moments run/fp8 run/experts"
-    patient+=" run/sweep run/names run/memory_copies run/muon data/ run/qwen3_moe run/tokenize run/qwen3 run/texts run/sample run/export"
-    patient+=" run/train run/watch run/fetch run/copies run/plot run/inspect run/configs run/decay run/keep emu/schedules emu/plan_bound"
-    for name in $patient; do case $name in */) folders=" $folders "; folders=${folders/ ${name%/} / } ;; esac; done
-fi
-is_patient() { local name=${1/test_/}; name=${name#test/}; case " ${builders:-} $patient " in *" ${name%.sh} "*) return 0 ;; *) return 1 ;; esac; }
-run_scripts() { # run_scripts NAME...: runs those that exist
-    local name script
-    for name in "$@"; do script=test/${name%/*}/test_${name##*/}.sh; [ ! -e "$script" ] || run_shell "$script"; done
+# What a test says of itself, in lines of its head that begin with "# " in a script and with " * " in C:
+#   Runs on 1 2 ranks.    the numbers of ranks of a rank test; without this line 1 to 4
+#   Long: WHY             not among the tests of SMOKE=1
+#   Timed: WHY            holds a clock against the program, so it runs beside no other timed test
+# A script of the emulator builds what it needs by a line "needs BACKEND=emu TARGET..." (test/run/lib/emu.sh).
+
+# every_test: prints the names of the tests, folder by folder: test/core/test_x.c, "test/comm/ranks_x.c, 2 ranks", test/run/test_x.sh.
+every_test() {
+    local folder source n counts
+    for folder in $folders; do
+        for source in test/$folder/test_*.c test/$folder/ranks_*.c test/$folder/$scripts; do
+            [ -e "$source" ] || continue
+            [ -z "${SMOKE:-}" ] || ! grep -q '^ \* Long: ' "$source" || continue
+            case $source in
+            */ranks_*) counts=$(sed -n 's/^ \* Runs on \([0-9 ]*\) ranks\.$/\1/p' "$source"); for n in ${counts:-$ranks}; do echo "$source, $n ranks"; done ;;
+            *) echo "$source" ;;
+            esac
+        done
+    done | grep -F -- "$filter"
 }
-run_patient() {
-    local name
-    for name in $patient; do
-        mkdir "$taken/${name/\//.}" 2> /dev/null || continue
-        case $name in
-            emu/schedules | emu/plan_bound) until [ -e "$taken/built.kernels" ]; do sleep 1; done ;;
-            emu/*) until [ -e "$taken/built.kernel_plan" ]; do sleep 1; done ;; # which builds the whole program
-        esac
-        case $name in */) run_folders "${name%/}" ;; *) run_scripts "$name" ;; esac
+mapfile -t names < <(every_test)
+
+# --- three lanes ------------------------------------------------------------------------------------------------------
+# The first lane runs the timed tests, which mostly wait, one at a time and before other programs. The two others run
+# everything else behind it: the emulator's scripts first, then tests that test/seconds.tsv does not know, then long
+# ones. A lane whose tests are done helps the others. The output of these two is printed afterwards.
+
+# in_order NAME...: prints kind, seconds and name of each test, in the order in which a lane takes them.
+in_order() {
+    printf '%s\n' "$@" | awk -F'\t' -v OFS='\t' 'FILENAME == ARGV[1] { timed[$1]; next } FILENAME == ARGV[2] { emulated[$1]; next }
+        FILENAME == ARGV[3] { seconds[$1] = $2; next }
+        { source = $1; sub(/,.*/, "", source); print source in timed ? 0 : source in emulated ? 1 : 2, $1 in seconds ? seconds[$1] : 99999, $1 }' \
+        <(grep -lE '^(#| \*) Timed: ' "${@%%,*}") <(grep -l '^needs ' "${@%%,*}") <(cat test/seconds.tsv 2> /dev/null) - | sort -s -k1,1n -k2,2nr
+}
+# is_ready NAME: makes what the script needs. Two makes in one folder would disturb each other: the call fails at once
+# if another lane is making something, and the emulator's lane waits. A script says itself that its make has failed.
+is_ready() {
+    local words
+    while read -r words; do
+        ! grep -qsxF -- "$words" "$tmp/made" || continue
+        # shellcheck disable=SC2086
+        TRAIN_GPT_TEST=$mark flock $at_once -E 99 "$tmp/making" make -s $words > /dev/null 2>&1 < /dev/null
+        [ $? -ne 99 ] || return 1
+        echo "$words" >> "$tmp/made"
+    done < <(sed -n 's/^needs //p' "${1%%,*}")
+}
+# take FIRST: takes the next of the tests from number FIRST on, and sets name. Fails if none is left.
+take() {
+    local i busy=yes
+    while [ -n "$busy" ]; do
+        busy=
+        for ((i = $1; i < ${#names[@]}; i++)); do
+            name=${names[i]}
+            if [ -e "$tmp/taken/$i" ]; then continue
+            elif ! is_ready "$name"; then busy=yes
+            elif mkdir "$tmp/taken/$i" 2> /dev/null; then return; fi
+        done
+        [ -z "$busy" ] || sleep 1
     done
+    return 1
 }
-lane() { # lane SCRIPT...: runs these, then patient ones
+lane() {
     log=$(mktemp "$tmp/log.XXXXXX") limit=1500
     renice -n 10 -p $BASHPID > /dev/null
-    local name
-    for name in "$@"; do run_scripts "$name"; touch "$taken/built.${name#*/}"; done
-    run_patient
+    while take "$timed"; do run_test "$name"; done
     printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
     echo "sums $passed $failed $skipped"
 }
-if [ -n "$lanes" ]; then
-    taken=$tmp/taken; mkdir "$taken"
-    # shellcheck disable=SC2086
-    (lane $builders) > "$tmp/lane1" 2>&1 & lane_jobs+=($!)
-    (lane) > "$tmp/lane2" 2>&1 & lane_jobs+=($!)
-fi
-run_folders $folders
-if [ -n "$lanes" ]; then
-    run_patient
+if [ "$B" != build/cpu ] || [ -n "${SMOKE:-}$filter" ]; then
+    for name in "${names[@]}"; do run_test "$name"; done
+else
+    mkdir "$tmp/taken"
+    in_order "${names[@]}" > "$tmp/order"
+    timed=$(grep -c ^0 "$tmp/order")
+    mapfile -t names < <(cut -f3 "$tmp/order")
+    at_once=
+    lane > "$tmp/lane1" 2>&1 & lane_jobs+=($!)
+    at_once=-n
+    lane > "$tmp/lane2" 2>&1 & lane_jobs+=($!)
+    while take 0; do run_test "$name"; done
     wait
     for lane in "$tmp/lane1" "$tmp/lane2"; do
         grep -v '^sums \|^failed: ' "$lane"
@@ -193,6 +213,7 @@ if [ -n "$lanes" ]; then
         read -r _ p f s < <(grep '^sums ' "$lane" || echo "sums 0 1 0")
         passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     done
+    [ -z "${RENEW:-}" ] || [ "$failed" -gt 0 ] || { echo "# The seconds of each test, written by RENEW=1 scripts/test.sh"; LC_ALL=C sort "$tmp/seconds"; } > test/seconds.tsv
 fi
 
 echo

@@ -1,6 +1,7 @@
 /* ranks_groups.c - several groups of ranks at once: their members, exact sums and gathers in flight side by side,
  * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun
  * gives; NCCL takes part where every rank has a GPU of its own.
+ * Long: tries many groups.
  */
 #include "comm/comm.h"
 #include "test/comm/ranks.h"

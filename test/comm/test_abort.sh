@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A fault on any rank ends the whole job, soon, with its exit code and one message. Ranks that cannot find each other do
 # not start.
+# Timed: a job must end within its time.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 program=$B/test/comm/abort

@@ -1,5 +1,6 @@
 /* test_channel.c - channels as islands and servers use them: whole conversations over real addresses, a reader that
- * stops reading, last words, and connecting to peers that are not there. */
+ * stops reading, last words, and connecting to peers that are not there.
+ * Timed: connections and waits have limits of seconds. */
 #include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/thread.h"
 #include "core/error.h"

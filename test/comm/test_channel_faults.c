@@ -2,6 +2,7 @@
  * gives a frame that was not sent in its place, it breaks with a sentence, and nobody hangs.
  *
  *   test_channel_faults SEED SECONDS    random faults instead, for make soak: prints how many frames were carried
+ * Timed: a silent peer must be noticed in time.
  */
 #include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/thread.h"

@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # test_archs.sh - what `make BACKEND=cuda` compiles with an nvcc of another age, for a GPU that it does not know, and without NCCL: the
 # commands of make -n, on simulated machines.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; tail -n 3 "$WORK/said"; STATUS=1; fi; }
 mkdir -p "$WORK/cuda/bin" "$WORK/cuda/include" "$WORK/bin"
 for name in cuda/bin/nvcc bin/nvidia-smi; do echo '#!/bin/sh' > "$WORK/$name"; chmod +x "$WORK/$name"; done

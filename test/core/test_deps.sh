@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # test_deps.sh - scripts/deps.sh on simulated machines: a PATH with a compiler that finds only some libraries, and an apt
 # that logs its arguments.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; cat "$WORK/out" "$WORK/calls" 2> /dev/null; STATUS=1; fi; }
 bin=$WORK/bin
 stand_in() { { echo '#!/bin/sh'; cat; } > "$bin/$1"; chmod +x "$bin/$1"; }

@@ -1,9 +1,6 @@
 #!/bin/bash
 # test_mutants.sh - scripts/mutants.sh and the reader of test/mutants.txt: what they refuse.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
-expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 
 refuses() { # refuses PATTERN LINE...: checks that a file of these lines is refused.
     local pattern=$1; shift

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # test_suite.sh - scripts/test.sh on a simulated tree: what it counts, and that no process of a test outlives it.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
+# Timed: processes that linger must be gone within seconds.
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; cat "$WORK/out"; STATUS=1; fi; }
 mkdir -p "$WORK/scripts" "$WORK/test/core" "$WORK/build/cpu/test/core"
 cp scripts/test.sh scripts/env.sh "$WORK/scripts/"
@@ -49,6 +48,20 @@ for build in cpu:BACKEND=cpu cpu-asan:"BACKEND=cpu SAN=-asan" cpu-tsan-clang:"BA
     rm -r "$WORK/test/layers"
 done
 
+# --- lanes: timed scripts one at a time, unknown ones first, then long ones; what a script needs is made before it -----
+anew; mkdir "$WORK/test/emu"
+for name in a b c; do script $name <<< $'# Timed: yes.\nmkdir alone || exit 1; sleep 0.3; rmdir alone\necho '$name$' >> order; echo "ok it is alone"'; done
+printf 'test/core/test_a.sh\t1\ntest/core/test_b.sh\t20\n' > "$WORK/test/seconds.tsv"
+printf 'all:\n\t@mkdir making && sleep 0.5 && rmdir making && echo made >> made\n' > "$WORK/Makefile"
+for name in d e; do printf 'needs() { grep -q made made && echo "ok %s"; }\nneeds BACKEND=emu all\n' $name > "$WORK/test/emu/test_$name.sh"; done
+RENEW=1 suite; status=$?
+expect "all scripts of three lanes pass" [ "$status $(last)" = "0 5 passed, 0 failed, 0 skipped" ]
+expect "in order" [ "$(tr '\n' ' ' < "$WORK/order")" = "c b a " ]
+expect "and their times are kept" [ "$(grep -cE '^test/(core/test_[abc]|emu/test_[de])\.sh'$'\t''[0-9]+$' "$WORK/test/seconds.tsv")" -eq 5 ]
+script a <<< 'exit 1'; cp "$WORK/test/seconds.tsv" "$WORK/before"
+RENEW=1 suite; expect "but not those of a run that fails" cmp "$WORK/test/seconds.tsv" "$WORK/before"
+rm -r "$WORK/test/emu" "$WORK/test/seconds.tsv" "$WORK/Makefile"
+
 # --- figures: a commit that the branch does not have is refused by file and line ------------------------------------------
 mkdir -p "$WORK/clone/scripts" "$WORK/clone/test/results" "$WORK/clone/test/soak" "$WORK/clone/docs"
 cp scripts/env.sh scripts/check.sh "$WORK/clone/scripts"; cp test/results/*.py "$WORK/clone/test/results"; touch "$WORK/clone/README.md" "$WORK/clone/docs/measured.md"
@@ -81,7 +94,7 @@ script leaves <<< "$lasting; echo 'not ok a'; exit 1"
 rm -f "$WORK/pids"; suite; expect "so where the script fails" gone "$WORK/pids"
 script leaves <<< $'sleep 0.4 &\necho "ok a"'
 suite; status=$?; expect "one that is on its way out is waited for" [ "$status $(last)" = "0 2 passed, 0 failed, 0 skipped" ]
-sed -i 's/limit=600/limit=2/' "$WORK/scripts/test.sh"
+sed -i 's/limit=[0-9]*/limit=2/' "$WORK/scripts/test.sh"
 script leaves <<< "$lasting; wait"
 rm -f "$WORK/pids"; suite; status=$?
 expect "a script that runs out of time fails" eval '[ "$status $(last)" = "1 1 passed, 1 failed, 0 skipped" ] && grep -q "stopped after its limit of 2 s" "$WORK/out"'

@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
 # The emulator of CUDA kernels: the clean cases pass in all variants, and some planted faults are caught. `make
 # emu-planted` tests all faults.
-set -u
-cd "$(dirname "$0")/../.."
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip emulator: ${reason##*\*\*\* }"
-    exit 0
-fi
-counts=$(mktemp); trap 'rm -f "$counts"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=emu SAN=-plain emu-cases
+needs BACKEND=emu emu-cases
+needs BACKEND=emu SAN=-race emu-cases
 scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 29 41 47 48 51 55 72 77 84 88 97 | while read -r number rest; do
     case $number in [0-9]*) ;; *) echo "$number $rest"; continue ;; esac
     case $rest in
@@ -17,8 +14,7 @@ scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 29 41 47 48 51 55 72 77 84 88 97 |
     esac
 done
 # Counts of a kernel whose source states the cost of each line. Four bytes are written twice and moved once.
-if EMU_COUNTS=$counts build/emu-race/test/emu/cases/cases counted > /dev/null; then echo "ok emulator times what it counts by bytes"; else
-    echo "not ok emulator times what it counts by bytes"; fi
-wanted=$(printf 'kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260')
-if [ "$(cat "$counts")" = "$wanted" ]; then echo "ok emulator counts bank conflicts and bytes"; else
-    echo "not ok emulator counts bank conflicts and bytes:"; cat "$counts"; fi
+counted='kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260\n'
+expect "emulator times what it counts by bytes" quiet env EMU_COUNTS="$WORK/counts" build/emu-race/test/emu/cases/cases counted
+expect "emulator counts bank conflicts and bytes" diff <(printf "$counted") "$WORK/counts"
+exit $STATUS

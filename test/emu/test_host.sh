@@ -2,14 +2,10 @@
 # Host code of the CUDA build with the emulated libraries, where these refuse what the real ones refuse: GPUs of other
 # ranks, memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain: without
 # sanitizers.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip host side: ${reason##*\*\*\* }"
-    exit 0
-fi
-make -s BACKEND=cpu SAN= all && make -s BACKEND=emu SAN="${SAN:-}" all || { echo "not ok build"; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=cpu SAN= build/cpu/train_gpt
+needs BACKEND=emu all
 . test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
-export ASAN_OPTIONS=detect_leaks=0
 TRAIN=$PWD/build/emu${SAN:-}/train_gpt
 SMALL="run.steps=2 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=2 eval.every=0 precision=bf16"
 said() { grep -qE -- "$1" "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }

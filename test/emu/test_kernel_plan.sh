@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # `plan gpu=h100 kernels=true` of the emulated build, whose operations are those of a GPU. The limits of GPT-2 124M's
 # step equal those computed by hand, and the table adds up.
-set -u
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip kernel plan: ${reason##*\*\*\* }"
-    exit 0
-fi
-make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
-export ASAN_OPTIONS=detect_leaks=0
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
-expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=emu all
 plan() { build/emu/train_gpt plan configs/gpt2-124m.json batch.global_tokens=65536 gpu=h100 kernels=true "$@" 2>&1; }
 plan json=true > "$WORK/plan.json"
 expect "limits are those worked out by hand, the table adds up" python3 - "$WORK/plan.json" <<'PYTHON'

@@ -4,20 +4,16 @@
 # that a stage that is freed too early is filled while a product reads it. The test also lists which kernels ran with
 # which element types, and the counts of the race checker (UPDATE=1 writes its table). The test of the whole model is
 # the longest and begins first. Under the race checker it runs only in `make soak` (test/soak/schedules.sh).
-set -u
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip kernels: ${reason##*\*\*\* }"
-    exit 0
-fi
-launched=$(mktemp) counted=$(mktemp); trap 'rm -f "$launched" "$counted"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=emu op-tests
+needs BACKEND=emu SAN=-race op-tests
+launched=$WORK/launched counted=$WORK/counted
 export OMP_NUM_THREADS=1
 
 # Runs the op tests of one variant, two at a time. Prints "ok" or "not ok" for each test.
 run_ops() { # VARIANT
     local build=build/emu$1
-    make -s BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
-    { [ "$1" = -race ] || echo model/test_gpt; ls test/layers/test_*.c | sed -E 's#^test/(.*)\.c$#\1#' | grep -v '_reference$'; } | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
+    { [ "$1" = -race ] || echo model/test_gpt; ls test/layers/test_*.c | sed -E 's#^test/(.*)\.c$#\1#' | grep -v '_reference$'; } | EMU_KERNELS=$launched xargs -P 2 -I{} sh -c '
         log=$(mktemp)
         if timeout 600 "$0/test/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
         rm -f "$log"' "$build" {}

@@ -1,17 +1,10 @@
 #!/usr/bin/env bash
 # `plan gpu=` gives the same answer on every build, at least what a CUDA build takes. Tested with several kinds of
 # models, sizes and grids, and with the emulated build's operations, which are those of a GPU.
-set -u
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip plan bound: ${reason##*\*\*\* }"
-    exit 0
-fi
-E=build/emu${SAN:-}
-make -s BACKEND=cpu SAN= all build/cpu/test/bench/plan_bound && make -s BACKEND=emu SAN="${SAN:-}" all $E/test/bench/plan_bound || { echo "not ok build"; exit 1; }
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
-expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=cpu SAN= build/cpu/train_gpt build/cpu/test/bench/plan_bound
+needs BACKEND=emu SAN= all build/emu/test/bench/plan_bound
+E=build/emu
 build/cpu/test/bench/plan_bound > "$WORK/cpu" & $E/test/bench/plan_bound > "$WORK/emu"; wait $!
 expect "many configs are tried" [ "$(wc -l < "$WORK/emu")" -ge 250 ]
 expect "one answer on every build" diff <(cut -d' ' -f1,3- "$WORK/cpu") <(cut -d' ' -f1,3- "$WORK/emu")

@@ -1,12 +1,10 @@
 # The emulated program with work on different streams in other legal orders (EMU_STREAMS). Losses, norms and checkpoints
 # keep their bits. ORDERS="random:7 random:8" sets other orders; `make soak` uses new ones each time
 # (test/soak/streams.sh).
-. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip streams: ${reason##*\*\*\* }"
-    exit 0
-fi
-make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=cpu SAN= build/cpu/train_gpt
+needs BACKEND=emu all
+. test/run/lib/tiny.sh
 TRAIN=$PWD/build/emu/train_gpt
 SMALL="run.steps=4 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=2 eval.every=0"
 

@@ -1,13 +1,9 @@
 # The program of the CUDA build on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
 # precision.
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-if ! reason=$(make -n BACKEND=emu help 2>&1); then
-    echo "skip training: ${reason##*\*\*\* }"
-    exit 0
-fi
-make -s BACKEND=cpu build/cpu/train_gpt && make -s BACKEND=emu all || { echo "not ok build"; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
+needs BACKEND=cpu SAN= build/cpu/train_gpt
+needs BACKEND=emu all
 . test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
-export ASAN_OPTIONS=detect_leaks=0
 CPU=$PWD/build/cpu/train_gpt
 # Two layers, six steps, and sequences for two ranks. The width is even, as tensor cores need it; tests of ops have odd
 # vocabularies.

@@ -6,6 +6,7 @@
  * One launch walks through many grids. All launches together have every pair of values of two axes that any grid has, the
  * larger ones first, and each some of its own: the first two of a launch take all twenty steps, the others the first
  * five. ALL_GRIDS=N: instead eight grids of all, from number N on, all steps.
+ * Long: tries many grids.
  */
 #include "test/model/ranks_fixture.h"
 

@@ -1,4 +1,5 @@
 # Mistakes of a user: one clear sentence, the right exit code, no repetition, no file overwritten, no rank left hanging.
+# Timed: a fault must end all ranks at once.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learning_rate' train optimizer.learing_rate=1

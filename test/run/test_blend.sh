@@ -46,10 +46,9 @@ expect "an empty source, 65" exits 65 'the source "none/train_\*.bin" holds no s
 expect "a missing source, 65" exits 65 '"gone/train_\*.bin" names no file' small run.dir=bad "data.train=[$(source_of data 0.7), $(source_of gone 0.3)]"
 
 # One island of a server uses the global order unchanged, so the counts are equal.
-PORT=$((20000 + $$ % 12000))
 outer() { echo "outer.server=127.0.0.1:$PORT outer.every=4 eval.every=0"; }
 "$TRAIN" serve tiny.json run.dir=served $(outer) "$blend" > served.out 2>&1 & server=$!
-for _ in $(seq 600); do (: < /dev/tcp/127.0.0.1/$PORT) 2> /dev/null && break; kill -0 $server 2> /dev/null || break; sleep 0.1; done
+says served.out '^serving '
 expect "an island with other weights is refused, 64" exits 64 'data.train is 0.5 of source 0, .*and the server has 0.7' \
     train run.dir=other $(outer) "data.train=[$(source_of data 0.5), $(source_of few 0.5)]"
 train run.dir=island $(outer) "$blend" > island.out 2>&1; ok $? "an island trains the server's blend"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A machine's clock that jumps back and forth by days: waits, time limits, hangs and the lock use the monotonic clock.
+# Timed: waits must end when the monotonic clock says so.
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before preloaded libraries"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 gcc -O1 -shared -fPIC -o "$WORK/clock.so" test/preload/clock.c || { echo "not ok the preloaded library"; exit 1; }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # `doctor`: prints a line for each item, ok or the cure. It never hangs, and exits with 69 if training cannot work.
+# Timed: doctor must answer while a command hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 unset OMP_NUM_THREADS
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

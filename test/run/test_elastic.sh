@@ -1,5 +1,6 @@
 # scripts/elastic.sh: first every decision in milliseconds, with a simulated mpirun. Then real ranks on "hosts" that are
 # names of this machine: one is lost, one joins, discovery removes one.
+# Timed: ranks are lost and join at chosen instants.
 . "$(dirname "$0")/lib/tiny.sh"
 export TRAIN_GPT=$TRAIN BACKOFF=0 PATIENCE=0
 elastic() { scripts/elastic.sh "$WORK/tiny.json" run.dir="$WORK/run" "$@"; }

@@ -127,7 +127,7 @@ expect "of none of these anything is left" nothing_of none
 told_step() { "$TRAIN" export "$1" out="$2" 2> "$WORK/err" | grep -qE "^exported  step [0-9]+ of $1 as fp32"; }
 # An export while the run continues, saves and prunes.
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/live" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=1 checkpoint.keep=2 log.every=100000 > /dev/null & job=$!
-for _ in $(seq 300); do [ -e "$WORK/live/checkpoints/step_00000003" ] && break; sleep 0.1; done
+within 30 [ -e "$WORK/live/checkpoints/step_00000003" ]
 for i in 1 2 3; do
     expect "export of a run in progress" told_step "$WORK/live" "$WORK/live-$i"
 done

@@ -15,7 +15,7 @@ open(f"{sys.argv[1]}/input.txt", "w").write("not Shakespeare")
 PY
 python3 test/run/lib/hub.py "$hub" & server=$!
 trap 'kill $server; rm -rf "$WORK"' EXIT
-for _ in $(seq 100); do [ -e "$hub/port" ] && break; sleep 0.1; done
+within 10 [ -e "$hub/port" ]
 export FETCH_BASE=http://127.0.0.1:$(cat "$hub/port") http_proxy= no_proxy='*'
 fault() { printf '%s' "$1" > "$hub/faults.json"; : > "$hub/requests"; }
 fetch() { timeout 60 scripts/fetch.sh "$@" > "$WORK/out" 2> "$WORK/err"; }

@@ -1,5 +1,6 @@
 # Folders of weights as other programs write them. Each is read as transformers reads it, or refused with an edit, which
 # the test then makes. Sizes in config.json have the limits of a run's config.
+# Timed: a refusal must come within two seconds.
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip folders of other programs: python3 is not installed"; exit 0; }
 made() { local to=$1; shift; rm -rf "${WORK:?}/$to"; python3 "$(dirname "$0")/lib/folder.py" "$FROM" "$WORK/$to" "$@"; }

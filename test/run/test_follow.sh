@@ -32,7 +32,7 @@ expect "in the same run there" noted 'len({n[1]["id"] for n in notes if n[0] == 
 expect "with each step once still" noted 'sorted(logs) == sorted([(s, "train") for s in range(1, 13)] + [(s, "val") for s in (0, 6, 12)])'
 rm "$NOTED"
 python3 scripts/follow.py "$WORK/run" --to trackio --project mine 2> "$WORK/err" & job=$!
-for _ in $(seq 300); do grep -q '"log", 12, {"val' "$NOTED" 2> /dev/null && break; sleep 0.1; done
+says "$NOTED" '"log", 12, \{"val'
 kill $job; wait $job 2> /dev/null
 expect "trackio has all of it, too, as it comes" noted 'len(logs) == 15 and notes[0][1]["project"] == "mine"'
 # Lines and files of another format are skipped, or refused with a message and a code.

@@ -1,5 +1,6 @@
 # A rank that hangs or dies ends the job, soon and with a message, and mpirun's exit code is that of the first cause. A
 # hang takes the watchdog's limit plus mpirun's time to end the others.
+# Timed: a hang must end within its limit.
 . "$(dirname "$0")/lib/struck.sh"
 here=$(hostname)
 said() { echo "train_gpt: rank [0-9] of $1 on $here: no progress .*limit $LIMIT s, run.watchdog_seconds\).*; collective $2 [0-9]+ "; }

@@ -2,7 +2,6 @@
 # leave, and use every sample once.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
-PORT=$((20000 + $$ % 12000))
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
 
 # serves DIR WORDS...: starts a server in the background, $server, and waits until it listens on its own port.
@@ -18,8 +17,6 @@ island() {
     if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$@"; else run_ranks "$ranks" "$TRAIN" "$@"; fi
 }
 begin() { local out=$2.out; rm -f "$out"; (island "$@" > "$out" 2>&1) & job=$!; }
-says() { for _ in $(seq 600); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
-ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
 
 cat > numbers.py <<'PY'
 """weights A B TOLERANCE | rule RUN ETA MU | first RUN ZERO PLAIN ETA MU | leases RUN: in float64."""

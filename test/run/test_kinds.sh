@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A FIFO, a socket, a device or a folder instead of a file: each reader names the path and its kind, at once. Inputs
 # that may be pipes still work.
+# Timed: a refusal must come at once.
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip files of other kinds: python3 is not installed"; exit 0; }
 cd "$WORK" || exit 1

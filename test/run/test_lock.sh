@@ -1,4 +1,5 @@
 # One writer per run folder, and a folder that can be written: a second job changes nothing, links lead nowhere, refusals come at once.
+# Timed: refusals must come at once, and locks age.
 . "$(dirname "$0")/lib/tiny.sh"
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # state_of FOLDER: prints everything that a writer could change: names, sizes, modes, times, bytes.

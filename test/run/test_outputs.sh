@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One writer for each out= of a verb. The second one ends with 73 and changes nothing, for any path to the same place.
 # The lock of a killed process refuses nobody, and no lock stays. The first writer is stopped before it renames.
+# Timed: a writer is stopped before it renames.
 . "$(dirname "$0")/lib/tiny.sh"
 gcc -O1 -shared -fPIC -o "$WORK/hold.so" test/preload/hold.c || { echo "not ok the preloaded library"; exit 1; }
 cd "$WORK" || exit 1

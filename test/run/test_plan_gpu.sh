@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # `plan gpu=`: a run on cards that this machine lacks agrees with the simulator, prints what it costs, and refuses
 # contradictions.
-set -u
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib/expect.sh"
 TRAIN=$PWD/$B/train_gpt
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
-STATUS=0
-expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
 cat > "$WORK/small.json" <<'JSON'
 { "run": {"steps": 1000}, "data": {"train": "data/train_*.bin"},
   "model": {"n_layer": 8, "n_head": 12, "n_embd": 1536, "n_positions": 1024, "vocab_size": 50257},

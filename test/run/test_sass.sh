@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # `make sass`: its parser of the output of ptxas and nvdisasm, and its checks, on texts of a few lines. Needs no nvcc.
-set -u
-. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/lib/expect.sh"
 cat > "$WORK/said" <<'EOF2'
 ptxas info    : 0 bytes gmem
 ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ... in the function '_Z8a_kernelPf'

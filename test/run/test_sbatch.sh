@@ -2,6 +2,7 @@
 # scripts/train.sbatch without SLURM. Simulated mpirun, srun, scontrol and squeue log their arguments and end as listed,
 # so that every decision of the script is tested in milliseconds. make test-slurm tests the same file with a real
 # slurmctld.
+# Timed: signals must reach a script between two commands.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 script=$PWD/scripts/train.sbatch

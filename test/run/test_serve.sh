@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # test_serve.sh - a real server of islands, with islands without a model (test/run/outer/fake_island.c): rounds, joins,
 # kills, refusals, and that each sample is leased once.
+# Timed: peers that are silent are dropped after a second.
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
-PORT=$((20000 + $$ % 12000))
 A=00000000000000aa; B_=00000000000000bb; C=00000000000000cc
 cd "$WORK" || exit 1
 
@@ -18,7 +18,6 @@ serve() {
 said() { for _ in $(seq 400); do [ "$(grep -cE "$2" "$1" 2> /dev/null)" -ge "${3:-1}" ] && return; sleep 0.05; done; echo "no '$2' in $1:"; tail -n 5 "$1"; return 1; }
 # island NAME PORT ID WORDS...: starts an island in the background. Its output is in NAME.island.
 island() { local name=$1 port=$2 id=$3; shift 3; "$FAKE" tiny.json "outer.server=127.0.0.1:$port" outer.every=2 "id=$id" "$@" > "$name.island" 2>&1 & }
-ends() { wait "$1"; local code=$?; [ $code -eq "$2" ] || { echo "exit $code, not $2"; return 1; }; }
 
 # leased DIR: checks by the file of leases that each sample below the last one counts once.
 leased() {

@@ -2,13 +2,10 @@
 # with 77 and can continue. Servers that do not fit together are refused.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
-PORT=$((20000 + $$ % 12000))
 trap 'kill -9 $(jobs -p) 2> /dev/null; rm -rf "$WORK"' EXIT
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/; s/"eval": {"every": 6/"eval": {"every": 0/' tiny.json
 
 list() { local k=0 names=; while [ $k -lt "$1" ]; do names+=${names:+,}127.0.0.1:$((PORT + k)); k=$((k + 1)); done; echo $names; }
-says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
-ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
 all_end() { local code=$1 job; shift; for job; do ends "$job" "$code" || return 1; done; }
 
 # serves SERVERS DIR WORDS...: starts that many servers in the background, ${server[@]}, and waits until the first

@@ -1,5 +1,6 @@
 # Requests from outside: signals, files and time limits end a run with a checkpoint and exit code 75, at any instant and
 # on any number of ranks.
+# Timed: signals are aimed at instants of a run.
 . "$(dirname "$0")/lib/tiny.sh"
 
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"
@@ -81,7 +82,7 @@ expect "a start takes one step at least" [ "$(values "$WORK/stop" train step)" =
 
 begins tiny run.dir="$WORK/stop" $forever
 await '^step '; touch "$WORK/stop/SAVE"; await '^saved '
-kill -USR2 $job; for _ in $(seq 600); do [ "$(grep -c '^saved ' "$WORK/out")" -ge 2 ] && break; sleep 0.1; done
+kill -USR2 $job; says "$WORK/out" '^saved ' 2
 expect "SAVE and USR2 save and go on" [ "$(grep -c '^saved ' "$WORK/out")" -eq 2 -a ! -e "$WORK/stop/SAVE" ]
 touch "$WORK/stop/STOP"
 stops "STOP while training" 75

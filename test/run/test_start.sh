@@ -1,5 +1,6 @@
 # First settings of a process: threads that do not spin, at most as many as processors, a stack, a known instruction
 # set. Also unusual machines and users: limits, a config inside the run folder, thousands of damaged checkpoints.
+# Timed: a start has a limit of seconds.
 . "$(dirname "$0")/lib/tiny.sh"
 
 # environment_of VARIABLE [NAME=VALUE...]: prints the variable in the environment of a run that has begun.

@@ -1,4 +1,5 @@
 # A warning names a rank that is slower than the others, once in a hundred steps.
+# Timed: step times of ranks are compared.
 . "$(dirname "$0")/lib/struck.sh"
 SLOW="rank 1 on $(hostname) .*[0-9.]+ ms.*, rank 0 on $(hostname) [0-9.]+ ms"
 slow() { TRAIN_GPT_FAIL=$1 run_ranks 2 "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/slow" run.steps="$2" eval.every=0 checkpoint.every=0 > "$WORK/out" 2> "$WORK/err"; }

@@ -1,5 +1,6 @@
 # The output that a person sees: no line wider than the terminal, colours only where wanted, help, an answer to Ctrl-C,
 # and log.txt.
+# Timed: lines are redrawn while steps go on.
 . "$(dirname "$0")/lib/tiny.sh"
 unset NO_COLOR FORCE_COLOR COLUMNS
 export TERM=xterm ROOT=$PWD

@@ -75,7 +75,7 @@ expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 2024052
 interrupted() {
     local name=$1 signal=$2 begun=$3 before; shift 3; before=$(state "$OUT")
     ("$@" > "$WORK/out" 2> "$WORK/err") & job=$!
-    for _ in $(seq 600); do [ -s "$begun" ] && break; sleep 0.05; done
+    within 30 [ -s "$begun" ]
     expect "$name: it has begun" [ -s "$begun" ]
     strike "$signal" $job || return; wait $job
     expect "  ends with 75, and a line" eval "[ $? = 75 ] && grep -qx 'train_gpt: tokenize: .* was not read to its end, because a signal asks to stop' '$WORK/err'"

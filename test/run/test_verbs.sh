@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # The command line apart from training: help, version, check, schema, words that are no verb. None of these starts MPI
 # or writes a file.
-set -u
-. "$(dirname "$0")/../../scripts/env.sh"
+# Timed: an answer has a limit of seconds.
+. "$(dirname "$0")/lib/expect.sh"
 ROOT=$PWD
 TRAIN=$PWD/$B/train_gpt
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 cat > "$WORK/good.json" <<'JSON'
 { "run": {"steps": 600}, "data": {"train": "nowhere/train_*.bin"},
   "model": {"n_layer": 4, "n_head": 6, "n_embd": 192, "n_positions": 256, "vocab_size": 256},

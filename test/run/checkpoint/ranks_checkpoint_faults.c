@@ -1,5 +1,6 @@
 /* ranks_checkpoint_faults.c - every I/O call of a save fails or is cut short on one rank, each rank in turn: all ranks
  * stay together, training could go on, and the newest checkpoint is the old one or the new one, with all its bits.
+ * Long: tries every call.
  */
 #include "core/failpoints.h"
 #include "core/io.h"

@@ -1,6 +1,8 @@
 /* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails,
  * is cut short, or is the last thing the process does: older checkpoints stay whole, and the next resume takes the old
  * state or the new one, with all its bits.
+ * Long: tries every call.
+ * Timed: kills are aimed at instants of a save.
  */
 #include "core/failpoints.h"
 #include "core/io.h"

@@ -2,6 +2,7 @@
  * that a disk may keep (recorded_disk.h), the next start finds the old checkpoint or the new one, whole.
  *
  *   test_checkpoint_power [STATES [SEED]]     about so many different states of each case
+ * Long: tries every state of a disk.
  */
 #include "test/run/checkpoint/recorded_disk.h"
 

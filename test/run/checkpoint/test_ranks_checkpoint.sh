@@ -1,18 +1,8 @@
 # A checkpoint of any number of ranks resumes on any other, bit for bit. A full disk on one rank ends all ranks.
-. "$(dirname "$0")/../../../scripts/env.sh"
+. "$(dirname "$0")/../lib/expect.sh"
 TOOL=$PWD/$B/test/run/checkpoint/ranks_checkpoint
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 export OMP_NUM_THREADS=1
-STATUS=0
-expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
 stage() { echo $(($1 % 2)); }  # both stages take part on both sides
-# refused CODE PATTERN COMMAND...: checks that the command ends with the code and exactly one line that matches.
-refused() {
-    local code=$1 pattern=$2; shift 2
-    "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?
-    [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
-    echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
-}
 
 for w in 1 2 3 4; do
     mkdir "$WORK/$w"
@@ -27,10 +17,10 @@ for w in 1 2 3 4; do
     done
 done
 
-expect "one rank's full disk ends all" refused 74 "step 9, the last, .*: .*$WORK/3/checkpoints/step_00000009.tmp/.*safetensors: File too large" \
+expect "one rank's full disk ends all" exits 74 "step 9, the last, .*: .*$WORK/3/checkpoints/step_00000009.tmp/.*safetensors: File too large" \
     run_ranks 3 "$TOOL" full "$WORK/3" 9 1
 expect "nothing of it is left" test "$(ls -A "$WORK/3/checkpoints")" = step_00000005
 expect "the older checkpoint is whole" run_ranks 2 "$TOOL" load "$WORK/3" 5 1 3
 truncate -s -1 "$WORK/3/checkpoints/step_00000005/model.safetensors"
-expect "ranks refuse a run without a good checkpoint" refused 65 "of 1; step_00000005: model.safetensors " run_ranks 3 "$TOOL" load "$WORK/3" 5 1 3
+expect "ranks refuse a run without a good checkpoint" exits 65 "of 1; step_00000005: model.safetensors " run_ranks 3 "$TOOL" load "$WORK/3" 5 1 3
 exit $STATUS

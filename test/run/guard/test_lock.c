@@ -1,5 +1,6 @@
 /* test_lock.c - who may take a run folder: the decision as a table, and locks of processes that live, die, hang and
- * come back. */
+ * come back.
+ * Timed: beats of a lock are missed after seconds. */
 #include "core/error.h"
 
 #include <setjmp.h>

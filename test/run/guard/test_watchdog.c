@@ -1,5 +1,7 @@
 /* test_watchdog.c - a process that is silent for too long is ended with a report. One that makes progress, or was
- * suspended as a whole, is not. */
+ * suspended as a whole, is not.
+ * Long: waits for the limits.
+ * Timed: limits are parts of a second. */
 #include "run/guard/watchdog.h"
 #include "run/guard/requests.h"
 #include "test/run/lib/child.h"

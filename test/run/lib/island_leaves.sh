@@ -5,7 +5,6 @@
 leaves=$1 RANDOM=${2:-1}
 [ $((RANDOM % 2)) -eq 0 ] && wait_for=all || wait_for=none
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
-PORT=$((20000 + $$ % 12000))
 words="outer.server=127.0.0.1:$PORT outer.key=$WORK/outer.key outer.every=4 outer.wait=$wait_for run.steps=100000000 schedule.name=constant
        eval.every=0 checkpoint.every=400 log.tensorboard=false"
 begin() { (exec "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/$1" $words > "$WORK/$1.out" 2>&1) & job=$!; }

@@ -17,7 +17,7 @@ for race in $(seq "$races"); do
     [ $status -eq 73 ] || complain "exit $status: $(tail -n 2 "$WORK/err.$loser")"
     grep -q "process $winner)" "$WORK/err.$loser" || grep -q "(it has just begun)" "$WORK/err.$loser" || complain "$(cat "$WORK/err.$loser") names another than $winner"
     [ -s "$WORK/out.$loser" ] && complain "the one that is refused has begun"
-    for _ in $(seq 600); do [ -s "$WORK/run/metrics.jsonl" ] && break; sleep 0.05; done
+    await_step "$WORK/run"
     kill -USR1 $winner 2> /dev/null; wait $winner; status=$?
     [ $status -eq 75 ] || complain "the other ends with $status"
     [ "$(values "$WORK/run" train step | tr '\n' ' ')" = "$(seq "$(values "$WORK/run" train step | tail -n 1)" | tr '\n' ' ')" ] || complain "steps do not increase one by one"

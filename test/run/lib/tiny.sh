@@ -1,23 +1,17 @@
 # tiny.sh - a small model on made-up text, and the functions in which end-to-end tests are written. Sourced by
 # test/run/test_*.sh.
-. "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+declare -F expect > /dev/null || . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 TRAIN=$PWD/$B/train_gpt
 if unbuilt "$TRAIN"; then exit 1; fi
-WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-STATUS=0
+PORT=$((20000 + $$ % 12000)) # for a server of this script, at another port than those of scripts beside it
 
-ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; fi; }
-# expect NAME COMMAND...: prints ok if the command succeeds.
-expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
-
-quiet() { "$@" > /dev/null; }
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 # begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
 # removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
 # await PATTERN: waits until the job prints a matching line, at most 60 s.
-await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
+await() { says "$WORK/out" "$1" || { kill -9 $job; return 1; }; }
 # strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
 # fails it prints "not ok" and returns 1, because nothing after it would prove anything.
 strike() {
@@ -35,7 +29,7 @@ strike() {
     ok 1 "SIG$signal finds a process to strike${*:+ ($*)}"; return 1
 }
 # await_step DIR: waits until a run in the background has done its first step, at most 60 s.
-await_step() { for _ in $(seq 600); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
+await_step() { within 60 [ -s "$1/metrics.jsonl" ]; }
 
 # Writes 40,000 bytes of words from a small generator, learnable and the same on every machine.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
@@ -73,10 +67,3 @@ like_one_rank() {
     expect "$1: held-out losses of one rank" same_evals "$WORK/$2" "$WORK/$1" 1e-5
 }
 same_weights() { cmp "$1/checkpoints/$3/model.safetensors" "$2/checkpoints/$3/model.safetensors" && cmp "$1/checkpoints/$3/optimizer.safetensors" "$2/checkpoints/$3/optimizer.safetensors"; }
-# exits CODE PATTERN COMMAND...: checks that the command ends with the code and that exactly one line on stderr matches.
-exits() {
-    local code=$1 pattern=$2; shift 2
-    "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?
-    [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
-    echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
-}
