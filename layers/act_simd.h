@@ -1,8 +1,7 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
  * `type` is a constant in every kernel body (see ACT_KERNEL), so the compiler makes each choice below. The _part forms
- * handle the last n < 16 values of a row and access no byte beyond them. The second half is read once per pass of
- * core/simd_each.h.
+ * handle the last n < 16 values of a row and access no byte beyond them.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
 #define TRAIN_GPT_LAYERS_ACT_SIMD_H
@@ -19,33 +18,19 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
     return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;
 }
 
-#define act16_load SIMD(act16_load)
-#define act16_store SIMD(act16_store)
-#define act16_load_part SIMD(act16_load_part)
-#define act16_store_part SIMD(act16_store_part)
-#define act16_load_n SIMD(act16_load_n)
-#define act16_store_n SIMD(act16_store_n)
-#define act16_count SIMD(act16_count)
-#define act32_load_n SIMD(act32_load_n)
-#define act32_store_n SIMD(act32_store_n)
-#define act32_count SIMD(act32_count)
-
 /* Thirty-two values that are processed element by element. In the halves they have the order of memory for fp32,
  * another order for bf16. */
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) from SIMD(scale_of): one copy per type, with `type`
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) from scale_of: one copy per type, with `type`
  * constant. The last arguments are the names of the parameters after type. */
 #define ACT_KERNEL(name, params, ...)                     \
-    static void SIMD(name) params {                       \
-        if (type == BF16) SIMD(name##_of)(BF16, __VA_ARGS__); \
-        else              SIMD(name##_of)(F32, __VA_ARGS__);  \
+    void SIMD(name) params {                              \
+        if (type == BF16) name##_of(BF16, __VA_ARGS__);       \
+        else              name##_of(F32, __VA_ARGS__);        \
     }
 
-#endif
-
-#ifdef SIMD_PASS
 SIMD_INLINE f32x16 act16_load(const void *p, int64_t i, DType type) {
     return type == BF16 ? f32x16_load_bf16((const uint16_t *)p + i) : f32x16_load((const float *)p + i);
 }

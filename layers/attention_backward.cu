@@ -12,7 +12,6 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
-#include "layers/bias.h"
 #include "layers/fp8_contracts.h"
 
 /* --- statistics of a query that are needed before its scores ------------------------------------------------------ */

@@ -1,11 +1,23 @@
 /* bias.c - CPU side of bias.h. */
-#include "layers/bias.h"
-#include "layers/act_simd.h"
 #include "layers/contracts.h"
+#include "layers/act_simd.h"
 
-#define SIMD_FILE "layers/bias_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
+/* Sets sum [M] to the sum of `rows` rows of x, four rows at a time. */
+SIMD_INLINE void sum_rows_of(DType type, float *sum, const void *x, int64_t rows, int64_t M) {
+    memset(sum, 0, (size_t)M * sizeof(float));
+    for (int64_t r = 0; r < rows; r += 4) {
+        for (int64_t c = 0; c < M; c += LANES) {
+            int64_t n = act16_count(c, M);
+            f32x16  total = act16_load_n(x, r * M + c, n, type);
+            for (int64_t k = r + 1; k < rows && k < r + 4; k++) total += act16_load_n(x, k * M + c, n, type);
+            act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + total);
+        }
+    }
+}
+ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), sum, x, rows, M)
+
+#if SIMD_HOST
+SIMD_DISPATCH(void, sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
 
 /* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
@@ -20,7 +32,7 @@ static void add_columns(Tensor db, Tensor dy, float *partial) {
         #pragma omp for schedule(static)
         for (int64_t i = 0; i < blocks; i++) {
             int64_t first = i * BIAS_ROWS, rows = N - first < BIAS_ROWS ? N - first : BIAS_ROWS;
-            add_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows, M);
+            sum_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows, M);
         }
         #pragma omp for schedule(static)
         for (int64_t c = 0; c < M; c++) {
@@ -38,3 +50,4 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
     if (!is_dry) add_columns(db, dy, partial);
     arena_release(&s->scratch, mark);
 }
+#endif

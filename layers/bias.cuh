@@ -7,7 +7,7 @@
 #define TRAIN_GPT_LAYERS_BIAS_CUH
 
 #include "core/kernel.cuh"
-#include "layers/bias.h"
+#include "layers/contracts.h"
 #include "layers/matmul.h"
 
 enum {

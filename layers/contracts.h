@@ -172,7 +172,9 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     EXPECT2(dw, F32, K, M);
     if (!tensor_is_none(db)) EXPECT1(db, F32, M);
 }
-/* db += column sums of dy. Called where no op that wrote dy has added them. */
+/* db [M] f32 += column sums of dy [N,M]: the gradient of a bias. A step of the ops that have a bias, where no op that
+ * wrote dy has added the sums. It takes its memory from s->scratch and gives it back. */
+void bias_backward(Stream *s, Tensor db, Tensor dy);
 static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     EXPECT1(db, F32, dy.dim[1]);
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));

@@ -5,9 +5,28 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-#define SIMD_FILE "layers/embedding_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, add_rows,
+SIMD_INLINE void add_two_rows_of(DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at,
+                                 int64_t b_at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(y, y_at + c, n, type, act16_load_n(a, a_at + c, n, type) + act16_load_n(b, b_at + c, n, type));
+    }
+}
+ACT_KERNEL(add_two_rows,
+           (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C), y,
+           a, b, y_at, a_at, b_at, C)
+
+/* sum[0..C) += x[at..at+C) */
+SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_t at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + act16_load_n(x, at + c, n, type));
+    }
+}
+ACT_KERNEL(accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), sum, x, at, C)
+
+#if SIMD_HOST
+SIMD_DISPATCH(void, add_two_rows,
               (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
               (type, y, a, b, y_at, a_at, b_at, C))
 SIMD_DISPATCH(void, accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), (type, sum, x, at, C))
@@ -20,7 +39,7 @@ static void expect_tokens(Tensor tokens, int64_t rows) {
 
 /* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
 static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
-    if (a && b) add_rows(type, y, a, b, 0, 0, 0, C);
+    if (a && b) add_two_rows(type, y, a, b, 0, 0, 0, C);
     else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
     else memset(y, 0, (size_t)C * dtype_bytes(type));
 }
@@ -68,3 +87,4 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
     for (int64_t n = 0; n < tokens.dim[0]; n++)
         ((int32_t *)own.data)[n] = (int32_t)(token[n] >= first && token[n] < first + rows ? token[n] - first : rows);
 }
+#endif

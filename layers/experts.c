@@ -7,9 +7,19 @@
 
 /* y[n] = the sum of the k rows of x with the numbers place[n k], ..., place[n k + k - 1]; C columns. */
 typedef struct { void *y; const void *x; const int32_t *place; int64_t k, C; } RowSum;
-#define SIMD_FILE "layers/experts_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, sum_rows_of, (DType type, RowSum r, int64_t n), (type, r, n))
+
+SIMD_INLINE void combine_row_of(DType type, RowSum r, int64_t n) {
+    for (int64_t c = 0; c < r.C; c += LANES) {
+        int64_t count = act16_count(c, r.C);
+        f32x16  sum = act16_load_n(r.x, r.place[n * r.k] * r.C + c, count, type);
+        for (int64_t j = 1; j < r.k; j++) sum += act16_load_n(r.x, r.place[n * r.k + j] * r.C + c, count, type);
+        act16_store_n(r.y, n * r.C + c, count, type, sum);
+    }
+}
+ACT_KERNEL(combine_row, (DType type, RowSum r, int64_t n), r, n)
+
+#if SIMD_HOST
+SIMD_DISPATCH(void, combine_row, (DType type, RowSum r, int64_t n), (type, r, n))
 
 /* Sorts by counting, which is stable: one pass counts, one places. */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
@@ -48,5 +58,6 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     if (rows_contract(s, "rows_combine", x, y, place) || x.dim[0] == 0) return;
     RowSum r = {y.data, x.data, (const int32_t *)place.data, x.dim[0] / y.dim[0], y.dim[1]};
     #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < y.dim[0]; n++) sum_rows_of(y.type, r, n);
+    for (int64_t n = 0; n < y.dim[0]; n++) combine_row(y.type, r, n);
 }
+#endif

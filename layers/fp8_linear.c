@@ -1,7 +1,7 @@
 /* fp8_linear.c - CPU side of the products in fp8 of layers.h: operands are rounded to what 8 bits would hold, and
  * multiplied as bf16 by matmul.h. A rounded value, three bits of fraction times a power of two, is exact in bf16, and a
  * product of two is exact in f32. Only the order of the sums differs from a GPU's. */
-#include "layers/bias.h"
+#include "layers/contracts.h"
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_round.h"
 #include "layers/layers.h"

@@ -5,7 +5,7 @@
  * once and writes it in row-major order, transposed, or both. If an op of fp8_outputs.cu has written x or dy, both
  * copies exist.
  */
-#include "layers/bias.h"
+#include "layers/contracts.h"
 #include "layers/fp8_contracts.h"
 #include "layers/fp8_tile.cuh"
 #include "layers/layers.h"

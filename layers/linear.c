@@ -3,7 +3,6 @@
  * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits.
  */
 #include "layers/act_simd.h"
-#include "layers/bias.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"

@@ -15,8 +15,22 @@ typedef struct {
     float        direction;  /* 1, or -1 to rotate back */
 } Rope;
 
-#define SIMD_FILE "layers/rope_simd.h"
-#include "core/simd_each.h"
+/* Rotates channels i and i + half of each head, from element `at` of x on, by the angle of cosine c[i] and sine
+ * s[i]. */
+SIMD_INLINE void rope_row_of(DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half) {
+    for (int64_t head = 0; head < heads; head++, at += 2 * half)
+        for (int64_t i = 0; i < half; i += LANES) {
+            int64_t n = act16_count(i, half);
+            f32x16  low = act16_load_n(x, at + i, n, type), high = act16_load_n(x, at + half + i, n, type),
+                    cosine = f32x16_load(c + i), sine = f32x16_load(s + i);
+            act16_store_n(x, at + i, n, type, low * cosine - high * sine);
+            act16_store_n(x, at + half + i, n, type, high * cosine + low * sine);
+        }
+}
+ACT_KERNEL(rope_row, (DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half), x,
+           at, c, s, heads, half)
+
+#if SIMD_HOST
 SIMD_DISPATCH(void, rope_row, (DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half),
               (type, x, at, c, s, heads, half))
 
@@ -62,3 +76,4 @@ void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int6
     r.direction = -1.0f;
     rope(s, r, is_dry);
 }
+#endif
