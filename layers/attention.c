@@ -132,11 +132,6 @@ typedef struct {
 /* A thread's share of the work: items [first, end). */
 typedef struct { int64_t first, end; } Share;
 
-static inline Share attention_share(int64_t items, int thread, int threads) {
-    Share s = {items * thread / threads, items * (thread + 1) / threads};
-    return s;
-}
-
 /* Returns the i-th tile in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any run
  * of this order has an equal share of it. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
@@ -144,26 +139,6 @@ static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 ==
 static inline int64_t attention_rows(int64_t tile, int64_t T) { return T - tile * TILE < TILE ? T - tile * TILE : TILE; }
 
 enum { ATTENTION_AHEAD = 8 }; /* rows that prefetch is ahead */
-
-/* Returns the next `floats` of a thread's scratch, from a multiple of 64 bytes on. Returns NULL if base is NULL, to
- * compute the size. */
-static inline float *attention_carve(float *base, int64_t *used, int64_t floats) {
-    int64_t at = *used;
-    *used += tile_round(floats);
-    return base ? base + at : NULL;
-}
-
-static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
-    int64_t T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
-                     .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
-                     .starts = (const int32_t *)starts.data, .context = context};
-    heads.wide = tile_round(heads.D);
-    heads.tiles = (T + TILE - 1) / TILE;
-    heads.key_tiles = context.ranks * heads.tiles;
-    heads.scale = 1.0f / sqrtf((float)heads.D);
-    return heads;
-}
 
 /* The two halves of a row of keys. In a row of qkv they follow q. */
 typedef enum { PART_K, PART_V } KeyPart;
@@ -621,6 +596,31 @@ SIMD_DISPATCH(void, delta_row,
               (type, delta, step, dy, y, row, heads, D))
 SIMD_DISPATCH(void, last_item, (DType type, const Last *job, int64_t item, float *q, float *sums),
               (type, job, item, q, sums))
+
+static Share attention_share(int64_t items, int thread, int threads) {
+    Share s = {items * thread / threads, items * (thread + 1) / threads};
+    return s;
+}
+
+static Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+    int64_t T = lse.dim[1];
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
+                     .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
+                     .starts = (const int32_t *)starts.data, .context = context};
+    heads.wide = tile_round(heads.D);
+    heads.tiles = (T + TILE - 1) / TILE;
+    heads.key_tiles = context.ranks * heads.tiles;
+    heads.scale = 1.0f / sqrtf((float)heads.D);
+    return heads;
+}
+
+/* Returns the next `floats` of a thread's scratch, from a multiple of 64 bytes on. Returns NULL if base is NULL, to
+ * compute the size. */
+static float *attention_carve(float *base, int64_t *used, int64_t floats) {
+    int64_t at = *used;
+    *used += tile_round(floats);
+    return base ? base + at : NULL;
+}
 
 static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
     int64_t used = 0;
