@@ -668,15 +668,6 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
     forward(s, attention_heads(lse, qkv, keys, starts, context, h), y, lse, is_dry);
 }
 
-void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
-    size_t elem = dtype_bytes(from.type), bytes = (size_t)columns * elem;
-    if (copy_columns_contract(s, to, to_first, from, from_first, columns)) return;
-    #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < from.dim[0]; n++)
-        memcpy((char *)to.data + (size_t)(n * to.dim[1] + to_first) * elem,
-               (const char *)from.data + (size_t)(n * from.dim[1] + from_first) * elem, bytes);
-}
-
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
     int64_t used = 0;
     int64_t whole = h->tiles * TILE * h->wide, tile = TILE * h->wide;

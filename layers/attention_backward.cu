@@ -3,7 +3,7 @@
  *
  * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * delta is given, or computed first (attention_delta.cu). There are three kernels. The first prepares lse and delta. In
+ * delta is given, or computed first (attention.cu). There are three kernels. The first prepares lse and delta. In
  * the second, blocks of keys walk the queries of one head of the group after another (dk, dv). In the third, blocks of
  * queries walk the keys (dq). Scores are computed twice: seven products a tile where five would do. In return no two
  * blocks add to one place, and the bits are the same every time.
@@ -12,7 +12,6 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
-#include "layers/fp8_contracts.h"
 
 /* --- statistics of a query that are needed before its scores ------------------------------------------------------ */
 

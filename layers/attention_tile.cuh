@@ -48,7 +48,7 @@ typedef struct {
 enum { PADDED = 128 };
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
-/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention_delta.cu. */
+/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
 
 /* Checks the tensors that forward and backward share, and returns the parameters. */

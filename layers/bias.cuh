@@ -1,4 +1,4 @@
-/* bias.cuh - column sums on a GPU: by bias.cu's kernel, and by kernels that have just computed the matrix.
+/* bias.cuh - column sums on a GPU: by linear.cu's kernel, and by kernels that have just computed the matrix.
  *
  * Blocks add contiguous ranges of rows and leave partial sums in scratch; a second pass adds those in order. The shape
  * alone fixes the ranges, so a GPU of another size adds in the same order.

@@ -9,6 +9,7 @@
 #define TRAIN_GPT_LAYERS_CONTRACTS_H
 
 #include "layers/layers.h"
+#include "layers/matmul.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -154,23 +155,21 @@ static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
                        3.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
 }
 
-/* --- linear: its products and column sums note their own costs ---------------------------------------------------- */
+/* --- linear and head: their products and column sums note their own costs ---------------------------------------------------- */
 
-static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
+/* w is [K,M], or with order TRANSPOSED [M,K]. */
+static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
+    int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
     EXPECT2(x, x.type, N, K);
     EXPECT2(y, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
+    EXPECT2(w, x.type, w.dim[0], w.dim[1]);
     if (!tensor_is_none(b)) EXPECT1(b, x.type, M);
 }
-static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
-    EXPECT2(x, x.type, N, K);
-    EXPECT2(dx, x.type, N, K);
-    EXPECT2(dy, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
-    EXPECT2(dw, F32, K, M);
-    if (!tensor_is_none(db)) EXPECT1(db, F32, M);
+static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order) {
+    linear_expect(dy, x, w, tensor_none(), order);
+    EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(dw, F32, w.dim[0], w.dim[1]);
+    if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
 }
 /* db [M] f32 += column sums of dy [N,M]: the gradient of a bias. A step of the ops that have a bias, where no op that
  * wrote dy has added the sums. It takes its memory from s->scratch and gives it back. */
@@ -306,15 +305,6 @@ static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qk
     return stream_note(s, "attention_last_forward", n, T, h.query, h.size, 4.0 * (double)(n * C) * (double)T,
                        (double)(T * keys) * (double)dtype_bytes(qkv.type) + 2.0 * contract_bytes(y));
 }
-static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
-    EXPECT2(from, from.type, from.dim[0], from.dim[1]);
-    EXPECT2(to, from.type, from.dim[0], to.dim[1]);
-    CHECK(columns >= 0 && to_first >= 0 && from_first >= 0 && to_first + columns <= to.dim[1] &&
-          from_first + columns <= from.dim[1],
-          "columns %lld and %lld, %lld of them", (long long)to_first, (long long)from_first, (long long)columns);
-    return stream_note(s, "copy_columns", from.dim[0], columns, 0, 0, 0.0,
-                       2.0 * (double)(from.dim[0] * columns) * (double)dtype_bytes(from.type));
-}
 
 /* --- classifier --------------------------------------------------------------------------------------------------- */
 
@@ -392,13 +382,6 @@ static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts)
     CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
     return stream_note(s, "normuon", x.dim[0], x.dim[1], parts, 0, 3.0 * elems, 16.0 * elems);
 }
-static inline int columns_copy_contract(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n) {
-    EXPECT2(y, F32, y.dim[0], y.dim[1]);
-    EXPECT2(x, F32, y.dim[0], x.dim[1]);
-    CHECK(n >= 0 && to >= 0 && from >= 0 && to + n <= y.dim[1] && from + n <= x.dim[1], "%lld columns from %lld of %lld to %lld of %lld",
-          (long long)n, (long long)from, (long long)x.dim[1], (long long)to, (long long)y.dim[1]);
-    return stream_note(s, "columns_copy", y.dim[0], n, 0, 0, 0.0, 8.0 * (double)(y.dim[0] * n));
-}
 static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(p, F32, p.dim[0]);
     EXPECT1(u, F32, p.dim[0]);
@@ -431,6 +414,15 @@ static inline int add_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT1(x, F32, y.dim[0]);
     return stream_note(s, "add_forward", y.dim[0], 0, 0, 0, (double)y.dim[0], 3.0 * contract_bytes(x));
 }
+static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
+    EXPECT2(from, from.type, from.dim[0], from.dim[1]);
+    EXPECT2(to, from.type, from.dim[0], to.dim[1]);
+    CHECK(columns >= 0 && to_first >= 0 && from_first >= 0 && to_first + columns <= to.dim[1] &&
+          from_first + columns <= from.dim[1],
+          "columns %lld and %lld, %lld of them", (long long)to_first, (long long)from_first, (long long)columns);
+    return stream_note(s, "copy_columns", from.dim[0], columns, 0, 0, 0.0,
+                       2.0 * (double)(from.dim[0] * columns) * (double)dtype_bytes(from.type));
+}
 static inline int cast_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT1(x, x.type, x.dim[0]);
     EXPECT1(y, y.type, x.dim[0]);
@@ -440,6 +432,206 @@ static inline int hash_words_contract(Stream *s, Tensor hash, Tensor x) {
     EXPECT1(hash, I64, 1);
     EXPECT1(x, x.type, x.dim[0]);
     return stream_note(s, "hash_words", x.dim[0], 0, 0, 0, 0.0, contract_bytes(x));
+}
+
+/* --- experts ------------------------------------------------------------------------------------------------------ */
+
+static inline int router_forward_contract(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias) {
+    int64_t N = logits.dim[0], E = logits.dim[1], k = expert.dim[1];
+    EXPECT2(logits, logits.type, N, E);
+    EXPECT2(probability, F32, N, E);
+    EXPECT2(expert, I32, N, k);
+    EXPECT2(weight, F32, N, k);
+    if (!tensor_is_none(bias)) EXPECT1(bias, logits.type, E);
+    CHECK(k >= 1 && k <= E && E < INT32_MAX, "%lld of %lld experts", (long long)k, (long long)E);
+    return stream_note(s, "router_forward", N, E, k, 0, (double)(N * E) * (double)(6 + k),
+                       contract_bytes(logits) + contract_bytes(probability) + 2.0 * contract_bytes(weight));
+}
+static inline int router_count_contract(Stream *s, Tensor counts, Tensor total, Tensor expert) {
+    int64_t B = counts.dim[0], E = counts.dim[1], N = expert.dim[0], k = expert.dim[1];
+    EXPECT2(counts, I32, B, E);
+    EXPECT2(expert, I32, N, k);
+    if (!tensor_is_none(total)) EXPECT1(total, I64, E);
+    CHECK(B >= 1 && N % B == 0, "%lld tokens in %lld sequences", (long long)N, (long long)B);
+    return stream_note(s, "router_count", N, E, k, B, (double)(N * k), contract_bytes(expert) + contract_bytes(counts));
+}
+static inline int router_backward_contract(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert,
+                                           Tensor weight, Tensor counts, Tensor balance) {
+    int64_t N = dlogits.dim[0], E = dlogits.dim[1], k = expert.dim[1];
+    EXPECT2(dlogits, dlogits.type, N, E);
+    EXPECT2(probability, F32, N, E);
+    EXPECT2(expert, I32, N, k);
+    EXPECT2(weight, F32, N, k);
+    EXPECT2(dweight, F32, N, k);
+    CHECK(tensor_is_none(counts) == tensor_is_none(balance), "a balance loss takes counts and a factor");
+    if (!tensor_is_none(counts)) {
+        EXPECT2(counts, I32, counts.dim[0], E);
+        EXPECT1(balance, F32, 1);
+        CHECK(N % counts.dim[0] == 0, "%lld tokens in %lld sequences", (long long)N, (long long)counts.dim[0]);
+    }
+    return stream_note(s, "router_backward", N, E, k, 0, 6.0 * (double)(N * E),
+                       contract_bytes(dlogits) + contract_bytes(probability) + 3.0 * contract_bytes(weight));
+}
+static inline int experts_sort_contract(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
+    int64_t R = expert.dim[0] * expert.dim[1];
+    EXPECT2(expert, I32, expert.dim[0], expert.dim[1]);
+    EXPECT1(order, I32, R);
+    EXPECT1(place, I32, R);
+    EXPECT1(first, I32, first.dim[0]);
+    CHECK(R < INT32_MAX && first.dim[0] >= 2, "%lld rows of %lld experts", (long long)R, (long long)first.dim[0] - 1);
+    return stream_note(s, "experts_sort", R, first.dim[0] - 1, 0, 0, (double)R, 3.0 * contract_bytes(order));
+}
+/* rows [R,C]   tokens [N,C]   index [R]: the row of each assignment, or the assignment of each row */
+static inline int rows_contract(Stream *s, const char *op, Tensor rows, Tensor tokens, Tensor index) {
+    int64_t R = rows.dim[0], N = tokens.dim[0], C = rows.dim[1];
+    EXPECT2(rows, rows.type, R, C);
+    EXPECT2(tokens, rows.type, N, C);
+    EXPECT1(index, I32, R);
+    CHECK(N == 0 ? R == 0 : R % N == 0, "%lld rows of %lld tokens", (long long)R, (long long)N);
+    return stream_note(s, op, R, N, C, 0, (double)(R * C), contract_bytes(rows) + contract_bytes(tokens) + contract_bytes(index));
+}
+static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Tensor gate_up, Tensor dgate_up, Tensor weight,
+                                         Tensor order, double flops, double passes) {
+    int64_t R = y.dim[0], F = y.dim[1];
+    EXPECT2(y, y.type, R, F);
+    EXPECT2(gate_up, y.type, R, 2 * F);
+    EXPECT2(dgate_up, y.type, R, 2 * F);
+    if (!tensor_is_none(order)) EXPECT1(order, I32, R);
+    EXPECT2(weight, F32, weight.dim[0], weight.dim[1]);
+    CHECK(weight.dim[0] * weight.dim[1] == R, "%lld weights for %lld rows", (long long)(weight.dim[0] * weight.dim[1]), (long long)R);
+    return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
+}
+
+/* Notes the products of all experts together, m x n x k as one product would be. How the rows are divided among the
+ * experts changes neither FLOPs nor bytes. */
+static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int64_t m,
+                                     int64_t n, int64_t k) {
+    int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
+    EXPECT2(x, x.type, R, K);
+    EXPECT2(y, x.type, R, M);
+    EXPECT2(w, w.type, M, K);
+    EXPECT1(first, I32, E + 1);
+    CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E, (long long)stride,
+          (long long)R);
+    double matrices = (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 && !w.is_fresh ? 2.0 : 1.0);
+    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K, contract_bytes(x) + contract_bytes(y) + matrices);
+}
+static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
+    CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
+    return expert_linear_note(s, "matmul, experts", y, x, w, stride, first, x.dim[0], w.dim[0], w.dim[1]);
+}
+static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
+                                                  Tensor first) {
+    CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
+    EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(dw, F32, w.dim[0], w.dim[1]);
+    int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
+    expert_linear_note(s, "matmul, experts", dy, dx, w, stride, first, R, K, M);
+    return expert_linear_note(s, dw.is_fresh ? "matmul, experts, set" : "matmul, experts, added", dy, x, dw, stride, first, E * M, K,
+                              (R + E - 1) / E); /* experts are assumed to have equal numbers of rows */
+}
+
+/* --- fp8: products ------------------------------------------------------------------------------------------------ */
+
+static inline void fp8_cells_expect(Fp8 f) {
+    EXPECT1(f.scale, F32, FP8_SCALES * FP8_TENSORS);
+    EXPECT1(f.amax, I32, FP8_TENSORS);
+    if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
+}
+
+static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5M2; }
+/* Checks an operand of a product: bf16, or codes that an op has written. */
+static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
+    EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
+    CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s", (long long)rows,
+          f.uses_own ? "not known" : "known");
+}
+/* Checks a product. w is [K,M], or with order TRANSPOSED [M,K]. */
+static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, MatrixOrder order) {
+    int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
+    CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);
+    fp8_operand_expect(x, E4M3, N, K, f);
+    EXPECT2(y, BF16, N, M);
+    EXPECT2(w, BF16, w.dim[0], w.dim[1]);
+    fp8_cells_expect(f);
+}
+static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f,
+                                       MatrixOrder order) {
+    Tensor y = dy;
+    y.type = BF16;
+    fp8_expect(y, x, w, f, order);
+    fp8_operand_expect(dy, E5M2, y.dim[0], y.dim[1], f);
+    EXPECT2(dx, BF16, x.dim[0], x.dim[1]);
+    EXPECT2(dw, F32, w.dim[0], w.dim[1]);
+    if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
+    CHECK(tensor_is_none(db) || !fp8_is_codes(dy), "column sums of %lld columns of codes", (long long)dy.dim[1]);
+}
+/* Notes a cast: reads x and writes `copies` of it as 8 bits, in row-major order, transposed, or both. */
+static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
+    return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
+                       contract_bytes(x) + copies * (double)tensor_elems(x));
+}
+
+/* --- outputs in fp8: both copies of y have the bytes of one copy in bf16 ------------------------------------------ */
+
+static inline void fp8_output_expect(Tensor y, DType type, int64_t rows, int64_t columns, Fp8 f) {
+    CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
+    fp8_operand_expect(y, type, rows, columns, f);
+    CHECK(fp8_is_codes(y), "%s in the place of codes", dtype_name(y.type));
+    fp8_cells_expect(f);
+}
+static inline int fp8_gelu_forward_contract(Stream *s, Tensor y, Tensor x, Fp8 f) {
+    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
+    fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
+    return stream_note(s, "fp8_gelu_forward", x.dim[0], x.dim[1], 0, 0, 11.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x));
+}
+static inline int fp8_gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
+    EXPECT2(dy, BF16, x.dim[0], x.dim[1]);
+    fp8_output_expect(dx, E5M2, x.dim[0], x.dim[1], f);
+    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
+    return stream_note(s, "fp8_gelu_backward", x.dim[0], x.dim[1], 0, 0, 17.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
+}
+static inline int fp8_swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
+    EXPECT2(gate_up, BF16, y.dim[0], 2 * y.dim[1]);
+    fp8_output_expect(y, E4M3, y.dim[0], y.dim[1], f);
+    return stream_note(s, "fp8_swiglu_forward", y.dim[0], y.dim[1], 0, 0, 6.0 * (double)tensor_elems(y), 1.5 * contract_bytes(gate_up));
+}
+static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
+    EXPECT2(dy, BF16, dy.dim[0], dy.dim[1]);
+    EXPECT2(gate_up, BF16, dy.dim[0], 2 * dy.dim[1]);
+    fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
+    return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
+}
+/* Noted as attention_backward, because the work and the bytes are the same. */
+static inline int fp8_attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                                  Tensor qkv, Tensor starts, HeadShape h, Fp8 f) {
+    fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], f);
+    dqkv.type = BF16;
+    return attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
+}
+/* mean and b are none for rmsnorm. update and sum are none if there is only the norm. */
+static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                                            Tensor update, Tensor w, Tensor b, Fp8 f) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    int     is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
+    EXPECT2(x, BF16, N, C);
+    fp8_output_expect(y, E4M3, N, C, f);
+    EXPECT1(w, BF16, C);
+    EXPECT1(rstd, F32, N);
+    if (is_layernorm) EXPECT1(b, BF16, C);
+    if (is_layernorm) EXPECT1(mean, F32, N);
+    if (has_update) EXPECT2(update, BF16, N, C);
+    if (has_update) EXPECT2(sum, BF16, N, C);
+    return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 10.0 : 6.0) * (double)tensor_elems(x),
+                       (has_update ? 4.0 : 2.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
+}
+static inline int fp8_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+                                                 Tensor w, Tensor b, Fp8 f) {
+    return fp8_norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, f);
+}
+static inline int fp8_rmsnorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, Fp8 f) {
+    return fp8_norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), f);
 }
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* fp8_tile.cuh - a bf16 tensor as 8 bits (core/fp8.h), as it lies and turned, written by whoever has its values in
- * registers: the cast of fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
+ * registers: the cast of fp8.cu, and its ops with an output in fp8, whose values need not be stored in between.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
  * once. The thread transposes its bytes in registers, four by four. They meet in shared memory as 16 rows of a column,
@@ -281,7 +281,7 @@ static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
     return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
 }
 
-/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8_linear.cu. */
+/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8.cu. */
 void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type);
 /* Returns the target that writes both copies of y into y's memory, as layers.h describes. */
 Fp8Target fp8_target(Tensor y, Fp8 f);

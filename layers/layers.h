@@ -251,9 +251,6 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
  * The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
-/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
- *   to, from [N,any] of one type */
-void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 
 /* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
  * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay zero, and so do the padding columns of the
@@ -345,8 +342,9 @@ void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/tree.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
-/* Copies columns [from, from+n) of x to columns [to, to+n) of y.   y [R,My] f32 in/out   x [R,Mx] f32 in */
-void columns_copy(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n);
+/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
+ *   to, from [N,any] of one type */
+void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 /* y = x, rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16) */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

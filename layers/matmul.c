@@ -18,8 +18,6 @@
 #include "layers/algorithms.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
-#include "layers/matmul_tiles.h"
-#include "layers/matmul_ways.h"
 #include "layers/transpose_simd.h"
 
 #include <omp.h>
@@ -28,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/clock.h"
 #include "core/xalloc.h"
 
 void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
@@ -119,13 +118,15 @@ static void onednn_open(void) {
 
 /* Returns whether oneDNN multiplies bf16 here. TRAIN_GPT_BF16=onednn makes it do so on any AVX-512 processor, for
  * tests, though it is slow. */
-int matmul_has_native_bf16(void) {
+static int has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
     return simd_has_quick_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
+typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
+
 static Way way_of(Matmul p) {
-    if (p.a.type == BF16) return matmul_has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
+    if (p.a.type == BF16) return has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
     return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
 }
 
@@ -298,6 +299,8 @@ static void product_by_sgemm(Matmul p) {
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
 
+static int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
+
 /* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
@@ -360,6 +363,39 @@ static void product_by_panels(Stream *s, Matmul p) {
 }
 
 /* --- tiles: the same bits for any number of threads --------------------------------------------------------------- */
+
+/* TILE_M x TILE_N is the largest tile. STRIP_M x STRIP_K is the largest strip of a transposed a, which is transposed
+ * before the product. */
+enum { TILE_M = 512, TILE_N = 1024, STRIP_M = 384, STRIP_K = 1024, LEAST_TILE_M = 96, ENOUGH_TILES = 6 };
+
+static int64_t parts_of(int64_t n, int64_t most) { return (n + most - 1) / most; }
+
+typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of at most m x n; `rows` x `columns` of them */
+
+/* Returns the cut. Large tiles are fast, small ones keep many threads busy. */
+static Cut cut_of(Matmul p, int64_t m) {
+    Cut cut = {m, (parts_of(p.n, parts_of(p.n, TILE_N)) + 15) / 16 * 16, 0, 0};
+    cut.columns = parts_of(p.n, cut.n);
+    while (cut.m / 2 >= LEAST_TILE_M && parts_of(p.m, cut.m) * cut.columns < ENOUGH_TILES) cut.m /= 2;
+    cut.rows = parts_of(p.m, cut.m);
+    return cut;
+}
+
+/* Returns x from (row, column) on. */
+static Matrix matrix_from(Matrix x, int64_t row, int64_t column) {
+    if (x.data)
+        x.data = (char *)x.data +
+                 (size_t)(x.order == PLAIN ? row * x.ld + column : column * x.ld + row) * dtype_bytes(x.type);
+    return x;
+}
+
+static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
+    int64_t i = tile / cut.columns * cut.m, j = tile % cut.columns * cut.n;
+    p.c = matrix_from(p.c, i, j), p.a = matrix_from(p.a, i, 0), p.b = matrix_from(p.b, 0, j);
+    if (p.bias) p.bias = (const char *)p.bias + (size_t)j * dtype_bytes(p.a.type);
+    p.m = at_most(p.m - i, cut.m), p.n = at_most(p.n - j, cut.n);
+    return p;
+}
 
 /* Makes a buffer for each thread, at first use, for a transposed copy of a strip of a. sgemm is slow where it packs a
  * narrow strip of a transposed a. */
@@ -502,7 +538,7 @@ void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     CHECK(!p.bias && (extent == RAGGED_M || p.c.type == F32), "a ragged product into %s", dtype_name(p.c.type));
     if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) set_zero(p.c, p.m, p.n);
     if (all == 0) return;
-    if (p.a.type == BF16 && !matmul_has_native_bf16()) product_by_panels(s, p);
+    if (p.a.type == BF16 && !has_native_bf16()) product_by_panels(s, p);
     else if (p.a.type == BF16)
         for (int64_t piece = RAGGED_PIECE; piece > 0; piece /= 2)
             for (; all - at >= piece; at += piece) {
@@ -516,15 +552,65 @@ void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     else product_by_sgemm(p);
 }
 
-void matmul_by(Stream *s, Matmul p, Way way) {
-    if (way == BY_SGEMM) product_by_sgemm(p);
-    else product_by_primitive(s, p);
-}
-
 const char *matmul_library(void) {
     static char            name[32];
     const dnnl_version_t *v = dnnl_version();
     snprintf(name, sizeof name, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     return name;
+}
+
+/* --- the rate of this machine's products, for mfu and plan -------------------------------------------------------- */
+
+enum { RATE_RUNS = 64 };
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int64_t matmul_rate_size(void) { return 1024; }
+
+static void product_by(Stream *s, Matmul p, Way way) {
+    if (way == BY_SGEMM) product_by_sgemm(p);
+    else product_by_primitive(s, p);
+}
+
+/* Returns the rate. If bf16 is multiplied in panels, that is the rate of f32. oneDNN has two ways of multiplying plain
+ * f32 matrices, and the machine's rate is that of the faster. Allocates and frees its memory, because it runs once,
+ * before training. */
+double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
+    (void)math; /* the CPU has no TF32 */
+    DType  type = act == BF16 && has_native_bf16() ? BF16 : F32;
+    Matrix shape = {NULL, type, n, PLAIN};
+    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
+    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
+    Ledger none = {0};
+    Stream dry = stream_dry(&none);
+    product_by(&dry, p, BY_PRIMITIVE);
+    Stream own = stream_create(3 * matrix_bytes + dry.scratch.peak_bytes + 4 * ARENA_ALIGN);
+    p.a.data = arena_take(&own.scratch, matrix_bytes);
+    p.b.data = arena_take(&own.scratch, matrix_bytes);
+    p.c.data = arena_take(&own.scratch, matrix_bytes);
+    for (int64_t i = 0; i < n * n; i++) {
+        Tensor a = tensor_1d(p.a.data, type, n * n), b = tensor_1d(p.b.data, type, n * n);
+        tensor_set(a, i, (float)(i % 17 - 8) / 16.0f), tensor_set(b, i, (float)(i % 13 - 6) / 16.0f);
+    }
+    double best = 0.0;
+    for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
+        double ms[RATE_RUNS] = {0}, spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
+        int    runs = 0;
+        for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
+            double start = clock_ms();
+            product_by(&own, p, way);
+            double took = clock_ms() - start;
+            spent += took;
+            if (warm) ms[runs++] = took;
+        }
+        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+        double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
+        if (rate > best) best = rate;
+    }
+    stream_destroy(&own);
+    return best;
 }
 #endif

@@ -6,7 +6,7 @@
  * exponential is still finite. NaN stays NaN, because f32x16_max then returns its second argument.
  */
 #include "layers/act_simd.h"
-#include "layers/expert_contracts.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #define SILU_FAR 80.0f

@@ -1,6 +1,6 @@
 /* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the function itself is in swiglu.cuh. */
 #include "layers/swiglu.cuh"
-#include "layers/expert_contracts.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 128, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
