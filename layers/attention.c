@@ -645,8 +645,10 @@ static void forward_tiles(const Forward *job, float *memory, int64_t floats) {
     }
 }
 
-static void forward(Stream *s, Heads heads, Tensor y, Tensor lse, int is_dry) {
-    Forward        job = {.heads = heads, .y = y.data, .lse = (float *)lse.data};
+static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+    EXPECT_ACT(qkv);
+    int            is_dry = attention_forward_contract(s, y, lse, qkv, keys, starts, context, h);
+    Forward        job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data, .lse = (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
@@ -656,16 +658,12 @@ static void forward(Stream *s, Heads heads, Tensor y, Tensor lse, int is_dry) {
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
-    EXPECT_ACT(qkv);
-    int is_dry = attention_forward_contract(s, y, lse, qkv, starts, h);
-    forward(s, attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), y, lse, is_dry);
+    forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
 }
 
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                                HeadShape h) {
-    EXPECT_ACT(qkv);
-    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, starts, context, h);
-    forward(s, attention_heads(lse, qkv, keys, starts, context, h), y, lse, is_dry);
+    forward(s, y, lse, qkv, keys, starts, context, h);
 }
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
@@ -698,7 +696,13 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     }
 }
 
-static void backward(Stream *s, Backward job, int is_dry) {
+static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                     Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+    EXPECT_ACT(qkv);
+    int      is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
+    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
+                    .lse = (const float *)lse.data, .delta = (const float *)delta.data};
+    job.heads.dy = dy.data;
     BackwardScratch size;
     int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
             heads = job.heads.B * job.heads.H / job.heads.group;
@@ -718,23 +722,13 @@ static void backward(Stream *s, Backward job, int is_dry) {
 
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
                        HeadShape h) {
-    EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
-    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
-                    .y = y.data, .lse = (const float *)lse.data, .delta = (const float *)delta.data};
-    job.heads.dy = dy.data;
-    backward(s, job, is_dry);
+    backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
     return 0;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
-    EXPECT_ACT(qkv);
-    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
-                    .lse = (const float *)lse.data, .delta = (const float *)delta.data};
-    job.heads.dy = dy.data;
-    backward(s, job, is_dry);
+    backward(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
 }
 
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {

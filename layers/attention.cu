@@ -276,13 +276,13 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, He
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, starts, shape)) return;
+    if (attention_forward_contract(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape)) return;
     forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
 }
 
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                                HeadShape shape) {
-    if (attention_context_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
+    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
     Heads h = attention_heads(y, lse, qkv, starts, context, shape);
     h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     forward(s, y, lse, qkv, keys, h);

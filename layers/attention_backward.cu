@@ -475,8 +475,12 @@ static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Te
                           Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    if (f) fp8_attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape, *f);
-    else attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
+    Tensor noted = dqkv;
+    if (f) {
+        fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], *f);
+        noted.type = BF16; /* the work and the bytes are the same */
+    }
+    attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape);
     bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
                               attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
                               attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
@@ -498,7 +502,7 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
                                 Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    attention_backward_contract(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);
 }

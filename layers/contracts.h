@@ -36,43 +36,46 @@ static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor
     return stream_note(s, op, B * T, C, 0, 0, rows,
                        contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
 }
-static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts,
-                                             ContextPart context) {
-    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type);
-}
-static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
-                                              ContextPart context) {
-    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32);
-}
 static inline int tokens_own_contract(Stream *s, Tensor own, Tensor tokens) {
     EXPECT1(own, I32, tokens.dim[0]);
     EXPECT1(tokens, I32, tokens.dim[0]);
     return stream_note(s, "tokens_own", tokens.dim[0], 0, 0, 0, 0.0, 2.0 * contract_bytes(tokens));
 }
 
-/* --- layernorm ---------------------------------------------------------------------------------------------------- */
+/* --- norms -------------------------------------------------------------------------------------------------------- */
 
-static inline void layernorm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
+/* Checks layernorm, and rmsnorm, which has no mean and no b. */
+static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], C = x.dim[1];
     EXPECT2(x, x.type, N, C);
     EXPECT2(y, x.type, N, C);
     EXPECT1(w, x.type, C);
-    EXPECT1(b, x.type, C);
-    EXPECT1(mean, F32, N);
     EXPECT1(rstd, F32, N);
+    if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
+    if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-static inline int layernorm_forward_contract(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
-    layernorm_expect(y, mean, rstd, x, w, b);
-    return stream_note(s, "layernorm_forward", x.dim[0], x.dim[1], 0, 0, 8.0 * (double)tensor_elems(x),
-                       2.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+/* update and sum are none if there is only the norm. `extra` is the FLOPs of an element beside the norm's. */
+static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                                        Tensor update, Tensor w, Tensor b, double extra) {
+    int is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
+    norm_expect(y, mean, rstd, x, w, b);
+    if (has_update) EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    if (has_update) EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, ((is_layernorm ? 8.0 : 4.0) + extra) * (double)tensor_elems(x),
+                       (has_update ? 4.0 : 2.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
-static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
-                                                      Tensor x, Tensor update, Tensor w, Tensor b) {
-    layernorm_expect(y, mean, rstd, x, w, b);
-    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x),
-                       4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
+                                         Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    int     is_layernorm = !tensor_is_none(db);
+    norm_expect(dy, mean, rstd, x, w, tensor_none());
+    EXPECT2(dx, x.type, N, C);
+    EXPECT1(dw, F32, C);
+    if (is_layernorm) EXPECT1(db, F32, C);
+    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
+    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
+    return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
+                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
 static inline void residual_expect(Tensor sum, Tensor x, Tensor update) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
@@ -82,51 +85,6 @@ static inline void residual_expect(Tensor sum, Tensor x, Tensor update) {
 static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
     residual_expect(sum, x, update);
     return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
-}
-static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
-                                              Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    layernorm_expect(dy, mean, rstd, x, w, w);
-    EXPECT2(dx, x.type, N, C);
-    EXPECT1(dw, F32, C);
-    EXPECT1(db, F32, C);
-    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
-    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-    return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x),
-                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
-}
-
-/* --- rmsnorm ------------------------------------------------------------------------------------------------------ */
-
-static inline void rmsnorm_expect(Tensor y, Tensor rstd, Tensor x, Tensor w) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    EXPECT2(x, x.type, N, C);
-    EXPECT2(y, x.type, N, C);
-    EXPECT1(w, x.type, C);
-    EXPECT1(rstd, F32, N);
-}
-static inline int rmsnorm_forward_contract(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w) {
-    rmsnorm_expect(y, rstd, x, w);
-    return stream_note(s, "rmsnorm_forward", x.dim[0], x.dim[1], 0, 0, 4.0 * (double)tensor_elems(x),
-                       2.0 * contract_bytes(x) + contract_bytes(rstd));
-}
-static inline int residual_rmsnorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
-                                                    Tensor update, Tensor w) {
-    rmsnorm_expect(y, rstd, x, w);
-    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, "residual_rmsnorm_forward", x.dim[0], x.dim[1], 0, 0, 5.0 * (double)tensor_elems(x),
-                       4.0 * contract_bytes(x) + contract_bytes(rstd));
-}
-static inline int rmsnorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x,
-                                            Tensor w, Tensor rstd) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    rmsnorm_expect(dy, rstd, x, w);
-    EXPECT2(dx, x.type, N, C);
-    EXPECT1(dw, F32, C);
-    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-    return stream_note(s, "rmsnorm_backward", N, C, 0, 0, 10.0 * (double)tensor_elems(x),
-                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + contract_bytes(rstd));
 }
 
 static inline void head_norm_expect(Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w) {
@@ -227,19 +185,29 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
 
 /* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */
 
-static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
+/* `keys` holds the keys of all context ranks, or is none if they are in qkv. */
+static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
     heads_expect(h);
     EXPECT2(qkv, qkv.type, B * T, heads_columns(h));
     EXPECT2(y, qkv.type, B * T, h.query * h.size);
     EXPECT2(lse, F32, B * h.query, T);
     if (!tensor_is_none(starts)) EXPECT2(starts, I32, B, T);
+    if (tensor_is_none(keys)) return;
+    EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
+    CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T, (long long)c.ranks);
 }
-static inline double attention_product_flops(Tensor lse, Tensor y) { return (double)tensor_elems(y) * (double)(lse.dim[1] + 1); }
-static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
-    attention_expect(y, lse, qkv, starts, h);
-    return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
-                       2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
+/* Notes `products` products. On average a query of a rank sees half of all tokens. */
+static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h, double products,
+                                 double bytes) {
+    double product = (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
+    return stream_note(s, op, lse.dim[0] / h.query, lse.dim[1], h.query, h.size, products * product, bytes + contract_bytes(lse));
+}
+static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c,
+                                             HeadShape h) {
+    attention_expect(y, lse, qkv, keys, starts, c, h);
+    return attention_note(s, "attention_forward", y, lse, c, h, 2.0,
+                          tensor_is_none(keys) ? contract_bytes(qkv) + contract_bytes(y) : contract_bytes(keys) + 2.0 * contract_bytes(y));
 }
 static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     int64_t H = delta.dim[0], N = y.dim[0], C = y.dim[1];
@@ -256,45 +224,18 @@ static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) 
     EXPECT2(delta, F32, h.query, y.dim[0]);
     return contract_bytes(delta);
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                                              Tensor qkv, Tensor starts, HeadShape h) {
-    attention_expect(y, lse, qkv, starts, h);
+/* With keys, dkeys holds their gradients. */
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
+                                              Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
+    int is_whole = tensor_is_none(keys);
+    attention_expect(y, lse, qkv, keys, starts, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
+    if (!is_whole) EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
-                       5.0 * attention_product_flops(lse, y),
-                       2.0 * contract_bytes(qkv) + contract_bytes(dy) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
-}
-
-/* Checks tensors where `keys` holds the keys of all context ranks; queries and dqkv are as above. */
-static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
-    attention_expect(y, lse, qkv, starts, h);
-    EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
-    CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks",
-          (long long)lse.dim[1], (long long)c.ranks);
-}
-/* Returns the FLOPs of one product. On average a query of a rank sees half of all tokens. */
-static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c) {
-    return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
-}
-static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys,
-                                                     Tensor starts, ContextPart c, HeadShape h) {
-    attention_context_expect(y, lse, qkv, keys, starts, c, h);
-    return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
-                       2.0 * attention_context_flops(lse, y, c),
-                       contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
-}
-static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
-                                                      Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
-                                                      Tensor starts, ContextPart c, HeadShape h) {
-    attention_context_expect(y, lse, qkv, keys, starts, c, h);
-    EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
-    EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
-    EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
-                       5.0 * attention_context_flops(lse, y, c),
-                       2.0 * contract_bytes(keys) + 3.0 * contract_bytes(y) + attention_delta_bytes(y, delta, h) + contract_bytes(lse));
+    return attention_note(s, "attention_backward", y, lse, c, h, 5.0,
+                          2.0 * contract_bytes(is_whole ? qkv : keys) + (is_whole ? 1.0 : 3.0) * contract_bytes(y) +
+                              attention_delta_bytes(y, delta, h));
 }
 static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t n = y.dim[0], T = qkv.dim[0], C = h.query * h.size, keys = 2 * h.key * h.size;
@@ -603,35 +544,13 @@ static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tenso
     fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
     return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
-/* Noted as attention_backward, because the work and the bytes are the same. */
-static inline int fp8_attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                                                  Tensor qkv, Tensor starts, HeadShape h, Fp8 f) {
-    fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], f);
-    dqkv.type = BF16;
-    return attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, h);
-}
-/* mean and b are none for rmsnorm. update and sum are none if there is only the norm. */
+/* Notes fp8_layernorm_forward, and fp8_rmsnorm_forward, which has no mean and no b. */
 static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                                             Tensor update, Tensor w, Tensor b, Fp8 f) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    int     is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
-    EXPECT2(x, BF16, N, C);
-    fp8_output_expect(y, E4M3, N, C, f);
-    EXPECT1(w, BF16, C);
-    EXPECT1(rstd, F32, N);
-    if (is_layernorm) EXPECT1(b, BF16, C);
-    if (is_layernorm) EXPECT1(mean, F32, N);
-    if (has_update) EXPECT2(update, BF16, N, C);
-    if (has_update) EXPECT2(sum, BF16, N, C);
-    return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 10.0 : 6.0) * (double)tensor_elems(x),
-                       (has_update ? 4.0 : 2.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
-}
-static inline int fp8_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                                 Tensor w, Tensor b, Fp8 f) {
-    return fp8_norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, f);
-}
-static inline int fp8_rmsnorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, Fp8 f) {
-    return fp8_norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), f);
+    fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
+    y.type = BF16;
+    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
+    return norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, 2.0);
 }
 
 #ifdef __cplusplus

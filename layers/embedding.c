@@ -52,7 +52,7 @@ static int64_t start_of(Tensor starts, int64_t n) { return tensor_is_none(starts
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context)) return;
+    if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type)) return;
     expect_tokens(tokens, wte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
@@ -66,7 +66,7 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     enum { CHANNELS = 64 }; /* channels of one work item of a thread: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context)) return;
+    if (embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32)) return;
     expect_tokens(tokens, dwte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;

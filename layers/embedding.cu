@@ -39,7 +39,7 @@ KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const 
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context) || N == 0) return;
+    if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type) || N == 0) return;
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
@@ -191,7 +191,7 @@ static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Po
 
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
-    embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context);
+    embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32);
     CHECK(N <= INT32_MAX && rows < INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)rows);
     if (N == 0) return;
     Positions p = positions_of(context, T);

@@ -366,44 +366,36 @@ template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Targe
  * cast. */
 static int norm_fits(int64_t C, Tensor w, Tensor b) { return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data}); }
 
-static void cast_plain(Stream *s, Tensor y, Tensor plain, Fp8 f) {
-    fp8_cast_contract(s, plain, 2);
-    fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
-}
-static Tensor take_plain(Stream *s, Tensor y) { return arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1); }
-
-void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                           float eps, Fp8 f) {
-    int runs = !fp8_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, f) && x.dim[0] > 0;
-    int is_alone = tensor_is_none(update);
+template <bool centred>
+static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                         Tensor b, float eps, Fp8 f) {
+    bool runs = !fp8_norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, f) && x.dim[0] > 0;
     if (norm_fits(x.dim[1], w, b)) {
         NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
                          ptr<bf16>(w), ptr<bf16>(b), eps};
         expect_aligned({sum.data, y.data, x.data, update.data});
-        if (runs) norm_rows<true>(s, n, fp8_target(y, f));
+        if (runs) norm_rows<centred>(s, n, fp8_target(y, f));
         return;
     }
     size_t mark = arena_mark(&s->scratch);
-    Tensor plain = take_plain(s, y);
-    if (runs && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
-    if (runs && !is_alone) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-    if (runs) cast_plain(s, y, plain, f);
+    Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
+    if (runs) {
+        bool is_alone = tensor_is_none(update);
+        if (centred && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
+        else if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
+        else if (is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
+        else residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+        fp8_cast_contract(s, plain, 2);
+        fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    }
     arena_release(&s->scratch, mark);
 }
 
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                           float eps, Fp8 f) {
+    norm_forward<true>(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps, f);
+}
+
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f) {
-    int runs = !fp8_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w, f) && x.dim[0] > 0;
-    int is_alone = tensor_is_none(update);
-    if (norm_fits(x.dim[1], w, w)) {
-        NormForward n = {ptr<bf16>(sum), NULL, ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update), ptr<bf16>(w), NULL, eps};
-        expect_aligned({sum.data, y.data, x.data, update.data});
-        if (runs) norm_rows<false>(s, n, fp8_target(y, f));
-        return;
-    }
-    size_t mark = arena_mark(&s->scratch);
-    Tensor plain = take_plain(s, y);
-    if (runs && is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
-    if (runs && !is_alone) residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
-    if (runs) cast_plain(s, y, plain, f);
-    arena_release(&s->scratch, mark);
+    norm_forward<false>(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
 }

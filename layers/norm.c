@@ -197,40 +197,36 @@ static void forward(DType type, Forward f, int64_t rows) {
         norm_rows(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
-void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
+static void whole_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps) {
+    int64_t C = x.dim[1];
     EXPECT_ACT(x);
-    if (layernorm_forward_contract(s, y, mean, rstd, x, w, b)) return;
-    forward(x.type, (Forward){.x = x.data, .w = w.data, .b = b.data, .y = y.data, .mean = (float *)mean.data,
-                              .rstd = (float *)rstd.data, .eps = eps, .rows = {x.dim[1], 1, 0}}, x.dim[0]);
+    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
+    forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data, (float *)rstd.data, eps,
+                              {C, 1, 0}, C, C}, x.dim[0]);
+}
+
+void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
+    whole_rows(s, "layernorm_forward", tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
 }
 
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
                                 Tensor w, Tensor b, float eps) {
-    EXPECT_ACT(x);
-    if (residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) return;
-    forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data, (float *)rstd.data,
-                              eps, {x.dim[1], 1, 0}, x.dim[1], x.dim[1]}, x.dim[0]);
+    whole_rows(s, "residual_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps);
+}
+
+void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
+    whole_rows(s, "rmsnorm_forward", tensor_none(), y, tensor_none(), rstd, x, tensor_none(), w, tensor_none(), eps);
+}
+
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+    whole_rows(s, "residual_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
 }
 
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     EXPECT_ACT(x);
     if (residual_forward_contract(s, sum, x, update)) return;
     forward(x.type, (Forward){.sum = sum.data, .x = x.data, .update = update.data, .rows = {x.dim[1], 1, 0}}, x.dim[0]);
-}
-
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    EXPECT_ACT(x);
-    if (rmsnorm_forward_contract(s, y, rstd, x, w)) return;
-    forward(x.type, (Forward){.x = x.data, .w = w.data, .y = y.data, .rstd = (float *)rstd.data, .eps = eps,
-                              .rows = {x.dim[1], 1, 0}, .x_width = x.dim[1], .y_width = x.dim[1]}, x.dim[0]);
-}
-
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
-    EXPECT_ACT(x);
-    if (residual_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w)) return;
-    forward(x.type, (Forward){.x = x.data, .update = update.data, .w = w.data, .sum = sum.data, .y = y.data,
-                              .rstd = (float *)rstd.data, .eps = eps, .rows = {x.dim[1], 1, 0}, .x_width = x.dim[1],
-                              .y_width = x.dim[1]}, x.dim[0]);
 }
 
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
@@ -279,22 +275,24 @@ static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Ba
     arena_release(&s->scratch, mark);
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd) {
+static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy,
+                                Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     EXPECT_ACT(x);
-    int      is_dry = layernorm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
-    Backward k = {.dx = dx.data, .dresidual = dresidual.data, .dy = dy.data, .x = x.data, .w = w.data,
-                  .mean = (const float *)mean.data, .rstd = (const float *)rstd.data, .rows = {x.dim[1], 1, 0}};
+    int      is_dry = norm_backward_contract(s, op, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    int64_t  C = x.dim[1];
+    Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data,
+                  {C, 1, 0}, C, C, C};
     backward(s, is_dry, x.type, dw, db, k, x.dim[0]);
     if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }
 
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
+                        Tensor mean, Tensor rstd) {
+    whole_rows_backward(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+}
+
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
-    EXPECT_ACT(x);
-    int      is_dry = rmsnorm_backward_contract(s, dx, dw, dresidual, dy, x, w, rstd);
-    int64_t  C = x.dim[1];
-    Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, NULL, (const float *)rstd.data, {C, 1, 0}, C, C, C};
-    backward(s, is_dry, x.type, dw, tensor_none(), k, x.dim[0]);
+    whole_rows_backward(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,

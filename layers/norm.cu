@@ -169,35 +169,25 @@ template <typename T, int W> static void launch_forward(Stream *s, LayerForward<
         LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
 }
 
-static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                         float eps) {
+static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                           Tensor b, float eps) {
     int64_t N = x.dim[0], C = x.dim[1];
-    bool    fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
+    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
+    bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     LayerForward<T> f = {ptr<T>(sum),
-                                     ptr<T>(y),
-                                     ptr<float>(mean),
-                                     ptr<float>(rstd),
-                                     ptr<T>(x),
-                                     ptr<T>(update),
-                                     ptr<T>(w),
-                                     ptr<T>(b),
-                                     N,
-                                     C,
-                                     eps};
+                     LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
+                                          ptr<T>(w), ptr<T>(b), N, C, eps};
                      launch_forward<T, W>(s, f);
                  }));
 }
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    Tensor none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
-    if (!layernorm_forward_contract(s, y, mean, rstd, x, w, b)) forward_rows(s, none, y, mean, rstd, x, none, w, b, eps);
+    layernorm_rows(s, "layernorm_forward", tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
 }
 
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
                                 Tensor w, Tensor b, float eps) {
-    if (!residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b))
-        forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
+    layernorm_rows(s, "residual_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps);
 }
 
 enum { SUM_THREADS = 256 };
@@ -404,7 +394,7 @@ template <typename T, int W> static void launch_backward(Stream *s, LayerBackwar
 void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
                         Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1], blocks = blocks_of(N), sums = tensor_is_none(dbias) ? 2 : 3;
-    layernorm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    norm_backward_contract(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
@@ -533,23 +523,24 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
                  }));
 }
 
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    Tensor   none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
+static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!rmsnorm_forward_contract(s, y, rstd, x, w)) forward_rows(s, none, y, rstd, x, none, w, r, eps);
-}
-
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps) {
-    HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!residual_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w))
+    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), !tensor_is_none(update)))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
 }
 
+void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
+    rmsnorm_rows(s, "rmsnorm_forward", tensor_none(), y, rstd, x, tensor_none(), w, eps);
+}
+
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+    rmsnorm_rows(s, "residual_rmsnorm_forward", sum, y, rstd, x, update, w, eps);
+}
+
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
-    Tensor   none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
     HeadRows r = {x.dim[0] * heads, w.dim[0], heads, first};
-    if (!head_norm_forward_contract(s, y, rstd, x, first, heads, w)) forward_rows(s, none, y, rstd, x, none, w, r, eps);
+    if (head_norm_forward_contract(s, y, rstd, x, first, heads, w)) return;
+    forward_rows(s, tensor_none(), y, rstd, x, tensor_none(), w, r, eps);
 }
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
@@ -680,14 +671,13 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
 
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    rmsnorm_backward_contract(s, dx, dw, dresidual, dy, x, w, rstd);
+    norm_backward_contract(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
     backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
                         Tensor rstd) {
-    Tensor   none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
     HeadRows r = {x.dim[0] * heads, w.dim[0], heads, first};
     head_norm_backward_contract(s, dx, dw, dy, x, first, heads, w, rstd);
-    backward_rows(s, dx, dw, none, dy, x, w, rstd, r);
+    backward_rows(s, dx, dw, tensor_none(), dy, x, w, rstd, r);
 }
