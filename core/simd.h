@@ -3,13 +3,13 @@
  * Two ways to write a kernel:
  *   plain loop   compilers vectorise it. An always-inline body that SIMD_KERNEL compiles for AVX-512, AVX2+FMA and the
  *                baseline
- *   16 floats    GCC vector extensions, with the operations at the end of this file, in a file of layers/ that has a
- *                SIMD_DISPATCH. The Makefile compiles such a file X.c as X.o for the baseline, and its kernels again as
+ *   16 floats    GCC vector extensions, with the operations at the end of this file, in a file of layers/ that has
+ *                #if SIMD_HOST. The Makefile compiles such a file X.c as X.o for the baseline, and its kernels again as
  *                X.avx2.o and X.avx512.o:
  *
  *     void SIMD(scale)(float *x, int64_t n) { ... f32x16 ... }               a kernel; its name is not used elsewhere
- *     #if SIMD_HOST                                                          the rest is only in X.o
  *     SIMD_DISPATCH(void, scale, (float *x, int64_t n), (x, n))
+ *     #if SIMD_HOST                                                          the rest is only in X.o
  *     ... scale(x, n) ...
  *     #endif
  *
@@ -48,15 +48,19 @@ int         simd_has_quick_bf16(void); /* the processor multiplies bf16 faster t
 #endif
 #if SIMD_BYTES == 64
 #define SIMD(name) name##_avx512
+#define SIMD_HOST  0
 #elif SIMD_BYTES == 32
 #define SIMD(name) name##_avx2
+#define SIMD_HOST  0
 #else
 #define SIMD(name) name##_base
 #define SIMD_HOST  1
 #endif
 
-/* Defines name(), which calls name_avx512, name_avx2 or name_base. */
-#if defined(__x86_64__)
+/* Defines name(), which calls name_avx512, name_avx2 or name_base; nothing where only kernels are compiled. */
+#if !SIMD_HOST
+#define SIMD_DISPATCH(result, name, params, args)
+#elif defined(__x86_64__)
 #define SIMD_DISPATCH(result, name, params, args)         \
     result name##_avx512 params;                          \
     result name##_avx2 params;                            \

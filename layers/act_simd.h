@@ -9,7 +9,8 @@
 #include "core/simd.h"
 #include "core/tensor.h"
 
-#define EXPECT_ACT(t) CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
+#define EXPECT_ACT(t)                                                                                                  \
+    CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
 /* Elementwise ops process flat memory in blocks, one per iteration of a thread. ACT_BLOCK is a multiple of every
  * vector. */
@@ -23,13 +24,14 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) from scale_of: one copy per type, with `type`
- * constant. The last arguments are the names of the parameters after type. */
-#define ACT_KERNEL(name, params, ...)                     \
-    void SIMD(name) params {                              \
-        if (type == BF16) name##_of(BF16, __VA_ARGS__);       \
-        else              name##_of(F32, __VA_ARGS__);        \
-    }
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes the kernel SIMD(scale), and scale() that calls it, from scale_of: one
+ * copy per type, with `type` constant. The last arguments are the names of the parameters after type. */
+#define ACT_KERNEL(name, params, ...)                   \
+    void SIMD(name) params {                            \
+        if (type == BF16) name##_of(BF16, __VA_ARGS__); \
+        else              name##_of(F32, __VA_ARGS__);  \
+    }                                                   \
+    SIMD_DISPATCH(void, name, params, (type, __VA_ARGS__))
 
 SIMD_INLINE f32x16 act16_load(const void *p, int64_t i, DType type) {
     return type == BF16 ? f32x16_load_bf16((const uint16_t *)p + i) : f32x16_load((const float *)p + i);

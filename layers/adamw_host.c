@@ -37,13 +37,12 @@ void SIMD(adamw_block)(DType type, float *master, float *m, float *v, uint16_t *
     memcpy(master + whole, p16, bytes), memcpy(m + whole, m16, bytes), memcpy(v + whole, v16, bytes);
     if (type == BF16) memcpy(working + whole, w16, (size_t)rest * sizeof(uint16_t));
 }
-
-#if SIMD_HOST
 SIMD_DISPATCH(void, adamw_block,
               (DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f,
                int64_t elems),
               (type, master, m, v, working, grad, f, elems))
 
+#if SIMD_HOST
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale) {
     Factors     f = adamw_factors(h, grad_scale);
     SpanFactors own = adamw_span_factors(&span, h);

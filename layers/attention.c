@@ -10,8 +10,8 @@
  *            group, one after another: five products a tile. Otherwise it is a tile of keys (dk, dv), then a tile of
  *            queries (dq): seven products, but as many items as there are tiles. No two threads add to one place either
  *            way, and both ways add in the same order.
- * last       A work item is a query of one head. It walks the keys up to its own, KEYS at a time, with a running maximum
- *            and sum. An item's sums do not depend on the other items, nor on the threads.
+ * last       A work item is a query of one head. It walks the keys up to its own, KEYS at a time, with a running
+ *            maximum and sum. An item's sums do not depend on the other items, nor on the threads.
  *
  * Forward and backward copy a head's q, k, v and dy to f32 tiles of TILE positions, with rows padded with zeros to 16
  * floats. So the products see aligned, whole vectors for any head size and type. Copying costs T*D where the products
@@ -92,7 +92,8 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
 
 /* Computes all columns of `rows` rows of c from `row` on. `rows` is a constant. */
 SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
-    int64_t columns = t->form == TILE_LOWER_RESULT && tile_round(row + 1) < t->columns ? tile_round(row + 1) : t->columns;
+    int64_t columns = t->form == TILE_LOWER_RESULT && tile_round(row + 1) < t->columns ? tile_round(row + 1)
+                                                                                       : t->columns;
     int64_t first = t->form == TILE_UPPER_FACTOR ? row : 0;
     int64_t last = t->form == TILE_LOWER_FACTOR && row + rows < t->depth ? row + rows : t->depth;
     int64_t column = 0, widths = columns / TILE_FLOATS;
@@ -112,7 +113,7 @@ static void tile_product(TileProduct t) {
         for (int64_t row = 0; row < t.rows; row += TILE_ROWS) tile_rows(&t, TILE_ROWS, row);
 }
 
-/* --- the shape, and packing of a head's rows ------------------------------------------------------------------------ */
+/* --- the shape, and packing of a head's rows ---------------------------------------------------------------------- */
 
 typedef struct {
     DType   type;
@@ -136,7 +137,9 @@ typedef struct { int64_t first, end; } Share;
  * of this order has an equal share of it. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
 
-static inline int64_t attention_rows(int64_t tile, int64_t T) { return T - tile * TILE < TILE ? T - tile * TILE : TILE; }
+static inline int64_t attention_rows(int64_t tile, int64_t T) {
+    return T - tile * TILE < TILE ? T - tile * TILE : TILE;
+}
 
 enum { ATTENTION_AHEAD = 8 }; /* rows that prefetch is ahead */
 
@@ -189,7 +192,8 @@ static inline const void *attention_queries(const Heads *h, int64_t head, int64_
     return (const char *)h->qkv + (size_t)attention_query_at(h, head, tile) * dtype_bytes(h->type);
 }
 static inline const void *attention_keys(const Heads *h, KeyPart part, int64_t head, int64_t tile) {
-    return (const char *)(h->keys ? h->keys : h->qkv) + (size_t)attention_key_at(h, part, head, tile) * dtype_bytes(h->type);
+    return (const char *)(h->keys ? h->keys : h->qkv) +
+           (size_t)attention_key_at(h, part, head, tile) * dtype_bytes(h->type);
 }
 
 /* Prefetches the D elements at x[i], which a later iteration reads. Rows are pages apart, where no hardware prefetcher
@@ -205,7 +209,8 @@ SIMD_INLINE void pack_rows_of(DType type, float *y, const void *x, int64_t x_ste
     int64_t whole = h->D / LANES * LANES;
     for (int64_t r = 0; r < rows; r++) {
         if (r + ATTENTION_AHEAD < rows) prefetch_head(x, (r + ATTENTION_AHEAD) * x_step, h);
-        for (int64_t d = 0; d < whole; d += LANES) f32x16_store(y + r * h->wide + d, scale * act16_load(x, r * x_step + d, type));
+        for (int64_t d = 0; d < whole; d += LANES)
+            f32x16_store(y + r * h->wide + d, scale * act16_load(x, r * x_step + d, type));
         if (whole < h->D)
             f32x16_store(y + r * h->wide + whole,
                          scale * act16_load_part(x, r * x_step + whole, h->D - whole, type, 0.0f));
@@ -233,7 +238,7 @@ SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
     return v + f32x16_load(edge + LANES - 1 - last);
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     Heads  heads;
@@ -275,7 +280,8 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
         f32x16_store(w.top + row, top);
         f32x16_store(w.shrink + row, f32x16_exp(before - top));
         for (int64_t r = row; r < row + LANES; r++) {
-            f32x16 row_top = f32x16_all(w.top[r]), shrink = f32x16_all(w.shrink[r]), sum = f32x16_load(w.sum + r * LANES) * shrink;
+            f32x16 row_top = f32x16_all(w.top[r]), shrink = f32x16_all(w.shrink[r]),
+                   sum = f32x16_load(w.sum + r * LANES) * shrink;
             for (int64_t c = 0; c < end; c += LANES) {
                 f32x16 p = f32x16_exp(f32x16_load(w.scores + r * TILE + c) - row_top);
                 f32x16_store(w.scores + r * TILE + c, p);
@@ -283,7 +289,8 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
             }
             f32x16_store(w.sum + r * LANES, sum);
             if (w.shrink[r] == 1.0f) continue;
-            for (int64_t d = 0; d < wide; d += LANES) f32x16_store(w.y + r * wide + d, f32x16_load(w.y + r * wide + d) * shrink);
+            for (int64_t d = 0; d < wide; d += LANES)
+                f32x16_store(w.y + r * wide + d, f32x16_load(w.y + r * wide + d) * shrink);
         }
     }
 }
@@ -299,19 +306,20 @@ static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int
     for (int64_t keys = attention_first_tile(h, head, tile); keys <= last; keys++) {
         int64_t  columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
         TileForm form = keys == last ? TILE_LOWER_RESULT : TILE_FULL;
-        tile_product((TileProduct){w.scores, w.q, w.k + keys * TILE * h->D, TILE, h->wide, 1, TILE, padded, columns, h->D, TILE_SET,
-                                   form});
+        tile_product((TileProduct){w.scores, w.q, w.k + keys * TILE * h->D, TILE, h->wide, 1, TILE, padded, columns,
+                                   h->D, TILE_SET, form});
         attention_mask_documents(w.scores, h, head, tile, keys);
         softmax_tile(w, h->wide, padded, columns, form);
-        tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded, h->wide, columns,
-                                   TILE_ADD, keys == last ? TILE_LOWER_FACTOR : TILE_FULL});
+        tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded,
+                                   h->wide, columns, TILE_ADD, keys == last ? TILE_LOWER_FACTOR : TILE_FULL});
     }
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = tile * TILE + r, at = (head / h->H * h->T + t) * h->C + head % h->H * h->D;
         float   sum = f32x16_sum(f32x16_load(w.sum + r * LANES));
         job->lse[head * h->T + t] = w.top[r] + logf(sum);
         for (int64_t d = 0; d < h->D; d += LANES)
-            act16_store_n(job->y, at + d, act16_count(d, h->D), h->type, f32x16_load(w.y + r * h->wide + d) / f32x16_all(sum));
+            act16_store_n(job->y, at + d, act16_count(d, h->D), h->type,
+                          f32x16_load(w.y + r * h->wide + d) / f32x16_all(sum));
     }
 }
 
@@ -332,8 +340,9 @@ void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share share) {
         forward_tile(job, w, head, attention_tile(item % h->tiles, h->tiles));
     }
 }
+SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share share), (job, w, share))
 
-/* --- backward ------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Heads       heads;
@@ -379,7 +388,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
         }
         if (r + ATTENTION_AHEAD < rows) prefetch_head(job->y, at + (r + ATTENTION_AHEAD) * h->C, h);
         for (int64_t d = 0; r < rows && d < h->D; d += LANES)
-            sum += f32x16_load(dy + r * h->wide + d) * act16_load_n(job->y, at + r * h->C + d, act16_count(d, h->D), h->type);
+            sum += f32x16_load(dy + r * h->wide + d) *
+                   act16_load_n(job->y, at + r * h->C + d, act16_count(d, h->D), h->type);
         delta[r] = f32x16_sum(sum);
     }
 }
@@ -397,7 +407,8 @@ SIMD_INLINE void delta_row_of(DType type, float *delta, int64_t step, const void
         delta[head * step] = f32x16_sum(sum);
     }
 }
-ACT_KERNEL(delta_row, (DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads, int64_t D),
+ACT_KERNEL(delta_row, (DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row,
+                       int64_t heads, int64_t D),
            delta, step, dy, y, row, heads, D)
 
 static void load_keys(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
@@ -434,7 +445,8 @@ static void scores(const Heads *h, BackwardScratch w, int64_t head, int64_t tile
 static void store_rows(const Heads *h, void *y, int64_t at, int64_t step, int64_t rows, const float *x, float scale) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < h->D; d += LANES)
-            act16_store_n(y, at + r * step + d, act16_count(d, h->D), h->type, scale * f32x16_load(x + r * h->wide + d));
+            act16_store_n(y, at + r * step + d, act16_count(d, h->D), h->type,
+                          scale * f32x16_load(x + r * h->wide + d));
 }
 static void store_queries(const Backward *job, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
@@ -449,8 +461,8 @@ static void store_keys(const Backward *job, KeyPart part, int64_t head, int64_t 
 
 /* dq of a tile of queries += ds k of a tile of keys, whose scores are already computed. */
 static void add_dq(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, int on_diagonal) {
-    tile_product((TileProduct){w.dq + tile * TILE * h->wide, w.ds, w.k, h->wide, TILE, 1, h->wide, rows, h->wide, columns, TILE_ADD,
-                               on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
+    tile_product((TileProduct){w.dq + tile * TILE * h->wide, w.ds, w.k, h->wide, TILE, 1, h->wide, rows, h->wide,
+                               columns, TILE_ADD, on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
 }
 
 /* Adds what a head contributes to dk and dv of a tile of keys, after its queries are loaded; with item BY_HEAD also to
@@ -466,12 +478,15 @@ static void backward_keys(const Backward *job, BackwardScratch w, int64_t head, 
         memset(dv, 0, (size_t)(columns * h->wide) * sizeof(float));
     }
     for (int64_t tile = 0; tile < h->tiles; tile++) {
-        int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide, place = attention_place(h, tile);
+        int64_t rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide,
+                place = attention_place(h, tile);
         TileForm form = place == keys ? TILE_UPPER_FACTOR : TILE_FULL;
         if (place < keys || attention_first_tile(h, head, tile) > keys) continue;
         scores(h, w, head, tile, keys, rows, columns, place == keys ? TILE_LOWER_RESULT : TILE_FULL);
-        tile_product((TileProduct){dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
-        tile_product((TileProduct){dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        tile_product(
+            (TileProduct){dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        tile_product(
+            (TileProduct){dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
         if (item == BY_HEAD) add_dq(h, w, tile, rows, columns, place == keys);
     }
     if (head % h->group < h->group - 1) return;
@@ -521,8 +536,10 @@ void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, B
         }
     }
 }
+SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item),
+              (job, w, share, item))
 
-/* --- the last queries of a sequence --------------------------------------------------------------------------------- */
+/* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
 enum { KEYS = 64 }; /* a multiple of 16 */
 
@@ -556,7 +573,8 @@ SIMD_INLINE float last_scores(DType type, float *score, const Last *job, const f
 
 SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *q, float *sums) {
     int64_t row = item / job->H, head = item % job->H, T = job->T - job->n + row + 1, step = job->columns, D = job->D;
-    int64_t query = (T - 1) * step + head * D, keys = job->C + head / job->group * D, values = keys + (step - job->C) / 2;
+    int64_t query = (T - 1) * step + head * D, keys = job->C + head / job->group * D,
+            values = keys + (step - job->C) / 2;
     float   top = -INFINITY, score[KEYS];
     f32x16  total = f32x16_all(0.0f);
     for (int64_t d = 0; d < job->wide; d += LANES) {
@@ -589,14 +607,6 @@ SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *
 ACT_KERNEL(last_item, (DType type, const Last *job, int64_t item, float *q, float *sums), job, item, q, sums)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share share), (job, w, share))
-SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item), (job, w, share, item))
-SIMD_DISPATCH(void, delta_row,
-              (DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row, int64_t heads, int64_t D),
-              (type, delta, step, dy, y, row, heads, D))
-SIMD_DISPATCH(void, last_item, (DType type, const Last *job, int64_t item, float *q, float *sums),
-              (type, job, item, q, sums))
-
 static Share attention_share(int64_t items, int thread, int threads) {
     Share s = {items * thread / threads, items * (thread + 1) / threads};
     return s;
@@ -604,9 +614,9 @@ static Share attention_share(int64_t items, int thread, int threads) {
 
 static Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     int64_t T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
-                     .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
-                     .starts = (const int32_t *)starts.data, .context = context};
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query,
+                     .D = h.size, .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data,
+                     .keys = keys.data, .starts = (const int32_t *)starts.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;
@@ -635,25 +645,22 @@ static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
     return used;
 }
 
-static void forward_tiles(const Forward *job, float *memory, int64_t floats) {
-    const Heads *h = &job->heads;
-    #pragma omp parallel
-    {
-        ForwardScratch w;
-        forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
-        forward_share(job, w, attention_share(h->B * h->H * h->tiles, omp_get_thread_num(), omp_get_num_threads()));
-    }
-}
-
-static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                    HeadShape h) {
     EXPECT_ACT(qkv);
     int            is_dry = attention_forward_contract(s, y, lse, qkv, keys, starts, context, h);
-    Forward        job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data, .lse = (float *)lse.data};
+    Forward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data, .lse = (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
-    float         *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
-    if (!is_dry) forward_tiles(&job, memory, floats);
+    float *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
+    #pragma omp parallel if (!is_dry)
+    if (!is_dry) {
+        ForwardScratch w;
+        int64_t        items = job.heads.B * job.heads.H * job.heads.tiles;
+        forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job.heads);
+        forward_share(&job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()));
+    }
     arena_release(&s->scratch, mark);
 }
 
@@ -661,8 +668,8 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
     forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                               HeadShape h) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape h) {
     forward(s, y, lse, qkv, keys, starts, context, h);
 }
 
@@ -696,12 +703,13 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     }
 }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                     Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                     Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
-                    .lse = (const float *)lse.data, .delta = (const float *)delta.data};
+    int is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
+    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data,
+                    .dkeys = dkeys.data, .y = y.data, .lse = (const float *)lse.data,
+                    .delta = (const float *)delta.data};
     job.heads.dy = dy.data;
     BackwardScratch size;
     int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
@@ -720,14 +728,14 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     arena_release(&s->scratch, mark);
 }
 
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                       HeadShape h) {
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                       Tensor starts, HeadShape h) {
     backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
     return 0;
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                                Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     backward(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
 }
 

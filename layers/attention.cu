@@ -10,7 +10,6 @@
  *           LAST_WARPSth of these keys; a lane has D/32 channels.
  */
 #include "core/kernel.cuh"
-#include "layers/attention_f32.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
 #include "layers/contracts.h"
@@ -24,7 +23,8 @@ template <int D> struct ForwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 2: 32 rows a warp, so that a matrix load feeds four products;
                                                    * registers suffice up to D = 64 */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
-    static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE, STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
+    static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE,
+                         STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
     static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
@@ -51,7 +51,8 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
     for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
         for (int side = 0; side < 2; side++) {
-            float high = highest_score(s[atom], side), rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
+            float high = highest_score(s[atom], side),
+                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -94,22 +95,24 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
     load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k + from.owner, h.key_stride, from.row, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.key_columns, h.key_stride, from.row, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.key_columns, h.key_stride,
+                                               from.row, h);
     cp_async_commit();
 }
 
 /* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the first query;
  * row: its row. */
 template <typename T, int D, int ATOMS, bool DOCUMENTS>
-DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k,
-                         const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
+DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
+                         const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
     float         s[ATOMS][KEYS / 8][4];
     set_zero(s);
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
     if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
-    if (DOCUMENTS && key < start_at(starts, row + ForwardTile<D>::ROWS - 1, h)) mask_documents<false>(s, starts, row, key, h);
+    if (DOCUMENTS && key < start_at(starts, row + ForwardTile<D>::ROWS - 1, h))
+        mask_documents<false>(s, starts, row, key, h);
     raise_top(m, out, s, h.scale_log2);
     exponentials(s, m, h.scale_log2);
     #pragma unroll
@@ -123,8 +126,8 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
 
 /* Divides by the sums and writes a warp's rows of y, through its own rows of shared memory, and of lse. */
 template <typename T, int D, int ATOMS>
-DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query,
-                          const Heads &h) {
+DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m,
+                          int query, const Heads &h) {
     float scale[ATOMS][2];
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -153,7 +156,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     SMEM_DYN(T, shared);
     const Place p = attention_place(h, 1, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
-    const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
+    const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES,
+              query = block_query + warp * Tile::ROWS;
     const int   position = position_of(h, query); /* position of the warp's first query; its rows are in one chunk */
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
@@ -171,7 +175,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     float                out[Tile::ATOMS][D / 8][4];
     Softmax<Tile::ATOMS> m;
     set_zero(out);
-    for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+    for (int i = 0; i < Tile::ATOMS; i++)
+        m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
@@ -180,7 +185,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise no score of it is on or below the diagonal */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
-            forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, starts, query, h);
+            forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
+                                                       starts, query, h);
     }
     __syncthreads(); /* both stages have been read, so outputs may pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
@@ -195,8 +201,8 @@ template <int D> struct ForwardF32 {
 
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
-DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key,
-                        const int32_t *starts, int row, const Heads &h) {
+DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query,
+                        int key, const int32_t *starts, int row, const Heads &h) {
     const float scale_log2 = h.scale_log2;
     for (int i = 0; i < M; i++) {
         float high = top[i];
@@ -215,7 +221,7 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
 }
 
 /* attention_forward_kernel for fp32. A block has ROWS queries of one head, a thread M x M scores of a tile; see
- * attention_f32.cuh. grid heads * tiles. Bound: f32 units. */
+ * attention_tile.cuh. grid heads * tiles. Bound: f32 units. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
@@ -236,7 +242,8 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* all have read the last tile */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
-        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
+                                                       h);
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads(); /* this tile is loaded */
@@ -255,13 +262,15 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool DOCUMENTS> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
+template <typename T, int D, bool DOCUMENTS>
+static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value)
-        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
-               ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
+               F32Tile<D>::THREADS, ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
     else
-        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)),
-               ForwardTile<D>::THREADS, ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>),
+               (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
+               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
@@ -280,8 +289,8 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
     forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                               HeadShape shape) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape shape) {
     if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
     Heads h = attention_heads(y, lse, qkv, starts, context, shape);
     h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
@@ -313,9 +322,10 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     int64_t H = delta.dim[0], N = y.dim[0], D = y.dim[1] / H;
     if (attention_delta_contract(s, delta, dy, y)) return;
     unsigned blocks = (unsigned)blocks_for(blocks_for(N, DELTA_ROWS) * DELTA_ROWS * H, DELTA_THREADS / DELTA_LANES);
-    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
-        LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s, ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N,
-                     (int)H, (int)D)));
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
+                               LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s,
+                                            ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N, (int)H, (int)D)));
 }
 
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
@@ -389,7 +399,7 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     DISPATCH_ACT(qkv.type, T, {
         bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0, s,
-                             ptr<T>(y), ptr<T>(qkv), job));
+                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0,
+                             s, ptr<T>(y), ptr<T>(qkv), job));
     });
 }

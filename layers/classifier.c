@@ -33,7 +33,8 @@ static __attribute__((noinline)) f32x16 soft_capped(f32x16 x, float softcap) { r
 
 /* Returns y of 16 logits of a row; -infinity from V on. */
 SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, float softcap) {
-    if (softcap == 0.0f) return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
+    if (softcap == 0.0f)
+        return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
     f32x16 y = soft_capped(act16_load_n(row, v, act16_count(v, V), type), softcap);
     if (v + LANES <= V) return y;
     float part[LANES];
@@ -80,7 +81,8 @@ SIMD_INLINE float row_loss(Softmax r, const void *row, int64_t target, DType typ
 SIMD_INLINE void loss_row_of(DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms) {
     *loss = row_loss(row_softmax(row, V, type, terms.softcap), row, target, type, terms.softcap);
 }
-ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row, target, V, terms)
+ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row,
+           target, V, terms)
 
 /* Writes the gradient over a row. A target from V on is not among these columns. */
 SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
@@ -110,7 +112,8 @@ SIMD_INLINE void grad_row_of(DType type, float *loss, void *row, int64_t target,
     set_gradient(type, row, r, target, V, stride, terms, scale);
 }
 ACT_KERNEL(grad_row,
-           (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
+           (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms,
+            float scale),
            loss, row, target, V, stride, terms, scale)
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
@@ -126,7 +129,8 @@ SIMD_INLINE void part_sums_of(DType type, float *sum, float *at_target, const vo
     *at_target = target < V ? (float)y_of(row, target, type, terms.softcap) : 0.0f;
 }
 ACT_KERNEL(part_sums,
-           (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
+           (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most,
+            LossTerms terms),
            sum, at_target, row, target, V, most, terms)
 
 SIMD_INLINE void part_gradient_of(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most,
@@ -134,24 +138,11 @@ SIMD_INLINE void part_gradient_of(DType type, void *row, int64_t target, int64_t
     set_gradient(type, row, (Softmax){most, (double)sum}, target, V, stride, terms, scale);
 }
 ACT_KERNEL(part_gradient,
-           (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms, float scale),
+           (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms,
+            float scale),
            row, target, V, stride, most, sum, terms, scale)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms),
-              (type, loss, row, target, V, terms))
-SIMD_DISPATCH(void, grad_row,
-              (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
-              (type, loss, row, target, V, stride, terms, scale))
-
-SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), (type, most, row, V, terms))
-SIMD_DISPATCH(void, part_sums,
-              (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
-              (type, sum, at_target, row, target, V, most, terms))
-SIMD_DISPATCH(void, part_gradient,
-              (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms, float scale),
-              (type, row, target, V, stride, most, sum, terms, scale))
-
 static void expect_targets(Tensor targets, int64_t V) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)
@@ -168,10 +159,12 @@ void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, i
     expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, terms);
+        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
+                 terms);
 }
 
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
+                                 float scale) {
     EXPECT_ACT(logits);
     if (classifier_contract(s, loss, logits, targets, V, 1)) return;
     expect_targets(targets, V);
@@ -196,10 +189,12 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, Loss
     EXPECT_ACT(logits);
     if (classifier_part_most_contract(s, most, logits, V)) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++) part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
+    for (int64_t i = 0; i < logits.dim[0]; i++)
+        part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
 }
 
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms) {
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
+                          LossTerms terms) {
     EXPECT_ACT(logits);
     if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0)) return;
     expect_part_targets(targets, V, logits.dim[1]);
@@ -210,12 +205,13 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
                   ((const float *)most.data)[i], terms);
 }
 
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, LossTerms terms,
-                          float scale) {
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
+                          LossTerms terms, float scale) {
     int64_t n = logits.dim[0];
     EXPECT_ACT(logits);
     EXPECT1(loss, F32, n);
-    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0)) return;
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0))
+        return;
     expect_part_targets(targets, V, logits.dim[1]);
     const float *top = (const float *)most.data, *sum = (const float *)sums.data, *at_target = sum + n;
     #pragma omp parallel for schedule(static)

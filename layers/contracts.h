@@ -55,17 +55,18 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
 /* update and sum are none if there is only the norm. `extra` is the FLOPs of an element beside the norm's. */
-static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                                        Tensor update, Tensor w, Tensor b, double extra) {
+static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
+                                        Tensor x, Tensor update, Tensor w, Tensor b, double extra) {
     int is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
     norm_expect(y, mean, rstd, x, w, b);
     if (has_update) EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     if (has_update) EXPECT2(update, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, ((is_layernorm ? 8.0 : 4.0) + extra) * (double)tensor_elems(x),
-                       (has_update ? 4.0 : 2.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
+                       (has_update ? 4.0 : 2.0) * contract_bytes(x) +
+                           (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
-static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
-                                         Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db,
+                                         Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     int     is_layernorm = !tensor_is_none(db);
     norm_expect(dy, mean, rstd, x, w, tensor_none());
@@ -75,7 +76,8 @@ static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, T
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
     return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
-                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
+                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) +
+                           (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
 static inline void residual_expect(Tensor sum, Tensor x, Tensor update) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
@@ -84,7 +86,8 @@ static inline void residual_expect(Tensor sum, Tensor x, Tensor update) {
 }
 static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
     residual_expect(sum, x, update);
-    return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
+    return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x),
+                       3.0 * contract_bytes(x));
 }
 
 static inline void head_norm_expect(Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w) {
@@ -94,10 +97,11 @@ static inline void head_norm_expect(Tensor y, Tensor rstd, Tensor x, int64_t fir
     EXPECT1(w, x.type, D);
     EXPECT2(rstd, F32, N, heads);
     CHECK(first >= 0 && heads >= 0 && first + heads * D <= x.dim[1] && first + heads * D <= y.dim[1],
-          "%lld heads of %lld columns from %lld on, of %lld and %lld columns", (long long)heads, (long long)D, (long long)first,
-          (long long)x.dim[1], (long long)y.dim[1]);
+          "%lld heads of %lld columns from %lld on, of %lld and %lld columns", (long long)heads, (long long)D,
+          (long long)first, (long long)x.dim[1], (long long)y.dim[1]);
 }
-static inline int head_norm_forward_contract(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w) {
+static inline int head_norm_forward_contract(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads,
+                                             Tensor w) {
     double elems = (double)(x.dim[0] * heads * w.dim[0]);
     head_norm_expect(y, rstd, x, first, heads, w);
     return stream_note(s, "head_norm_forward", x.dim[0], heads, w.dim[0], 0, 4.0 * elems,
@@ -113,7 +117,7 @@ static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
                        3.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
 }
 
-/* --- linear and head: their products and column sums note their own costs ---------------------------------------------------- */
+/* --- linear and head: their products and column sums note their own costs ----------------------------------------- */
 
 /* w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
@@ -123,7 +127,8 @@ static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b, MatrixO
     EXPECT2(w, x.type, w.dim[0], w.dim[1]);
     if (!tensor_is_none(b)) EXPECT1(b, x.type, M);
 }
-static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order) {
+static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
+                                          MatrixOrder order) {
     linear_expect(dy, x, w, tensor_none(), order);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
@@ -142,14 +147,16 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
 static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
     EXPECT2(y, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, "gelu_forward", x.dim[0], x.dim[1], 0, 0, 10.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x));
+    return stream_note(s, "gelu_forward", x.dim[0], x.dim[1], 0, 0, 10.0 * (double)tensor_elems(x),
+                       2.0 * contract_bytes(x));
 }
 static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
+    return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x),
+                       3.0 * contract_bytes(x));
 }
 
 /* --- swiglu ------------------------------------------------------------------------------------------------------- */
@@ -157,36 +164,42 @@ static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Ten
 static inline int swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT2(y, y.type, y.dim[0], y.dim[1]);
     EXPECT2(gate_up, y.type, y.dim[0], 2 * y.dim[1]);
-    return stream_note(s, "swiglu_forward", y.dim[0], y.dim[1], 0, 0, 5.0 * (double)tensor_elems(y), 3.0 * contract_bytes(y));
+    return stream_note(s, "swiglu_forward", y.dim[0], y.dim[1], 0, 0, 5.0 * (double)tensor_elems(y),
+                       3.0 * contract_bytes(y));
 }
 static inline int swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     EXPECT2(dy, dy.type, dy.dim[0], dy.dim[1]);
     EXPECT2(gate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
     EXPECT2(dgate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
-    return stream_note(s, "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 12.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
+    return stream_note(s, "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 12.0 * (double)tensor_elems(dy),
+                       5.0 * contract_bytes(dy));
 }
 
 /* --- rope --------------------------------------------------------------------------------------------------------- */
 
 static inline void heads_expect(HeadShape h) {
-    CHECK(h.key >= 1 && h.size >= 1 && h.query >= 1 && h.query % h.key == 0, "%lld heads of queries, %lld of keys, %lld channels",
-          (long long)h.query, (long long)h.key, (long long)h.size);
+    CHECK(h.key >= 1 && h.size >= 1 && h.query >= 1 && h.query % h.key == 0,
+          "%lld heads of queries, %lld of keys, %lld channels", (long long)h.query, (long long)h.key,
+          (long long)h.size);
 }
-static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first) {
+static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T,
+                                int64_t first) {
     double turned = (double)(qkv.dim[0] * (h.query + h.key) * h.size);
     heads_expect(h);
     EXPECT2(qkv, qkv.type, qkv.dim[0], heads_columns(h));
     EXPECT1(frequencies, F32, h.size / 2);
     CHECK(h.size % 2 == 0 && first >= 0 && T >= 1 && qkv.dim[0] % T == 0,
-          "%lld channels in pairs, %lld rows in sequences of %lld from %lld on", (long long)h.size, (long long)qkv.dim[0], (long long)T,
-          (long long)first);
-    return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
+          "%lld channels in pairs, %lld rows in sequences of %lld from %lld on", (long long)h.size,
+          (long long)qkv.dim[0], (long long)T, (long long)first);
+    return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned,
+                       2.0 * turned * (double)dtype_bytes(qkv.type));
 }
 
 /* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */
 
 /* `keys` holds the keys of all context ranks, or is none if they are in qkv. */
-static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
+static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c,
+                                    HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
     heads_expect(h);
     EXPECT2(qkv, qkv.type, B * T, heads_columns(h));
@@ -195,19 +208,22 @@ static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor key
     if (!tensor_is_none(starts)) EXPECT2(starts, I32, B, T);
     if (tensor_is_none(keys)) return;
     EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
-    CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T, (long long)c.ranks);
+    CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T,
+          (long long)c.ranks);
 }
 /* Notes `products` products. On average a query of a rank sees half of all tokens. */
-static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h, double products,
-                                 double bytes) {
+static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h,
+                                 double products, double bytes) {
     double product = (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
-    return stream_note(s, op, lse.dim[0] / h.query, lse.dim[1], h.query, h.size, products * product, bytes + contract_bytes(lse));
+    return stream_note(s, op, lse.dim[0] / h.query, lse.dim[1], h.query, h.size, products * product,
+                       bytes + contract_bytes(lse));
 }
-static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c,
-                                             HeadShape h) {
+static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                                             ContextPart c, HeadShape h) {
     attention_expect(y, lse, qkv, keys, starts, c, h);
     return attention_note(s, "attention_forward", y, lse, c, h, 2.0,
-                          tensor_is_none(keys) ? contract_bytes(qkv) + contract_bytes(y) : contract_bytes(keys) + 2.0 * contract_bytes(y));
+                          tensor_is_none(keys) ? contract_bytes(qkv) + contract_bytes(y)
+                                               : contract_bytes(keys) + 2.0 * contract_bytes(y));
 }
 static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     int64_t H = delta.dim[0], N = y.dim[0], C = y.dim[1];
@@ -225,8 +241,9 @@ static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) 
     return contract_bytes(delta);
 }
 /* With keys, dkeys holds their gradients. */
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
-                                              Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
+                                              Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts,
+                                              ContextPart c, HeadShape h) {
     int is_whole = tensor_is_none(keys);
     attention_expect(y, lse, qkv, keys, starts, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
@@ -249,7 +266,8 @@ static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qk
 
 /* --- classifier --------------------------------------------------------------------------------------------------- */
 
-static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, int with_gradient) {
+static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V,
+                                      int with_gradient) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
     EXPECT2(logits, logits.type, n, columns);
     EXPECT1(loss, F32, n);
@@ -296,7 +314,8 @@ static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, Ad
     for (int i = 0; i < spans; i++) {
         adamw_expect(&span[i]);
         elems += (double)span[i].master.dim[0];
-        bytes += 7.0 * contract_bytes(span[i].master) + (span[i].working.type == F32 ? 0.0 : contract_bytes(span[i].working));
+        bytes += 7.0 * contract_bytes(span[i].master) +
+                 (span[i].working.type == F32 ? 0.0 : contract_bytes(span[i].working));
     }
     return stream_note(s, "adamw_update", (int64_t)elems, 0, 0, 0, 16.0 * elems, bytes);
 }
@@ -311,7 +330,8 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
     CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
-    double side = x.dim[0] < x.dim[1] / parts ? (double)x.dim[0] : (double)(x.dim[1] / parts), squares = (double)parts * side * side;
+    double side = x.dim[0] < x.dim[1] / parts ? (double)x.dim[0] : (double)(x.dim[1] / parts),
+           squares = (double)parts * side * side;
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
@@ -355,7 +375,8 @@ static inline int add_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT1(x, F32, y.dim[0]);
     return stream_note(s, "add_forward", y.dim[0], 0, 0, 0, (double)y.dim[0], 3.0 * contract_bytes(x));
 }
-static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
+static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first,
+                                        int64_t columns) {
     EXPECT2(from, from.type, from.dim[0], from.dim[1]);
     EXPECT2(to, from.type, from.dim[0], to.dim[1]);
     CHECK(columns >= 0 && to_first >= 0 && from_first >= 0 && to_first + columns <= to.dim[1] &&
@@ -377,7 +398,8 @@ static inline int hash_words_contract(Stream *s, Tensor hash, Tensor x) {
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-static inline int router_forward_contract(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias) {
+static inline int router_forward_contract(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits,
+                                          Tensor bias) {
     int64_t N = logits.dim[0], E = logits.dim[1], k = expert.dim[1];
     EXPECT2(logits, logits.type, N, E);
     EXPECT2(probability, F32, N, E);
@@ -429,47 +451,51 @@ static inline int rows_contract(Stream *s, const char *op, Tensor rows, Tensor t
     EXPECT2(tokens, rows.type, N, C);
     EXPECT1(index, I32, R);
     CHECK(N == 0 ? R == 0 : R % N == 0, "%lld rows of %lld tokens", (long long)R, (long long)N);
-    return stream_note(s, op, R, N, C, 0, (double)(R * C), contract_bytes(rows) + contract_bytes(tokens) + contract_bytes(index));
+    return stream_note(s, op, R, N, C, 0, (double)(R * C),
+                       contract_bytes(rows) + contract_bytes(tokens) + contract_bytes(index));
 }
-static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Tensor gate_up, Tensor dgate_up, Tensor weight,
-                                         Tensor order, double flops, double passes) {
+static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Tensor gate_up, Tensor dgate_up,
+                                         Tensor weight, Tensor order, double flops, double passes) {
     int64_t R = y.dim[0], F = y.dim[1];
     EXPECT2(y, y.type, R, F);
     EXPECT2(gate_up, y.type, R, 2 * F);
     EXPECT2(dgate_up, y.type, R, 2 * F);
     if (!tensor_is_none(order)) EXPECT1(order, I32, R);
     EXPECT2(weight, F32, weight.dim[0], weight.dim[1]);
-    CHECK(weight.dim[0] * weight.dim[1] == R, "%lld weights for %lld rows", (long long)(weight.dim[0] * weight.dim[1]), (long long)R);
+    CHECK(weight.dim[0] * weight.dim[1] == R, "%lld weights for %lld rows", (long long)(weight.dim[0] * weight.dim[1]),
+          (long long)R);
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
 }
 
 /* Notes the products of all experts together, m x n x k as one product would be. How the rows are divided among the
  * experts changes neither FLOPs nor bytes. */
-static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int64_t m,
-                                     int64_t n, int64_t k) {
+static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride,
+                                     Tensor first, int64_t m, int64_t n, int64_t k) {
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
     EXPECT2(x, x.type, R, K);
     EXPECT2(y, x.type, R, M);
     EXPECT2(w, w.type, M, K);
     EXPECT1(first, I32, E + 1);
-    CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E, (long long)stride,
-          (long long)R);
+    CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E,
+          (long long)stride, (long long)R);
     double matrices = (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 && !w.is_fresh ? 2.0 : 1.0);
-    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K, contract_bytes(x) + contract_bytes(y) + matrices);
+    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K,
+                       contract_bytes(x) + contract_bytes(y) + matrices);
 }
-static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
+static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride,
+                                                 Tensor first) {
     CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
     return expert_linear_note(s, "matmul, experts", y, x, w, stride, first, x.dim[0], w.dim[0], w.dim[1]);
 }
-static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
-                                                  Tensor first) {
+static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w,
+                                                  int64_t stride, Tensor first) {
     CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
     expert_linear_note(s, "matmul, experts", dy, dx, w, stride, first, R, K, M);
-    return expert_linear_note(s, dw.is_fresh ? "matmul, experts, set" : "matmul, experts, added", dy, x, dw, stride, first, E * M, K,
-                              (R + E - 1) / E); /* experts are assumed to have equal numbers of rows */
+    return expert_linear_note(s, dw.is_fresh ? "matmul, experts, set" : "matmul, experts, added", dy, x, dw, stride,
+                              first, E * M, K, (R + E - 1) / E); /* experts are assumed to have equal numbers of rows */
 }
 
 /* --- fp8: products ------------------------------------------------------------------------------------------------ */
@@ -484,8 +510,8 @@ static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5
 /* Checks an operand of a product: bf16, or codes that an op has written. */
 static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
     EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
-    CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s", (long long)rows,
-          f.uses_own ? "not known" : "known");
+    CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s",
+          (long long)rows, f.uses_own ? "not known" : "known");
 }
 /* Checks a product. w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, MatrixOrder order) {
@@ -524,29 +550,33 @@ static inline void fp8_output_expect(Tensor y, DType type, int64_t rows, int64_t
 static inline int fp8_gelu_forward_contract(Stream *s, Tensor y, Tensor x, Fp8 f) {
     EXPECT2(x, BF16, x.dim[0], x.dim[1]);
     fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
-    return stream_note(s, "fp8_gelu_forward", x.dim[0], x.dim[1], 0, 0, 11.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x));
+    return stream_note(s, "fp8_gelu_forward", x.dim[0], x.dim[1], 0, 0, 11.0 * (double)tensor_elems(x),
+                       2.0 * contract_bytes(x));
 }
 static inline int fp8_gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     EXPECT2(x, BF16, x.dim[0], x.dim[1]);
     EXPECT2(dy, BF16, x.dim[0], x.dim[1]);
     fp8_output_expect(dx, E5M2, x.dim[0], x.dim[1], f);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, "fp8_gelu_backward", x.dim[0], x.dim[1], 0, 0, 17.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
+    return stream_note(s, "fp8_gelu_backward", x.dim[0], x.dim[1], 0, 0, 17.0 * (double)tensor_elems(x),
+                       3.0 * contract_bytes(x));
 }
 static inline int fp8_swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
     EXPECT2(gate_up, BF16, y.dim[0], 2 * y.dim[1]);
     fp8_output_expect(y, E4M3, y.dim[0], y.dim[1], f);
-    return stream_note(s, "fp8_swiglu_forward", y.dim[0], y.dim[1], 0, 0, 6.0 * (double)tensor_elems(y), 1.5 * contract_bytes(gate_up));
+    return stream_note(s, "fp8_swiglu_forward", y.dim[0], y.dim[1], 0, 0, 6.0 * (double)tensor_elems(y),
+                       1.5 * contract_bytes(gate_up));
 }
 static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
     EXPECT2(dy, BF16, dy.dim[0], dy.dim[1]);
     EXPECT2(gate_up, BF16, dy.dim[0], 2 * dy.dim[1]);
     fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
-    return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
+    return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy),
+                       5.0 * contract_bytes(dy));
 }
 /* Notes fp8_layernorm_forward, and fp8_rmsnorm_forward, which has no mean and no b. */
-static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                                            Tensor update, Tensor w, Tensor b, Fp8 f) {
+static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
+                                            Tensor x, Tensor update, Tensor w, Tensor b, Fp8 f) {
     fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
     y.type = BF16;
     EXPECT2(x, BF16, x.dim[0], x.dim[1]);

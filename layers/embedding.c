@@ -26,15 +26,11 @@ SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_
 ACT_KERNEL(accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), sum, x, at, C)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, add_two_rows,
-              (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
-              (type, y, a, b, y_at, a_at, b_at, C))
-SIMD_DISPATCH(void, accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), (type, sum, x, at, C))
-
 static void expect_tokens(Tensor tokens, int64_t rows) {
     const int32_t *token = (const int32_t *)tokens.data;
     for (int64_t n = 0; n < tensor_elems(tokens); n++)
-        CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
+        CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n,
+              (long long)rows);
 }
 
 /* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
@@ -47,7 +43,9 @@ static void set_row(DType type, void *y, const void *a, const void *b, int64_t C
 static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
 /* Returns the position at which row n's document begins. */
-static int64_t start_of(Tensor starts, int64_t n) { return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n]; }
+static int64_t start_of(Tensor starts, int64_t n) {
+    return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n];
+}
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
@@ -62,7 +60,8 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                 tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T) - start_of(starts, n)), C);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
+                        ContextPart context) {
     enum { CHANNELS = 64 }; /* channels of one work item of a thread: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
@@ -74,9 +73,11 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     for (int64_t c = 0; c < C; c += CHANNELS) {
         int64_t width = C - c < CHANNELS ? C - c : CHANNELS;
         for (int64_t n = 0; n < B * T; n++) {
-            if (token[n] < dwte.dim[0]) accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
+            if (token[n] < dwte.dim[0])
+                accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
             if (tensor_is_none(dwpe)) continue;
-            accumulate_row(dy.type, (float *)dwpe.data + (POSITION_OF(p, n % T) - start_of(starts, n)) * C + c, dy.data, n * C + c, width);
+            accumulate_row(dy.type, (float *)dwpe.data + (POSITION_OF(p, n % T) - start_of(starts, n)) * C + c, dy.data,
+                           n * C + c, width);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* experts.c - CPU side of the experts' ops in layers.h: the router, sorting and moving of rows, and products. A thread owns
- * a token or a row. The products of the experts follow one another. The host reads how many rows each expert has,
+/* experts.c - CPU side of the experts' ops in layers.h: the router, sorting and moving of rows, and products. A thread
+ * owns a token or a row. The products of the experts follow one another. The host reads how many rows each expert has,
  * because its memory holds the tensors. */
 #include <math.h>
 #include <stdlib.h>
@@ -23,8 +23,6 @@ SIMD_INLINE void combine_row_of(DType type, RowSum r, int64_t n) {
 ACT_KERNEL(combine_row, (DType type, RowSum r, int64_t n), r, n)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, combine_row, (DType type, RowSum r, int64_t n), (type, r, n))
-
 /* --- router ------------------------------------------------------------------------------------------------------- */
 
 static float value_at(Tensor t, int64_t i) {
@@ -52,7 +50,8 @@ static Pick next_pick(const float *p, Tensor bias, int64_t E, Pick last) {
     return best;
 }
 
-void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias, RouterWeights kind) {
+void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias,
+                    RouterWeights kind) {
     EXPECT_ACT(logits);
     if (router_forward_contract(s, probability, expert, weight, logits, bias)) return;
     int64_t N = logits.dim[0], E = logits.dim[1], k = expert.dim[1];
@@ -99,7 +98,8 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
                       *dw = (const float *)dweight.data + n * k;
         const int32_t *chosen = (const int32_t *)expert.data + n * k;
         float         *dp = rows + n * E, sum = 0.0f, mean = 0.0f, dot = 0.0f;
-        for (int64_t e = 0; e < E; e++) dp[e] = counts.data ? rate * (float)((const int32_t *)counts.data)[n / each * E + e] : 0.0f;
+        for (int64_t e = 0; e < E; e++)
+            dp[e] = counts.data ? rate * (float)((const int32_t *)counts.data)[n / each * E + e] : 0.0f;
         for (int64_t j = 0; j < k; j++) sum += p[chosen[j]], mean += dw[j] * w[j];
         for (int64_t j = 0; j < k; j++) dp[chosen[j]] += kind == WEIGHTS_NORMED ? (dw[j] - mean) / sum : dw[j];
         for (int64_t e = 0; e < E; e++) dot += p[e] * dp[e];
@@ -143,7 +143,8 @@ void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
     size_t  bytes = (size_t)y.dim[1] * dtype_bytes(y.type);
     #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < y.dim[0]; r++)
-        memcpy((char *)y.data + (size_t)r * bytes, (const char *)x.data + (size_t)(((const int32_t *)order.data)[r] / k) * bytes, bytes);
+        memcpy((char *)y.data + (size_t)r * bytes,
+               (const char *)x.data + (size_t)(((const int32_t *)order.data)[r] / k) * bytes, bytes);
 }
 
 void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
@@ -165,7 +166,9 @@ static Rows rows_of(Stream *s, Tensor first, int64_t e, int64_t all) {
 }
 static int64_t experts_to_visit(Stream *s, Tensor first) { return s->ledger ? 1 : first.dim[0] - 1; }
 
-static Matrix rows_matrix(Tensor t, Rows rows, MatrixOrder order) { return matrix_of(tensor_rows(t, rows.begin, rows.count), order); }
+static Matrix rows_matrix(Tensor t, Rows rows, MatrixOrder order) {
+    return matrix_of(tensor_rows(t, rows.begin, rows.count), order);
+}
 
 static Matrix weight_of(Tensor w, int64_t stride, int64_t e, MatrixOrder order) {
     Matrix m = matrix_of(w, order);
@@ -184,7 +187,8 @@ void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stri
     }
 }
 
-void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first) {
+void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
+                            Tensor first) {
     EXPECT_ACT(x);
     expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first);
     for (int64_t e = 0; e < experts_to_visit(s, first); e++) {

@@ -1,9 +1,9 @@
 /* experts.cu - CUDA side of the experts' ops in layers.h: the router, sorting and moving of rows, and products.
  *
- * The products of all experts are one launch. Blocks read on the device how many rows each expert has, so the host never
- * waits, and a graph of launches holds for any routing. A block computes a tile of one expert's product, c[i][j] = sum_r
- * a[i][r] b[r][j]. An operand is read in its order in memory: the index r of the sum is its INNER one, contiguous in
- * memory, or its OUTER one.
+ * The products of all experts are one launch. Blocks read on the device how many rows each expert has, so the host
+ * never waits, and a graph of launches holds for any routing. A block computes a tile of one expert's product, c[i][j]
+ * = sum_r a[i][r] b[r][j]. An operand is read in its order in memory: the index r of the sum is its INNER one,
+ * contiguous in memory, or its OUTER one.
  *   forward   y  = x w^T     a = x, b = w: both INNER
  *   input     dx = dy w      a = dy INNER, b = w OUTER
  *   weight    dw = or += dy^T x   a = dy, b = x: both OUTER; the sum is over the expert's rows
@@ -30,8 +30,8 @@ DEVICE void best_of_warp(float &score, int &expert) {
 /* Warp: a token. A lane reads again only what it wrote itself: experts lane, lane + 32, ... grid ceil(N / WARPS), no
  * shared memory. */
 template <typename T>
-KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight, const T *logits, const T *bias, int64_t N, int E, int k,
-                             bool normed) {
+KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight, const T *logits, const T *bias,
+                             int64_t N, int E, int k, bool normed) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
     if (n >= N) return; /* uniform per warp */
@@ -63,12 +63,14 @@ KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight,
     for (int j = 0; normed && lane == 0 && j < k; j++) weight[n * k + j] /= total;
 }
 
-void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias, RouterWeights kind) {
+void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias,
+                    RouterWeights kind) {
     int64_t N = logits.dim[0];
     if (router_forward_contract(s, probability, expert, weight, logits, bias) || N == 0) return;
     DISPATCH_ACT(logits.type, T,
-        LAUNCH(router_forward_kernel<T>, blocks_for(N, WARPS), THREADS, 0, s, ptr<float>(probability), ptr<int32_t>(expert),
-               ptr<float>(weight), ptr<T>(logits), ptr<T>(bias), N, (int)logits.dim[1], (int)expert.dim[1], kind == WEIGHTS_NORMED));
+                 LAUNCH(router_forward_kernel<T>, blocks_for(N, WARPS), THREADS, 0, s, ptr<float>(probability),
+                        ptr<int32_t>(expert), ptr<float>(weight), ptr<T>(logits), ptr<T>(bias), N, (int)logits.dim[1],
+                        (int)expert.dim[1], kind == WEIGHTS_NORMED));
 }
 
 /* Block: a sequence. Integer sums, whose order does not matter, in shared memory, then added to the total. grid B, 4 E
@@ -92,8 +94,8 @@ KERNEL router_count_kernel(int32_t *counts, unsigned long long *total, const int
 void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
     int64_t B = counts.dim[0], E = counts.dim[1];
     if (router_count_contract(s, counts, total, expert)) return;
-    LAUNCH(router_count_kernel, B, THREADS, (size_t)E * sizeof(int32_t), s, ptr<int32_t>(counts), ptr<unsigned long long>(total),
-           ptr<int32_t>(expert), tensor_elems(expert) / B, (int)E);
+    LAUNCH(router_count_kernel, B, THREADS, (size_t)E * sizeof(int32_t), s, ptr<int32_t>(counts),
+           ptr<unsigned long long>(total), ptr<int32_t>(expert), tensor_elems(expert) / B, (int)E);
 }
 
 typedef struct {
@@ -118,24 +120,27 @@ template <typename T> KERNEL router_backward_kernel(T *dlogits, Backward b) {
     int     lane = (int)threadIdx.x % WARP;
     if (n >= b.N) return; /* uniform per warp */
     const float *p = b.probability + n * b.E;
-    float        sum = 0.0f, mean = 0.0f, dot = 0.0f, rate = b.counts ? *b.balance * (float)b.E / (float)(b.k * b.each) : 0.0f;
+    float sum = 0.0f, mean = 0.0f, dot = 0.0f, rate = b.counts ? *b.balance * (float)b.E / (float)(b.k * b.each) : 0.0f;
     for (int j = 0; j < b.k; j++) {
         sum += p[b.expert[n * b.k + j]];
         mean += b.dweight[n * b.k + j] * b.weight[n * b.k + j];
     }
     for (int e = lane; e < b.E; e += WARP) dot += p[e] * dp_of(b, n, e, rate, sum, mean);
     dot = warp_sum(dot);
-    for (int e = lane; e < b.E; e += WARP) dlogits[n * b.E + e] = from_f32<T>(p[e] * (dp_of(b, n, e, rate, sum, mean) - dot));
+    for (int e = lane; e < b.E; e += WARP)
+        dlogits[n * b.E + e] = from_f32<T>(p[e] * (dp_of(b, n, e, rate, sum, mean) - dot));
 }
 
 void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight,
                      RouterWeights kind, Tensor counts, Tensor balance) {
     int64_t N = dlogits.dim[0];
     if (router_backward_contract(s, dlogits, dweight, probability, expert, weight, counts, balance) || N == 0) return;
-    Backward b = {ptr<float>(dweight), ptr<float>(probability), ptr<float>(weight), ptr<float>(balance), ptr<int32_t>(expert),
-                  ptr<int32_t>(counts), N, tensor_is_none(counts) ? 1 : N / counts.dim[0], (int)dlogits.dim[1], (int)expert.dim[1],
+    Backward b = {ptr<float>(dweight), ptr<float>(probability), ptr<float>(weight), ptr<float>(balance),
+                  ptr<int32_t>(expert), ptr<int32_t>(counts), N, tensor_is_none(counts) ? 1 : N / counts.dim[0],
+                  (int)dlogits.dim[1], (int)expert.dim[1],
                   kind == WEIGHTS_NORMED};
-    DISPATCH_ACT(dlogits.type, T, LAUNCH(router_backward_kernel<T>, blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(dlogits), b));
+    DISPATCH_ACT(dlogits.type, T,
+                 LAUNCH(router_backward_kernel<T>, blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(dlogits), b));
 }
 
 /* --- sorting and moving rows -------------------------------------------------------------------------------------- */
@@ -159,13 +164,14 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
     size_t      mark = arena_mark(&s->scratch);
     SortScratch k = sort_scratch(&s->scratch, R);
     TokenList   list = R > 0 ? sort_tokens(s, k, ptr<int32_t>(expert), R, E) : k.list[0];
-    LAUNCH(experts_place_kernel, blocks_for(R + 1, THREADS), THREADS, 0, s, ptr<int32_t>(order), ptr<int32_t>(place), ptr<int32_t>(first),
-           list, R, (int)E);
+    LAUNCH(experts_place_kernel, blocks_for(R + 1, THREADS), THREADS, 0, s, ptr<int32_t>(order), ptr<int32_t>(place),
+           ptr<int32_t>(first), list, R, (int)E);
     arena_release(&s->scratch, mark);
 }
 
 /* Copies each row's token. Warp: a row. grid ceil(R / WARPS), no shared memory. Bound: 2 elements of traffic each. */
-template <typename T, int W> KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
+template <typename T, int W>
+KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (r >= R) return;
     const T *from = x + order[r] / k * C;
@@ -175,7 +181,8 @@ template <typename T, int W> KERNEL rows_dispatch_kernel(T *y, const T *x, const
 
 /* Adds a token's rows in order. Warp: a token. grid ceil(N / WARPS), no shared memory. Bound: k + 1 elements of traffic
  * each. */
-template <typename T, int W> KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
+template <typename T, int W>
+KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
@@ -192,17 +199,19 @@ template <typename T, int W> KERNEL rows_combine_kernel(T *y, const T *x, const 
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
     int64_t R = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_dispatch", y, x, order) || R == 0) return;
-    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-        LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(order), R,
-               R / x.dim[0], C)));
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+                               LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y),
+                                      ptr<T>(x), ptr<int32_t>(order), R, R / x.dim[0], C)));
 }
 
 void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     int64_t N = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_combine", x, y, place) || N == 0) return;
-    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-        LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x), ptr<int32_t>(place), N,
-               x.dim[0] / N, C)));
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+                               LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y),
+                                      ptr<T>(x), ptr<int32_t>(place), N, x.dim[0] / N, C)));
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
@@ -217,7 +226,8 @@ template <typename T> struct Operand { const T *data; int64_t ld; int outer, inn
  * memory. */
 struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
-    static constexpr int ATOMS = I / WARPS_I / 16, COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
+    static constexpr int ATOMS = I / WARPS_I / 16,
+                         COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
     static constexpr int PAD = 8;                                       /* puts the eight rows of a matrix load in
                                                                          * different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
@@ -247,7 +257,7 @@ DEVICE Place find_tile(const int32_t *first, int E, int size, int t) {
             if (lane >= o) upto += left;
         }
         unsigned past = __ballot_sync(0xffffffffu, before + upto > t);
-        int      owner = past ? __ffs((int)past) - 1 : 0, start = __shfl_sync(0xffffffffu, before + upto - tiles, owner);
+        int owner = past ? __ffs((int)past) - 1 : 0, start = __shfl_sync(0xffffffffu, before + upto - tiles, owner);
         if (past && place.expert == E) place.expert = base + owner, place.tile = t - start;
         before += __shfl_sync(0xffffffffu, upto, WARP - 1);
     }
@@ -257,14 +267,16 @@ DEVICE Place find_tile(const int32_t *first, int E, int size, int t) {
 /* --- 16-bit types: tensor cores ----------------------------------------------------------------------------------- */
 
 /* Loads ROWS x COLUMNS of an operand from (o, c) on. vector: its rows are whole, aligned 16-byte vectors. */
-template <typename T, int ROWS, int COLUMNS> DEVICE void load_operand(T *tile, const Operand<T> &x, int o, int c, bool vector) {
+template <typename T, int ROWS, int COLUMNS>
+DEVICE void load_operand(T *tile, const Operand<T> &x, int o, int c, bool vector) {
     constexpr int STRIDE = COLUMNS + Tile16::PAD, PACK = PACK_BYTES / (int)sizeof(T), PACKS = COLUMNS / PACK;
     if (vector) {
         #pragma unroll
         for (int k = 0; k < ROWS * PACKS / Tile16::THREADS; k++) {
             int  i = k * Tile16::THREADS + (int)threadIdx.x, row = i / PACKS, column = i % PACKS * PACK;
             bool inside = o + row < x.outer && c + column < x.inner;
-            cp_async_16(tile + row * STRIDE + column, inside ? x.data + (o + row) * x.ld + c + column : x.data, inside ? PACK_BYTES : 0);
+            cp_async_16(tile + row * STRIDE + column, inside ? x.data + (o + row) * x.ld + c + column : x.data,
+                        inside ? PACK_BYTES : 0);
         }
         return;
     }
@@ -288,7 +300,8 @@ template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4]
     if constexpr (order == INNER)
         ldmatrix_x4(a, tile + (i + lane % 16) * (Tile16::R + Tile16::PAD) + r + lane / 16 * 8);
     else
-        ldmatrix_x4_transposed(a, tile + (r + lane / 16 * 8 + lane % 8) * (Tile16::I + Tile16::PAD) + i + lane / 8 % 2 * 8);
+        ldmatrix_x4_transposed(a, tile + (r + lane / 16 * 8 + lane % 8) * (Tile16::I + Tile16::PAD) + i +
+                                      lane / 8 % 2 * 8);
 }
 /* Loads two right fragments: 16 columns j of b from `j` on. */
 template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[4], const T *tile, int j, int r) {
@@ -296,13 +309,15 @@ template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[
     if constexpr (order == INNER)
         ldmatrix_x4(b, tile + (j + lane / 16 * 8 + lane % 8) * (Tile16::R + Tile16::PAD) + r + lane / 8 % 2 * 8);
     else
-        ldmatrix_x4_transposed(b, tile + (r + lane / 8 % 2 * 8 + lane % 8) * (Tile16::J + Tile16::PAD) + j + lane / 16 * 8);
+        ldmatrix_x4_transposed(b, tile + (r + lane / 8 % 2 * 8 + lane % 8) * (Tile16::J + Tile16::PAD) + j +
+                                      lane / 16 * 8);
 }
 
 /* Calls store(i, j, value) for the tile's elements (i, j), counted from its corner. Block: the tile at (i0, j0) of a
  * product whose sum has `length` terms. */
 template <SumIndex a_order, SumIndex b_order, typename T, typename Store>
-DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j0, int length, bool vector, T *shared, Store store) {
+DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j0, int length, bool vector, T *shared,
+                         Store store) {
     typedef Tile16 Tile;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int i_warp = warp / Tile::WARPS_J * 16 * Tile::ATOMS, j_warp = warp % Tile::WARPS_J * Tile::COLUMNS;
@@ -343,7 +358,8 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
         for (int n = 0; n < Tile::COLUMNS / 8; n++)
             #pragma unroll
             for (int e = 0; e < 4; e++)
-                store(i_warp + atom * 16 + lane / 4 + e / 2 * 8, j_warp + n * 8 + lane % 4 * 2 + e % 2, sum[atom][n][e]);
+                store(i_warp + atom * 16 + lane / 4 + e / 2 * 8, j_warp + n * 8 + lane % 4 * 2 + e % 2,
+                      sum[atom][n][e]);
 }
 
 /* fp32: scalar */
@@ -358,7 +374,8 @@ template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float>
 }
 
 template <SumIndex a_order, SumIndex b_order, typename Store>
-DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i0, int j0, int length, bool, float *shared, Store store) {
+DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i0, int j0, int length, bool,
+                         float *shared, Store store) {
     typedef Tile32 Tile;
     float    *left = shared, *right = shared + Tile::R * Tile::WIDTH, sum[Tile::EACH][Tile::EACH] = {};
     const int i = (int)threadIdx.x / 16 * Tile::EACH, j = (int)threadIdx.x % 16 * Tile::EACH;
@@ -383,14 +400,17 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
  * atomic. Bound: tensor cores; with few rows to an expert, the traffic of w. */
 template <typename T, SumIndex w_order>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
-    expert_rows_kernel(T *y, const T *x, const T *w, const int32_t *first, int E, int n, int k, int64_t stride, bool vector) {
+    expert_rows_kernel(T *y, const T *x, const T *w, const int32_t *first, int E, int n, int k, int64_t stride,
+                       bool vector) {
     typedef typename TileOf<T>::Type Tile;
     SMEM_DYN(T, shared);
     Place p = find_tile(first, E, Tile::I, (int)blockIdx.y);
     if (p.expert == E) return; /* the whole block returns */
-    int        begin = first[p.expert], rows = first[p.expert + 1] - begin, i0 = p.tile * Tile::I, j0 = (int)blockIdx.x * Tile::J;
+    int begin = first[p.expert], rows = first[p.expert + 1] - begin, i0 = p.tile * Tile::I,
+        j0 = (int)blockIdx.x * Tile::J;
     Operand<T> a = {x + (int64_t)begin * k, k, rows, k};
-    Operand<T> b = {w + p.expert * stride, w_order == INNER ? k : n, w_order == INNER ? n : k, w_order == INNER ? k : n};
+    Operand<T> b = {w + p.expert * stride, w_order == INNER ? k : n, w_order == INNER ? n : k,
+                    w_order == INNER ? k : n};
     T         *out = y + (int64_t)begin * n;
     tile_product<INNER, w_order>(a, b, i0, j0, k, vector, shared, [=](int i, int j, float value) {
         if (i0 + i < rows && j0 + j < n) out[(int64_t)(i0 + i) * n + j0 + j] = from_f32<T>(value);
@@ -401,7 +421,8 @@ KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
  * to. grid (ceil(k / J), ceil(m / I), E). */
 template <typename T>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
-    expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride, bool vector, bool add) {
+    expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride,
+                          bool vector, bool add) {
     typedef typename TileOf<T>::Type Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
@@ -428,7 +449,8 @@ static bool vectors_fit(Tensor x, Tensor y, Tensor w, int64_t stride) {
 }
 
 template <typename T, SumIndex w_order>
-static void launch_rows(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int n, int k, bool vector) {
+static void launch_rows(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int n, int k,
+                        bool vector) {
     typedef typename TileOf<T>::Type Tile;
     Sizes   z = sizes_of(x, w, first);
     int64_t tiles = blocks_for(z.R, Tile::I) + z.E;
@@ -439,10 +461,13 @@ static void launch_rows(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride,
 
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
     if (expert_linear_forward_contract(s, y, x, w, stride, first) || x.dim[0] == 0) return;
-    DISPATCH_ACT(x.type, T, launch_rows<T, INNER>(s, y, x, w, stride, first, (int)w.dim[0], (int)w.dim[1], vectors_fit(x, y, w, stride)));
+    DISPATCH_ACT(x.type, T,
+                 launch_rows<T, INNER>(s, y, x, w, stride, first, (int)w.dim[0], (int)w.dim[1],
+                                       vectors_fit(x, y, w, stride)));
 }
 
-void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first) {
+void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
+                            Tensor first) {
     if (expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first) || (x.dim[0] == 0 && !dw.is_fresh)) return;
     Sizes z = sizes_of(x, w, first);
     CHECK(z.E < 1 << 16, "%d experts", z.E);
@@ -450,7 +475,7 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
         typedef typename TileOf<T>::Type Tile;
         if (z.R) launch_rows<T, OUTER>(s, dx, dy, w, stride, first, z.K, z.M, vectors_fit(dy, dx, w, stride));
         dim3 grid((unsigned)blocks_for(z.K, Tile::J), (unsigned)blocks_for(z.M, Tile::I), (unsigned)z.E);
-        LAUNCH(expert_weights_kernel<T>, grid, Tile::THREADS, Tile::SHARED_BYTES, s, ptr<float>(dw), ptr<T>(dy), ptr<T>(x),
-               ptr<int32_t>(first), z.M, z.K, stride, vectors_fit(dy, x, w, stride), !dw.is_fresh);
+        LAUNCH(expert_weights_kernel<T>, grid, Tile::THREADS, Tile::SHARED_BYTES, s, ptr<float>(dw), ptr<T>(dy),
+               ptr<T>(x), ptr<int32_t>(first), z.M, z.K, stride, vectors_fit(dy, x, w, stride), !dw.is_fresh);
     });
 }

@@ -1,8 +1,8 @@
 /* fp8.c - CPU side of the ops in fp8 of layers.h.
  *
- * Operands of products are rounded to what 8 bits would hold, and multiplied as bf16 by matmul.h. A rounded value, three
- * bits of fraction times a power of two, is exact in bf16, and a product of two is exact in f32. Only the order of the
- * sums differs from a GPU's.
+ * Operands of products are rounded to what 8 bits would hold, and multiplied as bf16 by matmul.h. A rounded value,
+ * three bits of fraction times a power of two, is exact in bf16, and a product of two is exact in f32. Only the order
+ * of the sums differs from a GPU's.
  */
 #include "core/fp8.h"
 #include "layers/contracts.h"
@@ -42,7 +42,8 @@ typedef struct { int64_t over, vanished; } Lost;
  * f32's own rounding: a + 2^23 u is a number of 23 bits. */
 static Lost round_values(uint16_t *out, const uint16_t *in, int64_t n, DType type, float scale, float inverse) {
     const float    largest = fp8_largest(type);
-    const uint32_t bottom = (uint32_t)(127 + fp8_bottom(type)) << 23, lift = (uint32_t)(23 - (type == E4M3 ? 3 : 2)) << 23;
+    const uint32_t bottom = (uint32_t)(127 + fp8_bottom(type)) << 23, lift = (uint32_t)(23 - (type == E4M3 ? 3 : 2))
+                                                                             << 23;
     int64_t        over = 0, vanished = 0;
     #pragma omp parallel for schedule(static) reduction(+ : over, vanished) if (n > SPLIT_ELEMS)
     for (int64_t i = 0; i < n; i++) {
@@ -69,7 +70,8 @@ static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
     const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
     int32_t      now = f.uses_own || noting == NOTED ? largest_bits(x) : 0; /* read first, because y may be x */
     float        own = f.uses_own ? fp8_power(fp8_exponent((uint32_t)now, type_of(which))) : scale[FP8_SCALE];
-    Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own, 1.0f / own);
+    Lost lost = round_values((uint16_t *)y.data, (const uint16_t *)x.data, tensor_elems(x), type_of(which), own,
+                             1.0f / own);
     if (noting == NOT_NOTED) return;
     int32_t *amax = (int32_t *)f.amax.data + which;
     if (now > *amax) *amax = now;
@@ -140,7 +142,9 @@ static Tensor as_bf16(Tensor y) {
     y.type = BF16;
     return y;
 }
-static void round_output(Tensor y, Fp8 f) { fp8_round(as_bf16(y), as_bf16(y), y.type == E4M3 ? FP8_X : FP8_DY, f, NOTED); }
+static void round_output(Tensor y, Fp8 f) {
+    fp8_round(as_bf16(y), as_bf16(y), y.type == E4M3 ? FP8_X : FP8_DY, f, NOTED);
+}
 
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     if (fp8_gelu_forward_contract(s, y, x, f)) return;
@@ -171,22 +175,26 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
     round_output(dgate_up, f);
 }
 
-int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                           HeadShape h, Fp8 f) {
-    (void)s, (void)dqkv, (void)dbias, (void)dy, (void)y, (void)lse, (void)delta, (void)qkv, (void)starts, (void)h, (void)f;
+int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                           Tensor qkv, Tensor starts, HeadShape h, Fp8 f) {
+    (void)s, (void)dqkv, (void)dbias, (void)dy, (void)y, (void)lse, (void)delta, (void)qkv, (void)starts, (void)h,
+        (void)f;
     return 0;
 }
 
-void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                           float eps, Fp8 f) {
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                           Tensor b, float eps, Fp8 f) {
     if (fp8_norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, f)) return;
     if (tensor_is_none(update)) layernorm_forward(s, as_bf16(y), mean, rstd, x, w, b, eps);
     else residual_layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
     round_output(y, f);
 }
 
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f) {
-    if (fp8_norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), f)) return;
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
+                         Fp8 f) {
+    Tensor none = tensor_none();
+    if (fp8_norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, none, rstd, x, update, w, none, f))
+        return;
     if (tensor_is_none(update)) rmsnorm_forward(s, as_bf16(y), rstd, x, w, eps);
     else residual_rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
     round_output(y, f);

@@ -1,11 +1,11 @@
-/* fp8.cu - CUDA side of the ops in fp8 of layers.h: casts to 8 bits, cuBLASLt's products of those, and bf16 ops that write
- * their output as 8 bits.
+/* fp8.cu - CUDA side of the ops in fp8 of layers.h: casts to 8 bits, cuBLASLt's products of those, and bf16 ops that
+ * write their output as 8 bits.
  *
  * Hopper multiplies 8-bit matrices only if the sums run along the rows of both in memory. So each product has its own
  * copies: forward x and w^T, the input's gradient dy and w, the weight's gradient x^T and dy^T. A cast reads a tensor
  * once and writes it in row-major order, transposed, or both. An op with an output in fp8 computes the bf16 op, rounds
- * to bf16, and writes both copies of what that op would have stored. A tensor then costs the bytes of one bf16 copy, and
- * no cast reads it again. fp8_tile.cuh casts and transposes.
+ * to bf16, and writes both copies of what that op would have stored. A tensor then costs the bytes of one bf16 copy,
+ * and no cast reads it again. fp8_tile.cuh casts and transposes.
  */
 #include "layers/contracts.h"
 #include "layers/fp8_tile.cuh"
@@ -44,17 +44,17 @@ void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
     else LAUNCH_EARLY((fp8_cast_kernel<E5M2>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
 }
 
-static int which_of(DType type) { return type == E4M3 ? FP8_X : FP8_DY; }
-
 Fp8Target fp8_target(Tensor y, Fp8 f) {
-    int64_t             R = y.dim[0], C = y.dim[1], which = which_of(y.type);
+    int64_t             R = y.dim[0], C = y.dim[1], which = y.type == E4M3 ? FP8_X : FP8_DY;
     unsigned long long *counts = tensor_is_none(f.counts) ? NULL : (unsigned long long *)f.counts.data + 2 * which;
-    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + FP8_SCALES * which, ptr<int32_t>(f.amax) + which, counts};
+    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + FP8_SCALES * which,
+            ptr<int32_t>(f.amax) + which, counts};
 }
 
 /* Returns 1/s and s from x's own largest value, in scratch. `amax`, unless it is NULL, becomes at least that value. */
 static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
-    Tensor    scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1), measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
+    Tensor scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1),
+           measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
     Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
     device_zero(s, measured);
     fp8_queue_cast(s, largest, x.data, type);
@@ -62,14 +62,12 @@ static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
     return ptr<float>(scale);
 }
 
-static Codes written_codes(Tensor x, Fp8 f) {
-    Fp8Target t = fp8_target(x, f);
-    return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, t.scale + FP8_INVERSE};
-}
-
 /* Returns x, w or dy as 8 bits. */
 static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
-    if (fp8_is_codes(x)) return written_codes(x, f);
+    if (fp8_is_codes(x)) {
+        Fp8Target t = fp8_target(x, f);
+        return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, &t.scale[FP8_INVERSE]};
+    }
     int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
     DType   type = which == FP8_DY ? E5M2 : E4M3;
     Codes   c = {{NULL, type, C, PLAIN}, {NULL, type, up, PLAIN}, NULL};
@@ -78,7 +76,9 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
     int is_dry = fp8_cast_contract(s, x, copies == (AS_IT_LIES | TURNED) ? 2 : 1), notes = noting == NOTED && !is_dry;
     int32_t     *amax = notes ? ptr<int32_t>(f.amax) + which : NULL;
     int64_t     *counts = notes && !tensor_is_none(f.counts) ? ptr<int64_t>(f.counts) + 2 * which : NULL;
-    const float *scale = f.uses_own ? own_scale(s, x, type, amax) : is_dry ? NULL : ptr<float>(f.scale) + FP8_SCALES * which;
+    const float *scale = f.uses_own ? own_scale(s, x, type, amax)
+                         : is_dry   ? NULL
+                                    : ptr<float>(f.scale) + FP8_SCALES * which;
     Fp8Target    t = {(uint8_t *)c.plain.data, (uint8_t *)c.turned.data, R, C, up, C, scale, f.uses_own ? NULL : amax,
                       (unsigned long long *)counts};
     fp8_queue_cast(s, t, x.data, type);
@@ -89,8 +89,8 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
 /* c [m,n] = or += a b^T, with a [m,k], b [n,k] of 8 bits. */
-static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Codes &of_b, Matrix b, int64_t k, MatmulWrite write,
-                    const void *bias) {
+static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Codes &of_b, Matrix b, int64_t k,
+                    MatmulWrite write, const void *bias) {
     b.order = TRANSPOSED;
     Matmul p = {matrix_of(c, PLAIN), a, b, c.dim[0], c.dim[1], k, write, bias};
     matmul_fp8(s, p, of_a.inverse, of_b.inverse);
@@ -99,7 +99,8 @@ static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Code
 static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias, Fp8 f) {
     fp8_expect(y, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
-    Codes  x8 = cast(s, x, FP8_X, f, NOTED, AS_IT_LIES), w8 = cast(s, w, FP8_W, f, NOTED, order == PLAIN ? TURNED : AS_IT_LIES);
+    Codes x8 = cast(s, x, FP8_X, f, NOTED, AS_IT_LIES),
+          w8 = cast(s, w, FP8_W, f, NOTED, order == PLAIN ? TURNED : AS_IT_LIES);
     product(s, y, x8, x8.plain, w8, order == PLAIN ? w8.turned : w8.plain, x.dim[1], MATMUL_SET, bias);
     arena_release(&s->scratch, mark);
 }
@@ -107,7 +108,8 @@ static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, 
 static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, MatrixOrder order, Fp8 f) {
     size_t mark = arena_mark(&s->scratch);
     Codes  dy8 = cast(s, dy, FP8_DY, f, NOTED, AS_IT_LIES | TURNED);
-    Codes  w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED), x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
+    Codes w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED),
+          x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
     product(s, dx, dy8, dy8.plain, w8, order == PLAIN ? w8.plain : w8.turned, dy.dim[1], MATMUL_SET, NULL);
     int64_t rows = x8.turned.ld; /* with zeros after the last row */
     if (order == PLAIN) product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
@@ -153,7 +155,8 @@ KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, cons
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     if (fp8_gelu_forward_contract(s, y, x, f) || tensor_elems(x) == 0) return;
     expect_aligned({y.data, x.data});
-    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s, fp8_target(y, f), ptr<bf16>(x));
+    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                 fp8_target(y, f), ptr<bf16>(x));
 }
 
 /* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Block: rows_per_block rows of a strip of columns.
@@ -177,8 +180,8 @@ void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, 
     float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
     if (!is_dry) {
         expect_aligned({dx.data, dy.data, x.data});
-        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial, ptr<bf16>(dy),
-                     ptr<bf16>(x), rows);
+        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial,
+                     ptr<bf16>(dy), ptr<bf16>(x), rows);
         if (is_summed) column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     }
     arena_release(&s->scratch, mark);
@@ -200,8 +203,8 @@ KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, co
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
     if (fp8_swiglu_forward_contract(s, y, gate_up, f) || tensor_elems(y) == 0) return;
     expect_aligned({y.data, gate_up.data});
-    LAUNCH_EARLY(fp8_swiglu_forward_kernel, tile_grid(y.dim[0], y.dim[1], TILE_ROWS), TILE_THREADS, 0, s, fp8_target(y, f),
-                 ptr<bf16>(gate_up));
+    LAUNCH_EARLY(fp8_swiglu_forward_kernel, tile_grid(y.dim[0], y.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                 fp8_target(y, f), ptr<bf16>(gate_up));
 }
 
 /* Writes gate = dy up silu'(gate) and up = dy silu(gate). Block: a tile of each. Bound: its traffic, 10 bytes an
@@ -238,7 +241,8 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
     Fp8Target gate = fp8_target(dgate_up, f), up = gate;
     gate.C = up.C = F;
     up.plain += F, up.turned += F * gate.R_up;
-    LAUNCH_EARLY(fp8_swiglu_backward_kernel, tile_grid(N, F, TILE_ROWS), TILE_THREADS, 0, s, gate, up, ptr<bf16>(dy), ptr<bf16>(gate_up));
+    LAUNCH_EARLY(fp8_swiglu_backward_kernel, tile_grid(N, F, TILE_ROWS), TILE_THREADS, 0, s, gate, up, ptr<bf16>(dy),
+                 ptr<bf16>(gate_up));
 }
 
 /* norms */
@@ -295,7 +299,8 @@ template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pa
 }
 
 /* Computes one row, by a warp. The codes go to t.plain and to `codes` [C/4] in shared memory. */
-template <bool centred, int HELD> DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
+template <bool centred, int HELD>
+DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
     int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
     Pairs8 x[HELD];
     float   sum = 0.0f, square = 0.0f, mean = 0.0f;
@@ -346,11 +351,13 @@ KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(N
         #pragma unroll
         for (int rows = 0; rows < CHUNK / 4; rows++) {
             uint32_t w[4];
-            for (int j = 0; j < 4; j++) w[j] = codes[(chunk * CHUNK + rows * 4 + j) * row_words + chunk * SKEW_WORDS + word];
+            for (int j = 0; j < 4; j++)
+                w[j] = codes[(chunk * CHUNK + rows * 4 + j) * row_words + chunk * SKEW_WORDS + word];
             turn_words(w);
             for (int j = 0; j < 4; j++) column[j].v[rows] = w[j];
         }
-        for (int j = 0; j < 4; j++) pack_store((uint32_t *)(t.turned + (word * 4 + j) * t.R_up + first + chunk * CHUNK), column[j]);
+        for (int j = 0; j < 4; j++)
+            pack_store((uint32_t *)(t.turned + (word * 4 + j) * t.R_up + first + chunk * CHUNK), column[j]);
     }
     note_seen(seen, t.amax, t.counts);
 }
@@ -358,17 +365,22 @@ KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(N
 template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Target t) {
     size_t shared = (size_t)(NORM_ROWS * t.C) + SKEW_WORDS * sizeof(uint32_t);
     if (t.C <= WARP * PACK8 * HELD_PACKS / 2)
-        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP, shared, s, f, t);
-    else LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP, shared, s, f, t);
+        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
+                     shared, s, f, t);
+    else
+        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
+                     shared, s, f, t);
 }
 
 /* Returns whether the kernel takes the row. Longer rows, and unaligned weights, use the op in bf16, in scratch, and a
  * cast. */
-static int norm_fits(int64_t C, Tensor w, Tensor b) { return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data}); }
+static int norm_fits(int64_t C, Tensor w, Tensor b) {
+    return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data});
+}
 
 template <bool centred>
-static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                         Tensor b, float eps, Fp8 f) {
+static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                         Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
     bool runs = !fp8_norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, f) && x.dim[0] > 0;
     if (norm_fits(x.dim[1], w, b)) {
         NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
@@ -391,11 +403,12 @@ static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor
     arena_release(&s->scratch, mark);
 }
 
-void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                           float eps, Fp8 f) {
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                           Tensor b, float eps, Fp8 f) {
     norm_forward<true>(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps, f);
 }
 
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f) {
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
+                         Fp8 f) {
     norm_forward<false>(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
 }

@@ -47,10 +47,6 @@ ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x
            x, first, elems)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), (type, y, x, first, elems))
-SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems),
-              (type, dx, dy, x, first, elems))
-
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     EXPECT_ACT(x);
     if (gelu_forward_contract(s, y, x)) return;
@@ -63,7 +59,8 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     EXPECT_ACT(x);
     int64_t elems = gelu_backward_contract(s, dx, dbias, dy, x) ? 0 : tensor_elems(x);
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));
+    for (int64_t i = 0; i < elems; i += ACT_BLOCK)
+        gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));
     if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }
 #endif

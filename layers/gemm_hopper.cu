@@ -9,7 +9,8 @@
  *            them in order
  * Tiles, slices and orders of additions follow from the shape and the stored way alone, so a run repeats its bits.
  *
- * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored, barriers, of 227 KiB. Registers: 128 accumulators a thread, of 232.
+ * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored, barriers, of 227 KiB. Registers: 128
+ * accumulators a thread, of 232.
  *
  * Bound: tensor cores, 128 x 128 x 64 in 512 clocks. A stage reads 48 KiB of shared memory for products (64 KiB could
  * be read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
@@ -90,7 +91,7 @@ DEVICE void barriers_init(GemmShared *s, int cluster) {
     mbarrier_init_fence();
 }
 
-/* --- loading: one thread ------------------------------------------------------------------------------------------- */
+/* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
 /* Return the coordinates of square h of a tile at `across` (along m or n) and `k`. by_lines: k lies along the columns
  * of memory. */
@@ -98,18 +99,21 @@ template <bool by_lines> DEVICE int column_of(int across, int k, int h) { return
 template <bool by_lines> DEVICE int row_of(int across, int k, int h) { return by_lines ? across + h * SIDE : k; }
 
 /* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
-template <bool a_by_lines, bool b_by_lines> DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
+template <bool a_by_lines, bool b_by_lines>
+DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
     uint64_t *full = &s->full[stage];
     mbarrier_arrive_expect(full, STAGE_BYTES);
     for (int h = 0; h < 2; h++)
         tma_load_2d(&s->a[stage][h], &g.a, full, column_of<a_by_lines>(w.row, k, h), row_of<a_by_lines>(w.row, k, h));
     if (g.cluster == 2) {
         int h = (int)cluster_rank();
-        tma_load_2d_multicast(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h), row_of<b_by_lines>(w.column, k, h), 3);
+        tma_load_2d_multicast(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
+                              row_of<b_by_lines>(w.column, k, h), 3);
         return;
     }
     for (int h = 0; h < 2; h++)
-        tma_load_2d(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h), row_of<b_by_lines>(w.column, k, h));
+        tma_load_2d(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
+                    row_of<b_by_lines>(w.column, k, h));
 }
 template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, const GemmCall &g) {
     for (int i = first_work(g), step = 0; i < g.works; i += work_stride(g)) {
@@ -121,7 +125,7 @@ template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, 
     }
 }
 
-/* --- multiplying: a warpgroup -------------------------------------------------------------------------------------- */
+/* --- multiplying: a warpgroup ------------------------------------------------------------------------------------- */
 
 /* Returns wgmma's descriptor of the 16 values of k from 16 i on: along the lines, or 16 lines of 128 bytes. The next
  * square follows. */
@@ -205,12 +209,14 @@ DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) 
     bulk_wait_read<0>(); /* the slots are free */
     mbarrier_arrive_expect(&s->read[warp], SLOTS * PANEL_BYTES);
     for (int i = 0; i < SLOTS; i++)
-        tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE, w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
+        tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE,
+                    w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
 }
 
 /* r = round(acc + bias), for half p of the tile's columns. */
 template <typename T>
-DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column, int n) {
+DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
+                        int n) {
 #pragma unroll
     for (int k = 0; k < BLOCKS * 2; k++) { /* eight columns */
         int    c = column + p * SIDE + k * 8 + (int)threadIdx.x % 4 * 2, at = p * 32 + k * 4;
@@ -246,7 +252,8 @@ template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots
 
 /* r = round(acc gelu'(pre)), with pre in the next slot; sum += r for this thread's columns. */
 template <typename T>
-DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
+DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
+                            Slots &s) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         ldmatrix_x4(r[q], line_of(&s.slot[s.used % SLOTS], q));
@@ -264,7 +271,8 @@ DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], co
 
 /* r = round(acc); delta += r aux for this thread's two rows, with aux in the next slot. */
 template <typename T>
-DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p, Slots &s) {
+DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p,
+                        Slots &s) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         uint32_t aux[4];
@@ -296,7 +304,8 @@ DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int colum
 /* Stores a row of column_sums: adds over the lanes of a column, then over warps, in order. The named barrier before the
  * next tile protects shared memory from being filled again too early. */
 DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const GemmCall &g, const Work &w) {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, group = warp / 4, t = (int)threadIdx.x % WARPGROUP;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, group = warp / 4,
+        t = (int)threadIdx.x % WARPGROUP;
 #pragma unroll
     for (int i = 0; i < SIDE / 2; i++) {
         float &x = sum[i / (SIDE / 4)][i % (SIDE / 4)];
@@ -311,7 +320,8 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
 
 /* Stores a tile of a 16-bit c. */
 template <typename T, int epilogue>
-DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g, const T *bias, const Work &w) {
+DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g,
+                       const T *bias, const Work &w) {
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
     float sum[2][SIDE / 4] = {}, delta[2] = {};
 #pragma unroll
@@ -321,7 +331,8 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
         else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
         if constexpr (epilogue == EPILOGUE_RESIDUAL) residual_panel<T>(r, s);
-        if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2)) store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
+        if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2))
+            store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         if constexpr (epilogue == EPILOGUE_GELU) {
             gelu_panel<T>(r);
@@ -346,7 +357,8 @@ DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, c
             if (g.add && column + j * 8 < g.n) old[j] = pack_load<float, 2>(line + j * 8);
 #pragma unroll
         for (int j = 0; j < TILE / 8; j++) {
-            Pack<float, 2> sum = {{old[j].v[0] + acc[i / 2][j * 4 + i % 2 * 2], old[j].v[1] + acc[i / 2][j * 4 + i % 2 * 2 + 1]}};
+            Pack<float, 2> sum = {
+                {old[j].v[0] + acc[i / 2][j * 4 + i % 2 * 2], old[j].v[1] + acc[i / 2][j * 4 + i % 2 * 2 + 1]}};
             if (column + j * 8 < g.n) pack_store(line + j * 8, sum);
         }
     }
@@ -356,7 +368,9 @@ DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, c
 
 /* --- the kernel, and the ways to launch it ------------------------------------------------------------------------ */
 
-enum { MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */ };
+enum {
+    MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */
+};
 
 #ifdef PTX_HOPPER
 /* The work of a math warpgroup: every second work item of the block. */
@@ -389,7 +403,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
 
 /* Two warpgroups multiply, the third one loads. grid: blocks that fit at once, block GEMM_THREADS, GemmShared. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
-KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
+KERNEL __launch_bounds__(GEMM_THREADS, 1)
+    gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
     tiles_aligned(s);
@@ -400,7 +415,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
-        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one()) load_all<a_by_lines, b_by_lines>(s, g);
+        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one())
+            load_all<a_by_lines, b_by_lines>(s, g);
         __syncwarp(); /* the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
@@ -416,7 +432,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
 /* c = or += the sum of slices [parts,m,n], in order. Thread: 4 elements. grid ceil(m n / (4 THREADS)), no shared
  * memory. Bound: reading the slices once. */
 enum { THREADS = 256, WIDE = 4 };
-KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m, int64_t n, int add) {
+KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m,
+                          int64_t n, int add) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
     if (i >= m * n) return;
     float              *to = c + i / n * ld + i % n;
@@ -429,7 +446,7 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
     else pack_store(to, sum);
 }
 
-/* --- which products, in which ways ---------------------------------------------------------------------------------- */
+/* --- which products, in which ways -------------------------------------------------------------------------------- */
 
 /* HAS_SM90A: gpu.mk compiles for that architecture. In code for another architecture the kernel is empty, also if the
  * driver compiles its PTX for this GPU. */
@@ -458,9 +475,12 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (!IS_COMPILED || strncmp(device_isa(), "sm_90", 5)) return 0;
     if ((p->a.type != BF16 && p->a.type != F16) || p->b.type != p->a.type) return 0;
     int64_t most = 1 << 30;
-    if (!view_fits(&p->a) || !view_fits(&p->b) || !view_fits(&p->c) || p->n % 8 || p->m >= most || p->n >= most || p->k >= most) return 0;
+    if (!view_fits(&p->a) || !view_fits(&p->b) || !view_fits(&p->c) || p->n % 8 || p->m >= most || p->n >= most ||
+        p->k >= most)
+        return 0;
     if (p->m < 1 || p->n < 1 || p->k < 1 || !is_aligned(p->bias, 4) || !is_aligned(aux, 16)) return 0;
-    if (p->c.type == F32) return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
+    if (p->c.type == F32)
+        return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
     if (p->a.order != PLAIN || p->write == MATMUL_ADD) return 0;
     return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
            (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
@@ -470,10 +490,13 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
 
 static int64_t tiles_along(int64_t x) { return blocks_for(x, TILE); }
 static int64_t steps_of(const Matmul *p) { return blocks_for(p->k, DEPTH); }
-static int64_t works_of(const Matmul *p, GemmWay way) { return blocks_for(tiles_along(p->m), way.cluster) * tiles_along(p->n) * way.parts; }
+static int64_t works_of(const Matmul *p, GemmWay way) {
+    return blocks_for(tiles_along(p->m), way.cluster) * tiles_along(p->n) * way.parts;
+}
 
 int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
-    if ((way.cluster != 1 && way.cluster != 2) || way.parts < 1 || way.parts > MOST_PARTS || way.parts > steps_of(p)) return 0;
+    if ((way.cluster != 1 && way.cluster != 2) || way.parts < 1 || way.parts > MOST_PARTS || way.parts > steps_of(p))
+        return 0;
     return way.parts == 1 || (p->c.type == F32 && (size_t)(way.parts * p->m * p->n) * sizeof(float) <= workspace_bytes);
 }
 
@@ -506,7 +529,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
     return count;
 }
 
-/* --- the launch ---------------------------------------------------------------------------------------------------- */
+/* --- the launch --------------------------------------------------------------------------------------------------- */
 
 /* Returns the TMA map of an operand's squares. */
 template <typename T> static TensorMap operand_map(const Matrix &x, int64_t rows, int64_t columns) {
@@ -533,12 +556,13 @@ template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, 
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
-    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks, GEMM_THREADS,
-                   sizeof(GemmShared), s, g, (const T *)bias);
+    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks,
+                   GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
 }
 
 template <typename T>
-static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                  void *workspace) {
     GemmCall g = call_of<T>(p, aux, way, workspace);
     int      has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
@@ -547,17 +571,19 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
     else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
     else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
     else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
-    else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
+    else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN)
+        launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
     else if (epilogue == EPILOGUE_RESIDUAL) launch<T, T, true, true, EPILOGUE_RESIDUAL>(s, g, p->bias);
     else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g, p->bias);
     else launch<T, T, true, true, EPILOGUE_NONE>(s, g, p->bias);
     if (has_column_sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);
     if (way.parts == 1) return;
-    LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld, g.sums, way.parts, p->m,
-           p->n, p->write == MATMUL_ADD);
+    LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld,
+           g.sums, way.parts, p->m, p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                 void *workspace) {
     if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, head, way, workspace);
     else queue<half>(s, p, epilogue, aux, sums, head, way, workspace);
 }

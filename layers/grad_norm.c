@@ -34,10 +34,9 @@ void SIMD(add_squares)(Exact *sum, const float *x, int64_t n) {
     memcpy(last, x + i, (size_t)(n - i) * sizeof *x);
     exact_add(sum, block_squares(last));
 }
-
-#if SIMD_HOST
 SIMD_DISPATCH(void, add_squares, (Exact *sum, const float *x, int64_t n), (sum, x, n))
 
+#if SIMD_HOST
 static void add_values(Exact *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) exact_add(sum, (double)x[i]);
 }
@@ -50,8 +49,9 @@ static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
     {
         Exact part = {{0}};
         #pragma omp for schedule(static) nowait
-        for (int64_t at = 0; at < n; at += STRETCH) add(&part, (const float *)x.data + at, n - at < STRETCH ? n - at : STRETCH);
-        #pragma omp critical(exact_sum)
+        for (int64_t at = 0; at < n; at += STRETCH)
+            add(&part, (const float *)x.data + at, n - at < STRETCH ? n - at : STRETCH);
+#pragma omp critical(exact_sum)
         exact_merge((Exact *)sum.data, &part);
     }
 }

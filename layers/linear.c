@@ -1,5 +1,5 @@
-/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and GELU around them. The head
- * is a linear layer whose weights wte [V',C] are stored transposed.
+/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and GELU around them. The
+ * head is a linear layer whose weights wte [V',C] are stored transposed.
  *
  * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits. The
  * head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast kernels
@@ -25,8 +25,6 @@ SIMD_INLINE void sum_rows_of(DType type, float *sum, const void *x, int64_t rows
 ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), sum, x, rows, M)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
-
 /* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
 
@@ -40,7 +38,8 @@ static void add_columns(Tensor db, Tensor dy, float *partial) {
         #pragma omp for schedule(static)
         for (int64_t i = 0; i < blocks; i++) {
             int64_t first = i * BIAS_ROWS, rows = N - first < BIAS_ROWS ? N - first : BIAS_ROWS;
-            sum_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows, M);
+            sum_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows,
+                     M);
         }
         #pragma omp for schedule(static)
         for (int64_t c = 0; c < M; c++) {
@@ -109,7 +108,8 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     attention_delta(s, delta, dx, x);
 }
 
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                          Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
     gelu_backward(s, dpre, dbias, dpre, pre);
 }

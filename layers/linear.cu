@@ -1,5 +1,5 @@
-/* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where
- * they pay, and a kernel for the bias gradient where they do not.
+/* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
+ * where they pay, and a kernel for the bias gradient where they do not.
  *
  * In forward only the own product has GELU as an epilogue. cuBLASLt's uses the sum before it is stored. The contract is
  * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. cuBLASLt also has no
@@ -34,11 +34,14 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
 }
 
 /* Queues the kernel. It reads 16 bytes at a time if the rows allow it. */
-void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write) {
+void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
+                 MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
-    DISPATCH_ACT(type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
-        LAUNCH_EARLY((column_sums_kernel<T, PACK>), dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0, s,
-               sums, (const T *)x, rows, per_block, M, write)));
+    DISPATCH_ACT(type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
+                               LAUNCH_EARLY((column_sums_kernel<T, PACK>),
+                                            dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0,
+                                            s, sums, (const T *)x, rows, per_block, M, write)));
 }
 
 void bias_backward(Stream *s, Tensor db, Tensor dy) {
@@ -105,12 +108,13 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
     GeluForward g = {y, pre};
     Rest        rest = {gelu_of_pre, NULL, &g, 0, NULL};
-    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest)) gelu_forward(s, y, pre);
+    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest))
+        gelu_forward(s, y, pre);
 }
 
-/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes more
- * than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in the
- * memory of y. */
+/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes
+ * more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in
+ * the memory of y. */
 typedef struct { Tensor y, stream; } Join;
 
 static void join_two_thirds(Stream *s, void *tensors) {
@@ -178,14 +182,15 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
 
 /* gelu's kernel has dpre in registers and adds it to dbias; so does the own product. After cuBLASLt's epilogue the sums
  * take a pass. */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                          Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
     int          sums = !tensor_is_none(dbias);
     size_t       mark = arena_mark(&s->scratch);
     GeluBackward g = {dpre, dbias, pre}, timed = {dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
-    Rest         rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed, sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0,
-                         sums ? ptr<float>(timed.dbias) : NULL};
+    Rest rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed,
+                 sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0, sums ? ptr<float>(timed.dbias) : NULL};
     int          done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
     if (!done) gelu_backward_in_place(s, &g);
     else if (done == 1 && sums) dbias_of_dpre(s, &g);

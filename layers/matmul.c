@@ -35,14 +35,16 @@ void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
         act16_store_n(y, i, lanes, F32, act16_load_n(x, i, lanes, BF16));
     }
 }
+SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
 
-void SIMD(widen_turned)(float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns) {
-    transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
+/* Writes x transposed, as f32. */
+void SIMD(turn)(DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns) {
+    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
+    else              transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
 }
-
-void SIMD(turn)(float *y, int64_t y_step, const float *x, int64_t x_step, int64_t rows, int64_t columns) {
-    transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
-}
+SIMD_DISPATCH(void, turn,
+              (DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns),
+              (type, y, y_step, x, x_step, rows, columns))
 
 /* y = x + bias, rounded; bias may be NULL. */
 void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t n) {
@@ -53,15 +55,9 @@ void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t
         act16_store_n(y, i, lanes, BF16, v);
     }
 }
-
-#if SIMD_HOST
-SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
-SIMD_DISPATCH(void, widen_turned, (float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns),
-              (y, y_step, x, x_step, rows, columns))
-SIMD_DISPATCH(void, turn, (float *y, int64_t y_step, const float *x, int64_t x_step, int64_t rows, int64_t columns),
-              (y, y_step, x, x_step, rows, columns))
 SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bias, int64_t n), (y, x, bias, n))
 
+#if SIMD_HOST
 /* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
@@ -90,7 +86,8 @@ static struct {
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
-    if (status == dnnl_out_of_memory) fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
+    if (status == dnnl_out_of_memory)
+        fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
     check_failed(call, __FILE__, line, "oneDNN: status %d", (int)status);
 }
 #define ONEDNN(call)                                                                     \
@@ -143,8 +140,11 @@ static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t col
     return desc;
 }
 static void desc_drop(Desc *desc) { dnnl_memory_desc_destroy(*desc); }
-static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
+                              dnnl_primitive_attr_t attr) {
     return dnnl_matmul_primitive_desc_create(made, onednn.engine, *a, *b, bias ? *bias : NULL, *c, attr);
 }
 #else
@@ -159,7 +159,8 @@ static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t col
 }
 static void desc_drop(Desc *desc) { (void)desc; }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
+                              dnnl_primitive_attr_t attr) {
     dnnl_matmul_desc_t product;
     ONEDNN(dnnl_matmul_desc_init(&product, a, b, bias, c));
     return dnnl_primitive_desc_create(made, &product, attr, onednn.engine, NULL);
@@ -225,7 +226,8 @@ static void primitive_drop(Primitive *old) {
 static Primitive *primitive_of(Matmul p) {
     int known = onednn.made < PRIMITIVES ? onednn.made : PRIMITIVES;
     for (int i = 0; i < known; i++)
-        if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p)) return &onednn.table[i];
+        if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p))
+            return &onednn.table[i];
     Primitive *slot = &onednn.table[onednn.made++ % PRIMITIVES];
     primitive_drop(slot);
     primitive_make(slot, p);
@@ -244,19 +246,14 @@ static size_t primitive_scratch_bytes(Matmul p) {
     return slot->scratch_bytes;
 }
 
-static void take_and_drop(Stream *s, size_t bytes) {
-    size_t mark = arena_mark(&s->scratch);
-    arena_take(&s->scratch, bytes);
-    arena_release(&s->scratch, mark);
-}
-
 static void product_by_primitive(Stream *s, Matmul p) {
+    size_t mark = arena_mark(&s->scratch);
     if (s->ledger) {
-        take_and_drop(s, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
+        arena_take(&s->scratch, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
+        arena_release(&s->scratch, mark);
         return;
     }
     Primitive *known = primitive_of(p);
-    size_t     mark = arena_mark(&s->scratch);
     ONEDNN(dnnl_memory_set_data_handle(known->a, p.a.data));
     ONEDNN(dnnl_memory_set_data_handle(known->b, p.b.data));
     ONEDNN(dnnl_memory_set_data_handle(known->c, p.c.data));
@@ -274,9 +271,11 @@ static void product_by_primitive(Stream *s, Matmul p) {
 /* Returns where has_code notes a product. sgemm generates code for a new order of operands, or for a size that it
  * computes in another way. If two products have the same place, code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
-    const int64_t sizes[] = {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
+    const int64_t sizes[] =
+        {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
     uint64_t      place = 0;
-    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) place = (place ^ (uint64_t)sizes[i]) * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        place = (place ^ (uint64_t)sizes[i]) * 0x9e3779b97f4a7c15u;
     return (place >> 32) % CODES;
 }
 
@@ -293,8 +292,8 @@ static void product_by_sgemm(Matmul p) {
         expect_room_for_code();
         atomic_store_explicit(has_code, 1, memory_order_relaxed);
     }
-    ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f, (const float *)p.a.data,
-                      p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
+    ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f,
+                      (const float *)p.a.data, p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
@@ -316,28 +315,20 @@ static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column,
     if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
     #pragma omp parallel for schedule(static)
     for (int64_t j = 0; j < columns; j += LANES)
-        widen_turned(y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld, at_most(columns - j, LANES), rows);
+        turn(BF16, y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld,
+             at_most(columns - j, LANES), rows);
     return (Matrix){y, F32, columns, PLAIN};
-}
-
-typedef struct { size_t a_bytes, b_bytes, c_bytes; } Panels;
-
-static Panels panels_of(Matmul p) {
-    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
-    Panels  bytes = {(size_t)(m * k) * sizeof(float), (size_t)(k * n) * sizeof(float), 0};
-    if (p.c.type == BF16) bytes.c_bytes = (size_t)(m * n) * sizeof(float);
-    return bytes;
 }
 
 static void product_by_f32_tiles(Matmul p);
 
 static void product_by_panels(Stream *s, Matmul p) {
-    size_t mark = arena_mark(&s->scratch);
-    Panels bytes = panels_of(p);
-    float *a = (float *)arena_take(&s->scratch, bytes.a_bytes);
-    float *b = (float *)arena_take(&s->scratch, bytes.b_bytes);
-    float *c = (float *)arena_take(&s->scratch, bytes.c_bytes);
-    Matmul q = {.bias = NULL};
+    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *a = (float *)arena_take(&s->scratch, (size_t)(m * k) * sizeof(float));
+    float  *b = (float *)arena_take(&s->scratch, (size_t)(k * n) * sizeof(float));
+    float  *c = (float *)arena_take(&s->scratch, (size_t)(p.c.type == BF16 ? m * n : 0) * sizeof(float));
+    Matmul  q = {.bias = NULL};
     for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
         q.n = at_most(p.n - j, PANEL_N);
         for (int64_t i = 0; i < p.m; i += PANEL_M) {
@@ -413,7 +404,7 @@ static void turned_tile(Matmul p, float *strip) {
     Matmul q = p;
     for (int64_t l = 0; l < p.k; l += STRIP_K) {
         q.k = at_most(p.k - l, STRIP_K);
-        turn(strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
+        turn(F32, strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
         q.a = (Matrix){strip, F32, q.k, PLAIN};
         q.b = matrix_from(p.b, l, 0);
         q.write = l > 0 ? MATMUL_ADD : p.write;
@@ -494,7 +485,8 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
 void matmul(Stream *s, Matmul p) {
-    int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);
+    int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) &&
+                    (p.c.type == p.a.type || p.c.type == F32);
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
           "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     int is_dry = matmul_note(s, p);
@@ -528,15 +520,11 @@ static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
     return p;
 }
 
-/* Sets c to zero: the sum of no products. */
-static void set_zero(Matrix c, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; i++) memset((float *)c.data + i * c.ld, 0, (size_t)columns * sizeof(float));
-}
-
 void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     int64_t all = extent == RAGGED_M ? p.m : p.k, at = 0;
     CHECK(!p.bias && (extent == RAGGED_M || p.c.type == F32), "a ragged product into %s", dtype_name(p.c.type));
-    if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) set_zero(p.c, p.m, p.n);
+    if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) /* the sum of no products is zero */
+        for (int64_t i = 0; i < p.m; i++) memset((float *)p.c.data + i * p.c.ld, 0, (size_t)p.n * sizeof(float));
     if (all == 0) return;
     if (p.a.type == BF16 && !has_native_bf16()) product_by_panels(s, p);
     else if (p.a.type == BF16)

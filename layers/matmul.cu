@@ -125,10 +125,6 @@ static cudaDataType_t cuda_type(int32_t type) {
     if (type == E5M2) return CUDA_R_8F_E5M2;
     return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
-static cublasComputeType_t compute_type(const Key *k) {
-    return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
 static cublasLtEpilogue_t epilogue_of(const Key *k) {
     switch (k->epilogue) {
     case EPILOGUE_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
@@ -148,7 +144,8 @@ static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferen
 /* Makes the layout of rows x columns as they are in memory. */
 static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t rows, int64_t columns, int64_t ld) {
     cublasLtMatrixLayout_t layout;
-    uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows), lines = (uint64_t)(order == PLAIN ? rows : columns);
+    uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows),
+             lines = (uint64_t)(order == PLAIN ? rows : columns);
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(type), in_memory, lines, ld));
     return layout;
 }
@@ -171,13 +168,19 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     memset(e, 0, sizeof *e);
     e->key = key;
     key_text(e->record.key, &key);
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute_type(&key), CUDA_R_32F));
+    cublasComputeType_t compute = key.math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute, CUDA_R_32F));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
-    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before (arXiv:2412.19437, section 3.3.2) */
-    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
-    if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
+    if (key.is_fp8)
+        describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                 (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before
+                              * (arXiv:2412.19437, section 3.3.2) */
+    if (key.has_bias)
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
+    if (key.epilogue == EPILOGUE_COLUMN_SUMS)
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
@@ -223,7 +226,9 @@ static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
 }
-static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0); }
+static int own_must(const Call *c) {
+    return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0);
+}
 
 /* Restores the algorithm of a record. Returns 0 if this library or GPU cannot run it. */
 static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
@@ -231,7 +236,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
     algo->is_own = record->id == ALGORITHM_OWN;
     if (algo->is_own) {
         algo->way = {(int)record->state[1], (int)record->state[2]};
-        return own_may(c) && record->state[0] == GEMM_SUM_ORDER && gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
+        return own_may(c) && record->state[0] == GEMM_SUM_ORDER &&
+               gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
     }
     memcpy(algo->lt.data, record->state, sizeof record->state);
     return !own_must(c) && algo_id(&algo->lt) == record->id &&
@@ -269,8 +275,8 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)e->key.a_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)e->key.c_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
-    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result, &count) !=
-        CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result,
+                                       &count) != CUBLAS_STATUS_SUCCESS)
         count = 0; /* the call also fails if there is no candidate */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
@@ -296,7 +302,9 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
+    if (algo->is_own)
+        return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace),
+        CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
@@ -360,7 +368,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (untimed || own_must(c)) return;
 
     Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
-    void  *aside = c->p.write == MATMUL_ADD ? xmalloc(tensor_bytes(sums), "a copy of the sums of a matrix product") : NULL;
+    void *aside = c->p.write == MATMUL_ADD ? xmalloc(tensor_bytes(sums), "a copy of the sums of a matrix product")
+                                           : NULL;
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
     for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);
@@ -380,7 +389,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (rest) {
         Call   plain = {plain_of(c->p, rest), EPILOGUE_NONE, NULL, NULL, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
-        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
+        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best)
+            e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
     free(aside);
@@ -395,7 +405,8 @@ static int adopt(Entry *e, const Call *c, const Rest *rest) {
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
     if ((e->record.id >= 0 || e->record.id == ALGORITHM_OWN) && algo_restore(e, c, &e->record, &e->algo)) return 1;
-    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen", e->record.key);
+    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen",
+         e->record.key);
     return 0;
 }
 
@@ -429,7 +440,8 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
 /* Writes the bias to c; the product is then added to it before it is rounded. */
 static Matmul with_bias_in_c(Stream *s, Matmul p) {
     unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
-    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
+    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n,
+           (const uint16_t *)p.bias);
     p.bias = NULL, p.write = MATMUL_ADD;
     return p;
 }
@@ -474,8 +486,10 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     Call c = {p, epilogue, aux, rest.sums, NULL, NULL, rest.head};
     /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
      * fp32. */
-    int  fits = is_own_alone(epilogue)             ? own_may(&c)
-              : epilogue == EPILOGUE_GELU_BACKWARD ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
+    int fits = is_own_alone(epilogue) ? own_may(&c)
+               : epilogue == EPILOGUE_GELU_BACKWARD
+                   ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
+                   : 1;
     int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue were not worth it */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);

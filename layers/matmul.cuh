@@ -1,8 +1,8 @@
 /* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the own product.
  *
- * An epilogue is work on the output, or beside it, within the product. It saves a pass over a large tensor, but may make
- * the product slower by more than that, depending on shape and GPU. So each has a separate kernel that does the same,
- * and the first product of a shape times both.
+ * An epilogue is work on the output, or beside it, within the product. It saves a pass over a large tensor, but may
+ * make the product slower by more than that, depending on shape and GPU. So each has a separate kernel that does the
+ * same, and the first product of a shape times both.
  *
  * The own product (gemm_hopper.cu) takes 16-bit operands, and the orders that linear and head layers use. matmul.cu
  * times it and cuBLASLt's, and keeps the quicker. Its epilogues work on c as it is stored.
@@ -25,9 +25,9 @@ typedef enum {
                              * has it */
 } Epilogue;
 
-/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the epilogue
- * leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory that the
- * product or its caller overwrites afterwards. */
+/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
+ * epilogue leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory
+ * that the product or its caller overwrites afterwards. */
 typedef struct {
     void (*queue)(Stream *s, void *ctx);
     void (*behind)(Stream *s, void *ctx);
@@ -71,6 +71,7 @@ int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
 size_t gemm_hopper_sums_bytes(const Matmul *p);
 /* Queues the product. sums: after EPILOGUE_GELU_BACKWARD [n] f32, column sums of c as stored, or NULL; after
  * EPILOGUE_DELTA [n/head,m]. */
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                 void *workspace);
 
 #endif

@@ -1,4 +1,5 @@
-/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt or an own kernel in matmul.cu. Internal to layers.
+/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt or an own kernel in matmul.cu. Internal to
+ * layers.
  *
  * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of
  * row-major memory with a leading dimension, read as it lies or transposed.
@@ -63,7 +64,8 @@ static inline int matmul_note(Stream *s, Matmul p) {
 /* The products of a layer y = x w (+ bias), x [N,K], y [N,M]. `order` says how w and dw are stored: PLAIN is [K,M],
  * TRANSPOSED is [M,K]. */
 static inline Matmul forward_product(Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias) {
-    Matmul p = {matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, order), x.dim[0], y.dim[1], x.dim[1], MATMUL_SET, bias};
+    Matmul p =
+        {matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, order), x.dim[0], y.dim[1], x.dim[1], MATMUL_SET, bias};
     return p;
 }
 static inline Matmul input_gradient(Tensor dx, Tensor dy, Tensor w, MatrixOrder order) {

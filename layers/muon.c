@@ -25,6 +25,7 @@ double SIMD(row_squares)(const float *x, int64_t n) {
     for (int i = 0; i < 8; i++) all += lane[i];
     return all;
 }
+SIMD_DISPATCH(double, row_squares, (const float *x, int64_t n), (x, n))
 
 SIMD_INLINE void newton_narrow_row_of(DType type, void *X, int64_t at, const float *x, float factor, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -32,7 +33,8 @@ SIMD_INLINE void newton_narrow_row_of(DType type, void *X, int64_t at, const flo
         act16_store_n(X, at + i, lanes, type, factor * act16_load_n(x, i, lanes, F32));
     }
 }
-ACT_KERNEL(newton_narrow_row, (DType type, void *X, int64_t at, const float *x, float factor, int64_t n), X, at, x, factor, n)
+ACT_KERNEL(newton_narrow_row, (DType type, void *X, int64_t at, const float *x, float factor, int64_t n), X, at, x,
+           factor, n)
 
 SIMD_INLINE void newton_widen_row_of(DType type, float *x, const void *X, int64_t at, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -55,12 +57,6 @@ ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float ou
 #if SIMD_HOST
 #include "layers/muon.h"
 
-SIMD_DISPATCH(double, row_squares, (const float *x, int64_t n), (x, n))
-SIMD_DISPATCH(void, newton_narrow_row, (DType type, void *X, int64_t at, const float *x, float factor, int64_t n),
-              (type, X, at, x, factor, n))
-SIMD_DISPATCH(void, newton_widen_row, (DType type, float *x, const void *X, int64_t at, int64_t n), (type, x, X, at, n))
-SIMD_DISPATCH(void, mix_block, (DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n),
-              (type, x, inner, y, outer, first, n))
 
 /* --- momentum and update ------------------------------------------------------------------------------------------ */
 

@@ -54,7 +54,7 @@ void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay) {
 
 /* --- newton_schulz: the passes between its products --------------------------------------------------------------- */
 
-enum { PARTIALS = 256 };
+enum { PARTIALS = THREADS }; /* a thread for each partial sum */
 
 /* A matrix inside a wider one: rows of M columns that are ld apart. */
 struct Columns { int64_t M, ld; };
@@ -83,7 +83,6 @@ template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *p
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) X[i] = from_f32<T>(x[place_of(c, i)] * factor);
 }
-static_assert(PARTIALS == THREADS, "a thread for each partial sum");
 
 /* x = X. Thread: one element. grid ceil(n / THREADS), no shared memory. Bound: its traffic. */
 template <typename T> KERNEL widen_kernel(float *x, const T *X, Columns c, int64_t n) {
@@ -108,7 +107,8 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double ma
     double *partial = (double *)arena_take(&s->scratch, sizeof(double) * PARTIALS);
     LAUNCH(squares_kernel, PARTIALS, THREADS, 0, s, partial, from, c, n);
     DISPATCH_ACT(X.type, T,
-        LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n, margin, NEWTON_LEAST));
+                 LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n,
+                        margin, NEWTON_LEAST));
     arena_release(&s->scratch, mark);
 }
 
@@ -192,7 +192,9 @@ KERNEL neuron_scale_kernel(NeuronPart p, NeuronNumbers n) {
 
 static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n) {
     if (p.are_rows) LAUNCH(row_squares_kernel, p.R, THREADS, 0, s, n.squares, p.x, p.M, p.width);
-    else LAUNCH(column_squares_kernel, blocks_for(p.M, WARP), dim3(WARP, LANES), 0, s, n.squares, p.x, p.R, p.M, p.width);
+    else
+        LAUNCH(column_squares_kernel, blocks_for(p.M, WARP), dim3(WARP, LANES), 0, s, n.squares, p.x, p.R, p.M,
+               p.width);
 }
 static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2) {
     LAUNCH(neuron_factors_kernel, 1, THREADS, 0, s, p, n, 1.0 - beta2, NORMUON_LEAST);

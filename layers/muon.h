@@ -1,5 +1,5 @@
-/* muon.h - the text of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the passes over
- * memory: those between the products of newton_schulz, and the three of normuon.
+/* muon.h - the text of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the passes
+ * over memory: those between the products of newton_schulz, and the three of normuon.
  */
 #ifndef TRAIN_GPT_LAYERS_MUON_H
 #define TRAIN_GPT_LAYERS_MUON_H
@@ -37,8 +37,8 @@ static inline NewtonMap newton_map(NewtonKind kind) {
 }
 
 /* Functions that each side defines. On a dry stream they only take their scratch.
- *   newton_narrow   X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in X's
- *                   type
+ *   newton_narrow   X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in
+ *                   X's type
  *   newton_widen    writes X to those columns of x
  *   newton_mix      x = outer (y + inner x), of one type and size */
 static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin);
@@ -80,8 +80,8 @@ static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DT
 
 /* --- normuon --------------------------------------------------------------------------------------------------------
  *
- * The neurons of a matrix are its rows or its columns. The norm of the scaled matrix is known before it is scaled: it is
- * the sum over neurons of factor^2 |x|^2.
+ * The neurons of a matrix are its rows or its columns. The norm of the scaled matrix is known before it is scaled: it
+ * is the sum over neurons of factor^2 |x|^2.
  */
 
 static const double NORMUON_LEAST = 1e-10; /* least value beside sqrt(v), as in the authors' code */
@@ -112,7 +112,8 @@ static inline void normuon_by_parts(Stream *s, Tensor x, Tensor v, int64_t parts
                        (float *)arena_take(&s->scratch, sizeof(float) * (size_t)neurons),
                        (float *)arena_take(&s->scratch, sizeof(float) * (size_t)neurons)};
     for (int64_t part = 0; part < parts && !s->ledger; part++) {
-        NeuronPart p = {(float *)x.data + part * M, (float *)v.data + part * M, R, M, x.dim[1], neurons, rows ? M : R, (int)rows};
+        NeuronPart p =
+            {(float *)x.data + part * M, (float *)v.data + part * M, R, M, x.dim[1], neurons, rows ? M : R, (int)rows};
         neuron_squares(s, p, n);
         neuron_factors(s, p, n, beta2);
         neuron_scale(s, p, n);

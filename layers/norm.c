@@ -34,7 +34,7 @@ static inline int64_t row_start(HeadRows r, int64_t row, int64_t width) {
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
-/* --- forward. Loops process whole vectors, whose length the compiler knows, and then the rest: n values at c. ------- */
+/* --- forward. Loops process whole vectors, whose length the compiler knows, and then the rest: n values at c. ----- */
 
 SIMD_INLINE void add_update(DType type, const Forward *f, int64_t c, int64_t n) {
     ActPair x = act32_load_n(f->x, c, n, type), u = act32_load_n(f->update, c, n, type);
@@ -72,7 +72,8 @@ SIMD_INLINE f32x16 add_square(f32x16 sum, DType type, const void *x, int64_t c, 
     f32x16 v = act16_load_n(x, c, n, type);
     return sum + v * v;
 }
-SIMD_INLINE void scale(DType type, const Forward *f, const void *x, float rstd, int64_t at, int64_t to, int64_t c, int64_t n) {
+SIMD_INLINE void scale(DType type, const Forward *f, const void *x, float rstd, int64_t at, int64_t to, int64_t c,
+                       int64_t n) {
     ActPair v = act32_load_n(x, at + c, n, type), w = act32_load_n(f->w, c, n, type);
     for (int k = 0; k < 2; k++) v.half[k] = v.half[k] * rstd * w.half[k];
     act32_store_n(f->y, to + c, n, type, v);
@@ -134,8 +135,8 @@ SIMD_INLINE void layernorm_grad_row_of(DType type, const Backward *of, float *dw
 }
 
 /* sum += d n, and adds the row's share to dw, for n values at c. */
-SIMD_INLINE f32x16 add_dn(f32x16 sum, DType type, const Backward *k, float *dw, float rstd, int64_t x_at, int64_t dy_at, int64_t c,
-                          int64_t n) {
+SIMD_INLINE f32x16 add_dn(f32x16 sum, DType type, const Backward *k, float *dw, float rstd, int64_t x_at, int64_t dy_at,
+                          int64_t c, int64_t n) {
     f32x16 norm = act16_load_n(k->x, x_at + c, n, type) * rstd;
     f32x16 dy = act16_load_n(k->dy, dy_at + c, n, type);
     sum += dy * act16_load_n(k->w, c, n, type) * norm;
@@ -150,7 +151,8 @@ SIMD_INLINE void rmsnorm_grad_row_of(DType type, const Backward *of, float *dw, 
     float   rstd = k.rstd[row];
     f32x16  sum_dn = f32x16_all(0.0f);
     /* fp32 needs only the second loop; a copy of it would round differently. */
-    for (; type == BF16 && c + LANES <= C; c += LANES) sum_dn = add_dn(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, LANES);
+    for (; type == BF16 && c + LANES <= C; c += LANES)
+        sum_dn = add_dn(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, LANES);
     for (; c < C; c += LANES) sum_dn = add_dn(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, act16_count(c, C));
     float mean_dn = f32x16_sum(sum_dn) / (float)C;
     for (c = 0; type == BF16 && c + PAIR <= C; c += PAIR) {
@@ -173,23 +175,26 @@ SIMD_INLINE void rmsnorm_grad_row_of(DType type, const Backward *of, float *dw, 
     }
 }
 /* Never inlined, because compilers choose in each copy which product of a b - c d a fused multiply-add takes. */
-static __attribute__((noinline)) void SIMD(rmsnorm_grad_row)(DType type, const Backward *k, float *dw, int64_t row);
-ACT_KERNEL(rmsnorm_grad_row, (DType type, const Backward *k, float *dw, int64_t row), k, dw, row)
-static __attribute__((noinline)) void SIMD(layernorm_grad_row)(DType type, const Backward *k, float *dw, float *db, int64_t row);
-ACT_KERNEL(layernorm_grad_row, (DType type, const Backward *k, float *dw, float *db, int64_t row), k, dw, db, row)
+static __attribute__((noinline)) void rmsnorm_grad_row(DType type, const Backward *k, float *dw, int64_t row) {
+    if (type == BF16) rmsnorm_grad_row_of(BF16, k, dw, row);
+    else              rmsnorm_grad_row_of(F32, k, dw, row);
+}
+static __attribute__((noinline)) void layernorm_grad_row(DType type, const Backward *k, float *dw, float *db,
+                                                         int64_t row) {
+    if (type == BF16) layernorm_grad_row_of(BF16, k, dw, db, row);
+    else              layernorm_grad_row_of(F32, k, dw, db, row);
+}
 
 /* Computes rows, and adds what each row adds to dw and db. */
 void SIMD(norm_grad_rows)(DType type, const Backward *k, float *dw, float *db, int64_t first, int64_t end) {
     for (int64_t row = first; row < end; row++)
-        if (k->mean) SIMD(layernorm_grad_row)(type, k, dw, db, row);
-        else SIMD(rmsnorm_grad_row)(type, k, dw, row);
+        if (k->mean) layernorm_grad_row(type, k, dw, db, row);
+        else rmsnorm_grad_row(type, k, dw, row);
 }
-
-#if SIMD_HOST
-SIMD_DISPATCH(void, norm_rows, (DType type, const Forward *f, int64_t first, int64_t end), (type, f, first, end))
 SIMD_DISPATCH(void, norm_grad_rows, (DType type, const Backward *k, float *dw, float *db, int64_t first, int64_t end),
               (type, k, dw, db, first, end))
 
+#if SIMD_HOST
 static void forward(DType type, Forward f, int64_t rows) {
     enum { ROWS_AT_ONCE = 16 };
     #pragma omp parallel for schedule(static)
@@ -197,13 +202,13 @@ static void forward(DType type, Forward f, int64_t rows) {
         norm_rows(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
-static void whole_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                       Tensor b, float eps) {
+static void whole_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                       Tensor update, Tensor w, Tensor b, float eps) {
     int64_t C = x.dim[1];
     EXPECT_ACT(x);
     if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
-    forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data, (float *)rstd.data, eps,
-                              {C, 1, 0}, C, C}, x.dim[0]);
+    forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data,
+                              (float *)rstd.data, eps, {C, 1, 0}, C, C}, x.dim[0]);
 }
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
@@ -219,7 +224,8 @@ void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float
     whole_rows(s, "rmsnorm_forward", tensor_none(), y, tensor_none(), rstd, x, tensor_none(), w, tensor_none(), eps);
 }
 
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps) {
     whole_rows(s, "residual_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
 }
 
@@ -232,12 +238,10 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
     EXPECT_ACT(x);
     if (head_norm_forward_contract(s, y, rstd, x, first, heads, w)) return;
-    forward(x.type, (Forward){.x = x.data, .w = w.data, .y = y.data, .rstd = (float *)rstd.data, .eps = eps,
-                              .rows = {w.dim[0], heads, first}, .x_width = x.dim[1], .y_width = y.dim[1]}, x.dim[0] * heads);
+    Forward f = {.x = x.data, .w = w.data, .y = y.data, .rstd = (float *)rstd.data, .eps = eps,
+                 .rows = {w.dim[0], heads, first}, .x_width = x.dim[1], .y_width = y.dim[1]};
+    forward(x.type, f, x.dim[0] * heads);
 }
-
-/* Returns the elements that C partial sums take: a whole number of cache lines. */
-static int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
 
 /* Returns the number of runs for N rows. It is enough for many threads, and each run has enough rows that its partial
  * sums cost little in comparison. Run p is rows [N p / runs, N (p+1) / runs). */
@@ -261,7 +265,8 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
 
 /* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
-    int64_t runs = runs_of(rows), half = partial_elems(k.rows.C), stride = tensor_is_none(db) ? half : 2 * half;
+    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums take whole cache lines */
+    int64_t stride = tensor_is_none(db) ? half : 2 * half;
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, (size_t)(runs * stride) * sizeof(float));
     #pragma omp parallel for schedule(static)
@@ -275,8 +280,8 @@ static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Ba
     arena_release(&s->scratch, mark);
 }
 
-static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy,
-                                Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db,
+                                Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     EXPECT_ACT(x);
     int      is_dry = norm_backward_contract(s, op, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     int64_t  C = x.dim[1];
@@ -286,13 +291,14 @@ static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbi
     if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd) {
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
+                        Tensor w, Tensor mean, Tensor rstd) {
     whole_rows_backward(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
 }
 
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
-    whole_rows_backward(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
+    whole_rows_backward(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(),
+                        rstd);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
@@ -300,7 +306,8 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
     EXPECT_ACT(x);
     int      is_dry = head_norm_backward_contract(s, dx, dw, dy, x, first, heads, w, rstd);
     HeadRows rows = {w.dim[0], heads, first};
-    Backward k = {dx.data, NULL, dy.data, x.data, w.data, NULL, (const float *)rstd.data, rows, dx.dim[1], dy.dim[1], x.dim[1]};
+    Backward k = {dx.data, NULL,      dy.data,   x.data,  w.data, NULL, (const float *)rstd.data,
+                  rows,    dx.dim[1], dy.dim[1], x.dim[1]};
     backward(s, is_dry, x.type, dw, tensor_none(), k, x.dim[0] * heads);
 }
 #endif

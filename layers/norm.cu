@@ -2,7 +2,8 @@
  *
  * forward    A row stays where it was first loaded: in a warp's registers, or, if it is long, in a block's shared
  *            memory. Three passes of layernorm read it: mean, squared deviations from it (two passes lose nothing to
- *            cancellation), output. Two of rmsnorm: squares, output. Heads are rows too, several to a row of the tensor.
+ *            cancellation), output. Two of rmsnorm: squares, output. Heads are rows too, several to a row of the
+ *            tensor.
  * backward   A block has a contiguous range of rows, and each thread the same few channels of all of them, so the sums
  *            over rows stay in its registers. They go to scratch, and a second kernel adds the blocks' sums in order.
  *            The number of blocks depends on N and C alone: the same bits and the same scratch on every GPU.
@@ -59,7 +60,8 @@ KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks,
 static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = 0;
     for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;
-    LAUNCH_EARLY(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, sums, partial, blocks, C, columns);
+    LAUNCH_EARLY(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, sums, partial, blocks, C,
+                 columns);
 }
 
 /* --- layernorm: forward ------------------------------------------------------------------------------------------- */
@@ -102,7 +104,8 @@ template <typename T, int W> DEVICE float pack_deviation(Pack<T, W> x, float mea
 
 template <typename T, int W>
 DEVICE void store_norm(const LayerForward<T> &f, int64_t row, int64_t c, Pack<T, W> x, float mean, float rstd) {
-    Pack<float, W> y = pack_to_f32(x), w = pack_to_f32(pack_load<T, W>(f.w + c)), b = pack_to_f32(pack_load<T, W>(f.b + c));
+    Pack<float, W> y = pack_to_f32(x), w = pack_to_f32(pack_load<T, W>(f.w + c)),
+                   b = pack_to_f32(pack_load<T, W>(f.b + c));
     for (int j = 0; j < W; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
     pack_store(f.y + row * f.C + c, pack_from_f32<T>(y));
 }
@@ -169,14 +172,14 @@ template <typename T, int W> static void launch_forward(Stream *s, LayerForward<
         LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
 }
 
-static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                           Tensor b, float eps) {
+static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                           Tensor update, Tensor w, Tensor b, float eps) {
     int64_t N = x.dim[0], C = x.dim[1];
     if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
-                                          ptr<T>(w), ptr<T>(b), N, C, eps};
+                     LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x),
+                                          ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C, eps};
                      launch_forward<T, W>(s, f);
                  }));
 }
@@ -203,9 +206,11 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     int64_t elems = tensor_elems(x);
     if (residual_forward_contract(s, sum, x, update) || elems == 0) return;
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)elems * sizeof(T), {sum.data, x.data, update.data}), W, {
-        LayerForward<T> f = {ptr<T>(sum), NULL, NULL, NULL, ptr<T>(x), ptr<T>(update), NULL, NULL, x.dim[0], x.dim[1], 0.0f};
-        LAUNCH_EARLY((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f, elems);
-    }));
+                     LayerForward<T> f = {ptr<T>(sum), NULL, NULL,     NULL,     ptr<T>(x), ptr<T>(update),
+                                          NULL,        NULL, x.dim[0], x.dim[1], 0.0f};
+                     LAUNCH_EARLY((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f,
+                                  elems);
+                 }));
 }
 
 /* --- layernorm: backward ------------------------------------------------------------------------------------------ */
@@ -250,13 +255,15 @@ template <typename T, int W> struct RowBatch {
 
 /* Loads a batch. Rows past the end load the last row's elements, which are not used, so that no branch separates the
  * loads. */
-template <typename T, int W> DEVICE void load_batch(RowBatch<T, W> &b, const LayerBackward<T> &k, int64_t start, int first, int end, int c) {
+template <typename T, int W>
+DEVICE void load_batch(RowBatch<T, W> &b, const LayerBackward<T> &k, int64_t start, int first, int end, int c) {
     const T *joined = k.dresidual ? k.dresidual : k.x;
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         int64_t row = start + (first + r < end ? first + r : end - 1), i = row * k.C + c;
         b.mean[r] = k.mean[row], b.rstd[r] = k.rstd[row];
-        b.x[r] = pack_load_once<T, W>(k.x + i), b.dy[r] = pack_load_once<T, W>(k.dy + i), b.dresidual[r] = pack_load<T, W>(joined + i);
+        b.x[r] = pack_load_once<T, W>(k.x + i), b.dy[r] = pack_load_once<T, W>(k.dy + i),
+        b.dresidual[r] = pack_load<T, W>(joined + i);
     }
 }
 
@@ -273,8 +280,8 @@ DEVICE void add_pack(Sums &row, Totals<W> &all, Pack<T, W> x, Pack<T, W> dy, Pac
 
 /* Computes and stores a pack of dx, and adds it, as stored, to dbias. */
 template <typename T, int W>
-DEVICE void store_dx(const LayerBackward<T> &k, Totals<W> &all, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, Pack<T, W> dresidual,
-                     float mean, float rstd, Sums means) {
+DEVICE void store_dx(const LayerBackward<T> &k, Totals<W> &all, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w,
+                     Pack<T, W> dresidual, float mean, float rstd, Sums means) {
     Pack<float, W> dx;
     #pragma unroll
     for (int j = 0; j < W; j++) {
@@ -302,7 +309,8 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
     for (int g = groups - 1; g > 0; g--) { /* from the last group down, so that each adds once and the first ends with
                                             * the total */
         if (group == g && mine)
-            for (int j = 0; j < W; j++) joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
+            for (int j = 0; j < W; j++)
+                joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
         __syncthreads(); /* group g's totals are there */
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
@@ -315,10 +323,12 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
  * alternate over the batches. Thread: one pack of channels, threads of a group W >= C. Shared memory: each warp's sums
  * of these rows, in two buffers, so that one barrier of the group a batch is enough. Bound: traffic of 3 elements each,
  * 4 with dresidual. */
-template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
+template <typename T, int W>
+__launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
     await_kernels();
     SMEM(Sums, part, [2][ROWS][MOST_WARPS]);
-    int     group = (int)threadIdx.x / group_threads, groups = (int)blockDim.x / group_threads, warps = group_threads / WARP;
+    int group = (int)threadIdx.x / group_threads, groups = (int)blockDim.x / group_threads,
+            warps = group_threads / WARP;
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, buffer = 0;
     int     c = ((int)threadIdx.x - group * group_threads) * W;
     bool    mine = c < k.C;
@@ -347,7 +357,8 @@ template <typename T, int W> __launch_bounds__(max_threads<W>()) KERNEL layernor
             Sums means = warp_sums(lane < warps ? part[buffer][r][group * warps + lane] : Sums{0.0f, 0.0f});
             means.d *= k.per_channel, means.dn *= k.per_channel;
             if (mine && first + r < end)
-                store_dx(k, all, (start + first + r) * k.C + c, now.x[r], now.dy[r], w, now.dresidual[r], now.mean[r], now.rstd[r], means);
+                store_dx(k, all, (start + first + r) * k.C + c, now.x[r], now.dy[r], w, now.dresidual[r], now.mean[r],
+                         now.rstd[r], means);
         }
     }
     join_groups(all, c, mine, group, groups);
@@ -368,7 +379,8 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward
         for (int64_t c = at; c < k.C; c += step) {
             int64_t   i = row * k.C + c;
             Totals<W> here = {};
-            add_pack(sums, here, pack_load<T, W>(k.x + i), pack_load<T, W>(k.dy + i), pack_load<T, W>(k.w + c), mean, rstd);
+            add_pack(sums, here, pack_load<T, W>(k.x + i), pack_load<T, W>(k.dy + i), pack_load<T, W>(k.w + c), mean,
+                     rstd);
             for (int j = 0; j < W; j++) dw[c + j] += here.dw.v[j], db[c + j] += here.db.v[j];
         }
         Sums means = {block_sum(sums.d, part) / (float)k.C, block_sum(sums.dn, part) / (float)k.C};
@@ -382,18 +394,18 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward
     }
 }
 
-static int64_t blocks_of(int64_t N) { return blocks_for(N, MIN_ROWS) < BLOCKS ? blocks_for(N, MIN_ROWS) : (int64_t)BLOCKS; }
-
 template <typename T, int W> static void launch_backward(Stream *s, LayerBackward<T> k, int64_t blocks) {
     int64_t threads = blocks_for(blocks_for(k.C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
     groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
-    if (threads <= max_threads<W>()) LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
+    if (threads <= max_threads<W>())
+        LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
     else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd) {
-    int64_t N = x.dim[0], C = x.dim[1], blocks = blocks_of(N), sums = tensor_is_none(dbias) ? 2 : 3;
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
+                        Tensor w, Tensor mean, Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
+    if (blocks > BLOCKS) blocks = BLOCKS;
     norm_backward_contract(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
@@ -523,9 +535,11 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
                  }));
 }
 
-static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update,
+                         Tensor w, float eps) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), !tensor_is_none(update)))
+    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(),
+                               !tensor_is_none(update)))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
 }
 
@@ -533,7 +547,8 @@ void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float
     rmsnorm_rows(s, "rmsnorm_forward", tensor_none(), y, rstd, x, tensor_none(), w, eps);
 }
 
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps) {
     rmsnorm_rows(s, "residual_rmsnorm_forward", sum, y, rstd, x, update, w, eps);
 }
 
@@ -662,7 +677,8 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
                      RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
                                          ptr<float>(rstd), partial, r, dx.dim[1], dy.dim[1], x.dim[1]};
                      int64_t     threads = blocks_for(blocks_for(r.C, W), WARP) * WARP;
-                     if (threads <= MAX_THREADS) LAUNCH_EARLY((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
+                     if (threads <= MAX_THREADS)
+                         LAUNCH_EARLY((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
                      else LAUNCH_EARLY((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
                  }));
     row_sums_total(s, {{ptr<float>(dw)}}, partial, blocks, r.C);
@@ -671,7 +687,8 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
 
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    norm_backward_contract(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
+    norm_backward_contract(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
+                           tensor_none(), rstd);
     backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
 }
 

@@ -38,12 +38,14 @@ SIMD_INLINE void swiglu_row_of(DType type, void *y, const void *gate_up, float w
     for (; f + PAIR <= F; f += PAIR) swiglu_run(type, y, row * F + f, gate_up, gate + f, up + f, weight, PAIR);
     if (f < F) swiglu_run(type, y, row * F + f, gate_up, gate + f, up + f, weight, F - f);
 }
-ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up, weight, row, F)
+ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up,
+           weight, row, F)
 
 /* Computes n gradients, from elements gate and up of dgate_up on, which may be gate_up, and from `at` of dy. */
 SIMD_INLINE void swiglu_grad_run(DType type, void *dgate_up, const void *dy, int64_t at, const void *gate_up,
                                  int64_t gate, int64_t up, int64_t n) {
-    ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type), x = act32_load_n(gate_up, gate, n, type);
+    ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type),
+            x = act32_load_n(gate_up, gate, n, type);
     for (int k = 0; k < 2; k++) {
         f32x16 silu, slope = silu_grad16(&silu, x.half[k]);
         x.half[k] = d.half[k] * u.half[k] * slope, u.half[k] = d.half[k] * silu;
@@ -78,19 +80,11 @@ SIMD_INLINE void expert_swiglu_grad_row_of(DType type, void *dgate_up, float *dw
     *dweight = f32x16_sum(sum);
 }
 ACT_KERNEL(expert_swiglu_grad_row,
-           (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
+           (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row,
+            int64_t F),
            dgate_up, dweight, dy, gate_up, weight, row, F)
 
 #if SIMD_HOST
-SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F),
-              (type, y, gate_up, weight, row, F))
-SIMD_DISPATCH(void, swiglu_grad_row,
-              (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
-              (type, dgate_up, dy, gate_up, row, F))
-SIMD_DISPATCH(void, expert_swiglu_grad_row,
-              (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
-              (type, dgate_up, dweight, dy, gate_up, weight, row, F))
-
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT_ACT(y);
     if (swiglu_forward_contract(s, y, gate_up)) return;
@@ -112,10 +106,12 @@ void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, T
     const int32_t *assignment = (const int32_t *)order.data;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++)
-        swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row, y.dim[1]);
+        swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row,
+                   y.dim[1]);
 }
 
-void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight,
+                            Tensor order) {
     EXPECT_ACT(dy);
     EXPECT2(dweight, F32, weight.dim[0], weight.dim[1]);
     if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0)) return;

@@ -1,5 +1,5 @@
-/* vectors.c - CPU side of the ops in layers.h that set, add and copy elements: zero_tensors, add_forward, copy_columns and
- * cast_forward, which rounds to nearest even where it narrows. */
+/* vectors.c - CPU side of the ops in layers.h that set, add and copy elements: zero_tensors, add_forward, copy_columns
+ * and cast_forward, which rounds to nearest even where it narrows. */
 #include <string.h>
 
 #include "layers/act_simd.h"
@@ -18,11 +18,10 @@ void SIMD(cast_block)(DType from, DType to, void *y, const void *x, int64_t firs
     else if (to == BF16) cast_block_of(F32, BF16, y, x, first, elems);
     else                 cast_block_of(BF16, F32, y, x, first, elems);
 }
-
-#if SIMD_HOST
 SIMD_DISPATCH(void, cast_block, (DType from, DType to, void *y, const void *x, int64_t first, int64_t elems),
               (from, to, y, x, first, elems))
 
+#if SIMD_HOST
 enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
 
 void zero_tensors(Stream *s, const Tensor *x, int count) {
@@ -44,7 +43,8 @@ void add_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = y.dim[0];
     if (add_forward_contract(s, y, x)) return;
     #pragma omp parallel for schedule(static) if (n > STRETCH)
-    for (int64_t i = 0; i < n; i += STRETCH) add((float *)y.data + i, (const float *)x.data + i, n - i < STRETCH ? n - i : STRETCH);
+    for (int64_t i = 0; i < n; i += STRETCH)
+        add((float *)y.data + i, (const float *)x.data + i, n - i < STRETCH ? n - i : STRETCH);
 }
 
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {

@@ -1,5 +1,5 @@
-/* vectors.cu - CUDA side of the ops in layers.h that set, add and copy elements: zero_tensors, add_forward, copy_columns
- * and cast_forward. */
+/* vectors.cu - CUDA side of the ops in layers.h that set, add and copy elements: zero_tensors, add_forward,
+ * copy_columns and cast_forward. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -80,7 +80,8 @@ void add_forward(Stream *s, Tensor y, Tensor x) {
 /* Copies columns. Thread: W elements of a row of `columns`. grid ceil(rows columns / (THREADS W)). Bound: read and
  * written once. */
 template <typename T, int W>
-KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride, int64_t from_stride) {
+KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride,
+                           int64_t from_stride) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W, row = i / columns, column = i % columns;
     if (row < rows) pack_store(to + row * to_stride + column, pack_load<T, W>(from + row * from_stride + column));
 }
@@ -91,8 +92,8 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
     DISPATCH_ACT(from.type, T, {
         T       *out = ptr<T>(to) + to_first;
         const T *in = ptr<T>(from) + from_first;
-        bool     fit = packs_fit((size_t)columns * sizeof(T), {out, in}) && packs_fit((size_t)to.dim[1] * sizeof(T), {out}) &&
-                   packs_fit((size_t)from.dim[1] * sizeof(T), {in});
+        bool fit = packs_fit((size_t)columns * sizeof(T), {out, in}) &&
+                   packs_fit((size_t)to.dim[1] * sizeof(T), {out}) && packs_fit((size_t)from.dim[1] * sizeof(T), {in});
         DISPATCH_PACK(T, fit, W,
                       LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, THREADS * W), THREADS, 0,
                              s, out, in, rows, columns, to.dim[1], from.dim[1]));
@@ -135,6 +136,7 @@ void cast_forward(Stream *s, Tensor y, Tensor x) {
     DISPATCH_ACT(y.type, To, DISPATCH_ACT(x.type, From, {
         typedef typename std::conditional<sizeof(To) >= sizeof(From), To, From>::type Wider;
         DISPATCH_PACK(Wider, fit, W,
-            LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<To>(y), ptr<From>(x), n));
+                      LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
+                                   ptr<To>(y), ptr<From>(x), n));
     }));
 }
