@@ -487,11 +487,8 @@ static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Te
                           Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    Tensor noted = dqkv;
-    if (f) {
-        fp8_output_expect(dqkv, E5M2, qkv.dim[0], qkv.dim[1], *f);
-        noted.type = BF16; /* the work and the bytes are the same */
-    }
+    Tensor noted = dqkv; /* the work and the bytes of codes are the same */
+    fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
                                 WHOLE_SEQUENCE, shape);
     bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,

@@ -17,6 +17,32 @@ extern "C" {
 
 static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); }
 
+/* --- fp8: operands and outputs ------------------------------------------------------------------------------------ */
+
+static inline void fp8_cells_expect(Fp8 f) {
+    EXPECT1(f.scale, F32, FP8_SCALES * FP8_TENSORS);
+    EXPECT1(f.amax, I32, FP8_TENSORS);
+    if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
+}
+
+static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5M2; }
+/* Checks an operand of a product: bf16, or codes that an op has written. */
+static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
+    EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
+    CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s",
+          (long long)rows, f.uses_own ? "not known" : "known");
+}
+/* Checks y, unless f is NULL: codes of f's x, or with type E5M2 of its dy. Then sets its type to BF16, since both
+ * copies of the codes have the bytes of one copy in bf16. */
+static inline void fp8_output_expect(Tensor *y, DType type, int64_t rows, int64_t columns, const Fp8 *f) {
+    if (!f) return;
+    CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
+    fp8_operand_expect(*y, type, rows, columns, *f);
+    CHECK(fp8_is_codes(*y), "%s in the place of codes", dtype_name(y->type));
+    fp8_cells_expect(*f);
+    y->type = BF16;
+}
+
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe,
@@ -54,14 +80,16 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-/* update and sum are none if there is only the norm. `extra` is the FLOPs of an element beside the norm's. */
+/* update and sum are none if there is only the norm. f is NULL, or y is codes of its x. */
 static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
-                                        Tensor x, Tensor update, Tensor w, Tensor b, double extra) {
-    int is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
+                                        Tensor x, Tensor update, Tensor w, Tensor b, const Fp8 *f) {
+    int    is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
+    double flops = (is_layernorm ? 8.0 : 4.0) + (f ? 2.0 : has_update);
+    fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     norm_expect(y, mean, rstd, x, w, b);
     if (has_update) EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     if (has_update) EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, ((is_layernorm ? 8.0 : 4.0) + extra) * (double)tensor_elems(x),
+    return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, flops * (double)tensor_elems(x),
                        (has_update ? 4.0 : 2.0) * contract_bytes(x) +
                            (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
@@ -144,35 +172,40 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
 
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
-static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
-    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
+/* f: see norm_forward_contract; in backward dx is codes of its dy. */
+static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
+    fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
+    EXPECT2(x, y.type, x.dim[0], x.dim[1]);
     EXPECT2(y, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, "gelu_forward", x.dim[0], x.dim[1], 0, 0, 10.0 * (double)tensor_elems(x),
-                       2.0 * contract_bytes(x));
+    return stream_note(s, f ? "fp8_gelu_forward" : "gelu_forward", x.dim[0], x.dim[1], 0, 0,
+                       (f ? 11.0 : 10.0) * (double)tensor_elems(x), 2.0 * contract_bytes(x));
 }
-static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
-    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
+static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, const Fp8 *f) {
+    fp8_output_expect(&dx, E5M2, x.dim[0], x.dim[1], f);
+    EXPECT2(x, dx.type, x.dim[0], x.dim[1]);
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x),
-                       3.0 * contract_bytes(x));
+    return stream_note(s, f ? "fp8_gelu_backward" : "gelu_backward", x.dim[0], x.dim[1], 0, 0,
+                       (f ? 17.0 : 16.0) * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 
 /* --- swiglu ------------------------------------------------------------------------------------------------------- */
 
-static inline int swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up) {
+static inline int swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up, const Fp8 *f) {
+    fp8_output_expect(&y, E4M3, y.dim[0], y.dim[1], f);
     EXPECT2(y, y.type, y.dim[0], y.dim[1]);
     EXPECT2(gate_up, y.type, y.dim[0], 2 * y.dim[1]);
-    return stream_note(s, "swiglu_forward", y.dim[0], y.dim[1], 0, 0, 5.0 * (double)tensor_elems(y),
-                       3.0 * contract_bytes(y));
+    return stream_note(s, f ? "fp8_swiglu_forward" : "swiglu_forward", y.dim[0], y.dim[1], 0, 0,
+                       (f ? 6.0 : 5.0) * (double)tensor_elems(y), 3.0 * contract_bytes(y));
 }
-static inline int swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
-    EXPECT2(dy, dy.type, dy.dim[0], dy.dim[1]);
+static inline int swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, const Fp8 *f) {
+    fp8_output_expect(&dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
+    EXPECT2(dy, dgate_up.type, dy.dim[0], dy.dim[1]);
     EXPECT2(gate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
     EXPECT2(dgate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
-    return stream_note(s, "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 12.0 * (double)tensor_elems(dy),
-                       5.0 * contract_bytes(dy));
+    return stream_note(s, f ? "fp8_swiglu_backward" : "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0,
+                       (f ? 14.0 : 12.0) * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
 
 /* --- rope --------------------------------------------------------------------------------------------------------- */
@@ -500,19 +533,6 @@ static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor d
 
 /* --- fp8: products ------------------------------------------------------------------------------------------------ */
 
-static inline void fp8_cells_expect(Fp8 f) {
-    EXPECT1(f.scale, F32, FP8_SCALES * FP8_TENSORS);
-    EXPECT1(f.amax, I32, FP8_TENSORS);
-    if (!tensor_is_none(f.counts)) EXPECT1(f.counts, I64, 2 * FP8_TENSORS);
-}
-
-static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5M2; }
-/* Checks an operand of a product: bf16, or codes that an op has written. */
-static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
-    EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
-    CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s",
-          (long long)rows, f.uses_own ? "not known" : "known");
-}
 /* Checks a product. w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, MatrixOrder order) {
     int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
@@ -537,50 +557,6 @@ static inline void fp8_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor d
 static inline int fp8_cast_contract(Stream *s, Tensor x, int copies) {
     return stream_note(s, "fp8_cast", x.dim[0], x.dim[1], copies, 0, (double)tensor_elems(x),
                        contract_bytes(x) + copies * (double)tensor_elems(x));
-}
-
-/* --- outputs in fp8: both copies of y have the bytes of one copy in bf16 ------------------------------------------ */
-
-static inline void fp8_output_expect(Tensor y, DType type, int64_t rows, int64_t columns, Fp8 f) {
-    CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
-    fp8_operand_expect(y, type, rows, columns, f);
-    CHECK(fp8_is_codes(y), "%s in the place of codes", dtype_name(y.type));
-    fp8_cells_expect(f);
-}
-static inline int fp8_gelu_forward_contract(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
-    fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
-    return stream_note(s, "fp8_gelu_forward", x.dim[0], x.dim[1], 0, 0, 11.0 * (double)tensor_elems(x),
-                       2.0 * contract_bytes(x));
-}
-static inline int fp8_gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
-    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
-    EXPECT2(dy, BF16, x.dim[0], x.dim[1]);
-    fp8_output_expect(dx, E5M2, x.dim[0], x.dim[1], f);
-    if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, "fp8_gelu_backward", x.dim[0], x.dim[1], 0, 0, 17.0 * (double)tensor_elems(x),
-                       3.0 * contract_bytes(x));
-}
-static inline int fp8_swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
-    EXPECT2(gate_up, BF16, y.dim[0], 2 * y.dim[1]);
-    fp8_output_expect(y, E4M3, y.dim[0], y.dim[1], f);
-    return stream_note(s, "fp8_swiglu_forward", y.dim[0], y.dim[1], 0, 0, 6.0 * (double)tensor_elems(y),
-                       1.5 * contract_bytes(gate_up));
-}
-static inline int fp8_swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
-    EXPECT2(dy, BF16, dy.dim[0], dy.dim[1]);
-    EXPECT2(gate_up, BF16, dy.dim[0], 2 * dy.dim[1]);
-    fp8_output_expect(dgate_up, E5M2, dy.dim[0], 2 * dy.dim[1], f);
-    return stream_note(s, "fp8_swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 14.0 * (double)tensor_elems(dy),
-                       5.0 * contract_bytes(dy));
-}
-/* Notes fp8_layernorm_forward, and fp8_rmsnorm_forward, which has no mean and no b. */
-static inline int fp8_norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
-                                            Tensor x, Tensor update, Tensor w, Tensor b, Fp8 f) {
-    fp8_output_expect(y, E4M3, x.dim[0], x.dim[1], f);
-    y.type = BF16;
-    EXPECT2(x, BF16, x.dim[0], x.dim[1]);
-    return norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, 2.0);
 }
 
 #ifdef __cplusplus

@@ -147,7 +147,7 @@ static void round_output(Tensor y, Fp8 f) {
 }
 
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (fp8_gelu_forward_contract(s, y, x, f)) return;
+    if (gelu_forward_contract(s, y, x, &f)) return;
     gelu_forward(s, as_bf16(y), x);
     round_output(y, f);
 }
@@ -155,7 +155,7 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
 /* Computes the op in bf16, so dbias has bf16's sums. A dry stream notes only this op, but takes the scratch of the
  * other. */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
-    int     is_dry = fp8_gelu_backward_contract(s, dx, dbias, dy, x, f);
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;
     if (is_dry) s->ledger->times = -1;
     gelu_backward(s, as_bf16(dx), dbias, dy, x);
@@ -164,13 +164,13 @@ void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, 
 }
 
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
-    if (fp8_swiglu_forward_contract(s, y, gate_up, f)) return;
+    if (swiglu_forward_contract(s, y, gate_up, &f)) return;
     swiglu_forward(s, as_bf16(y), gate_up);
     round_output(y, f);
 }
 
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
-    if (fp8_swiglu_backward_contract(s, dgate_up, dy, gate_up, f)) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, &f)) return;
     swiglu_backward(s, as_bf16(dgate_up), dy, gate_up);
     round_output(dgate_up, f);
 }
@@ -184,7 +184,7 @@ int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tens
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    if (fp8_norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, f)) return;
+    if (norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, &f)) return;
     if (tensor_is_none(update)) layernorm_forward(s, as_bf16(y), mean, rstd, x, w, b, eps);
     else residual_layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
     round_output(y, f);
@@ -193,8 +193,7 @@ void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor 
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f) {
     Tensor none = tensor_none();
-    if (fp8_norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, none, rstd, x, update, w, none, f))
-        return;
+    if (norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, none, rstd, x, update, w, none, &f)) return;
     if (tensor_is_none(update)) rmsnorm_forward(s, as_bf16(y), rstd, x, w, eps);
     else residual_rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
     round_output(y, f);

@@ -153,7 +153,7 @@ KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, cons
 }
 
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (fp8_gelu_forward_contract(s, y, x, f) || tensor_elems(x) == 0) return;
+    if (gelu_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
     expect_aligned({y.data, x.data});
     LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
                  fp8_target(y, f), ptr<bf16>(x));
@@ -174,7 +174,7 @@ fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x
 
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int64_t N = x.dim[0], M = x.dim[1], rows = stretch_rows(N), parts = blocks_for(N, rows);
-    int     is_dry = fp8_gelu_backward_contract(s, dx, dbias, dy, x, f), is_summed = !tensor_is_none(dbias);
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
@@ -201,7 +201,7 @@ KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, co
 }
 
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
-    if (fp8_swiglu_forward_contract(s, y, gate_up, f) || tensor_elems(y) == 0) return;
+    if (swiglu_forward_contract(s, y, gate_up, &f) || tensor_elems(y) == 0) return;
     expect_aligned({y.data, gate_up.data});
     LAUNCH_EARLY(fp8_swiglu_forward_kernel, tile_grid(y.dim[0], y.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
                  fp8_target(y, f), ptr<bf16>(gate_up));
@@ -236,7 +236,7 @@ fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const b
 
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
     int64_t N = dy.dim[0], F = dy.dim[1];
-    if (fp8_swiglu_backward_contract(s, dgate_up, dy, gate_up, f) || N * F == 0) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, &f) || N * F == 0) return;
     expect_aligned({dgate_up.data, dy.data, gate_up.data});
     Fp8Target gate = fp8_target(dgate_up, f), up = gate;
     gate.C = up.C = F;
@@ -381,7 +381,7 @@ static int norm_fits(int64_t C, Tensor w, Tensor b) {
 template <bool centred>
 static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                          Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
-    bool runs = !fp8_norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, f) && x.dim[0] > 0;
+    bool runs = !norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
     if (norm_fits(x.dim[1], w, b)) {
         NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
                          ptr<bf16>(w), ptr<bf16>(b), eps};

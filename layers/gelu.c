@@ -49,7 +49,7 @@ ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x
 #if SIMD_HOST
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     EXPECT_ACT(x);
-    if (gelu_forward_contract(s, y, x)) return;
+    if (gelu_forward_contract(s, y, x, NULL)) return;
     int64_t elems = tensor_elems(x);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_block(x.type, y.data, x.data, i, act_block_elems(i, elems));
@@ -57,7 +57,7 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
 
 void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     EXPECT_ACT(x);
-    int64_t elems = gelu_backward_contract(s, dx, dbias, dy, x) ? 0 : tensor_elems(x);
+    int64_t elems = gelu_backward_contract(s, dx, dbias, dy, x, NULL) ? 0 : tensor_elems(x);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK)
         gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));

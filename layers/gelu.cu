@@ -50,7 +50,7 @@ template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, con
 
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = tensor_elems(x);
-    if (gelu_forward_contract(s, y, x) || n == 0) return;
+    if (gelu_forward_contract(s, y, x, NULL) || n == 0) return;
     DISPATCH_ACT(x.type, T,
                  DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
                                LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0,
@@ -101,7 +101,7 @@ static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Te
 
 void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x);
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, NULL);
     if (n == 0) return;
     if (!tensor_is_none(dbias)) {
         backward_with_sums(s, dx, dbias, dy, x);

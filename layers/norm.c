@@ -206,7 +206,7 @@ static void whole_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor m
                        Tensor update, Tensor w, Tensor b, float eps) {
     int64_t C = x.dim[1];
     EXPECT_ACT(x);
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
+    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL)) return;
     forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data,
                               (float *)rstd.data, eps, {C, 1, 0}, C, C}, x.dim[0]);
 }

@@ -175,7 +175,7 @@ template <typename T, int W> static void launch_forward(Stream *s, LayerForward<
 static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                            Tensor update, Tensor w, Tensor b, float eps) {
     int64_t N = x.dim[0], C = x.dim[1];
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, !tensor_is_none(update))) return;
+    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL)) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
                      LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x),
@@ -538,8 +538,7 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
 static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update,
                          Tensor w, float eps) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(),
-                               !tensor_is_none(update)))
+    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
 }
 

@@ -87,14 +87,14 @@ ACT_KERNEL(expert_swiglu_grad_row,
 #if SIMD_HOST
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT_ACT(y);
-    if (swiglu_forward_contract(s, y, gate_up)) return;
+    if (swiglu_forward_contract(s, y, gate_up, NULL)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++) swiglu_row(y.type, y.data, gate_up.data, 1.0f, row, y.dim[1]);
 }
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     EXPECT_ACT(dy);
-    if (swiglu_backward_contract(s, dgate_up, dy, gate_up)) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, NULL)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < dy.dim[0]; row++)
         swiglu_grad_row(dy.type, dgate_up.data, dy.data, gate_up.data, row, dy.dim[1]);

@@ -66,7 +66,7 @@ template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T 
 
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     int64_t N = y.dim[0], F = y.dim[1];
-    if (swiglu_forward_contract(s, y, gate_up) || N * F == 0) return;
+    if (swiglu_forward_contract(s, y, gate_up, NULL) || N * F == 0) return;
     DISPATCH_ACT(y.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
                                LAUNCH_EARLY((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
@@ -75,7 +75,7 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     int64_t N = dy.dim[0], F = dy.dim[1];
-    if (swiglu_backward_contract(s, dgate_up, dy, gate_up) || N * F == 0) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, NULL) || N * F == 0) return;
     DISPATCH_ACT(dy.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
                                LAUNCH_EARLY((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
