@@ -49,7 +49,13 @@ COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/core/version.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
 FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs
-OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
+# A file of layers/ with #if SIMD_HOST (core/simd.h) is compiled once per instruction set: layers/X.o, X.avx2.o and
+# X.avx512.o. A .cu file of its stem replaces all of them.
+SETS     := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),avx2 avx512)
+SET_avx2 := -DSIMD_BYTES=32 -mavx2 -mfma -mf16c -mbmi2
+SET_avx512 := -DSIMD_BYTES=64 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512vl -mavx512bw -mavx512dq $(if $(findstring clang,$(CC)),,-mprefer-vector-width=512)
+KERNELS  := $(filter-out $(if $(CUCC),$(basename $(wildcard layers/*.cu))),$(basename $(shell grep -l "^.if SIMD_HOST" layers/*.c)))
+OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu))) $(foreach set,$(SETS),$(patsubst %,%.$(set),$(filter $(1)/%,$(KERNELS))))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # The folders that each folder may use. The linker enforces this on the folder's tests.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
@@ -86,6 +92,10 @@ $(B)/%.o: %.cpp $(B)/.flags
 endif
 $(B)/test/failpoints/%.o: %.c $(B)/.flags
 	$(call short,cc,$< (with failpoints))$(CC) $(CFLAGS) -DFAILPOINTS -c -o $@ $<
+$(B)/%.avx2.o: %.c $(B)/.flags
+	$(call short,cc,$< (AVX2))$(CC) $(CFLAGS) $(SET_avx2) -c -o $@ $<
+$(B)/%.avx512.o: %.c $(B)/.flags
+	$(call short,cc,$< (AVX-512))$(CC) $(CFLAGS) $(SET_avx512) -c -o $@ $<
 $(B)/%.o: %.c $(B)/.flags
 	$(call short,cc,$<)$(CC) $(CFLAGS) -c -o $@ $<
 .SECONDEXPANSION:

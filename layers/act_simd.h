@@ -1,8 +1,7 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
  * `type` is a constant in every kernel body (see ACT_KERNEL), so the compiler makes each choice below. The _part forms
- * handle the last n < 16 values of a row and access no byte beyond them. The second half is read once per pass of
- * core/simd_each.h.
+ * handle the last n < 16 values of a row and access no byte beyond them.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
 #define TRAIN_GPT_LAYERS_ACT_SIMD_H
@@ -10,7 +9,8 @@
 #include "core/simd.h"
 #include "core/tensor.h"
 
-#define EXPECT_ACT(t) CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
+#define EXPECT_ACT(t)                                                                                                  \
+    CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
 /* Elementwise ops process flat memory in blocks, one per iteration of a thread. ACT_BLOCK is a multiple of every
  * vector. */
@@ -19,33 +19,20 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) {
     return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;
 }
 
-#define act16_load SIMD(act16_load)
-#define act16_store SIMD(act16_store)
-#define act16_load_part SIMD(act16_load_part)
-#define act16_store_part SIMD(act16_store_part)
-#define act16_load_n SIMD(act16_load_n)
-#define act16_store_n SIMD(act16_store_n)
-#define act16_count SIMD(act16_count)
-#define act32_load_n SIMD(act32_load_n)
-#define act32_store_n SIMD(act32_store_n)
-#define act32_count SIMD(act32_count)
-
 /* Thirty-two values that are processed element by element. In the halves they have the order of memory for fp32,
  * another order for bf16. */
 enum { PAIR = 2 * LANES };
 typedef struct { f32x16 half[2]; } ActPair;
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) from SIMD(scale_of): one copy per type, with `type`
- * constant. The last arguments are the names of the parameters after type. */
-#define ACT_KERNEL(name, params, ...)                     \
-    static void SIMD(name) params {                       \
-        if (type == BF16) SIMD(name##_of)(BF16, __VA_ARGS__); \
-        else              SIMD(name##_of)(F32, __VA_ARGS__);  \
-    }
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes the kernel SIMD(scale), and scale() that calls it, from scale_of: one
+ * copy per type, with `type` constant. The last arguments are the names of the parameters after type. */
+#define ACT_KERNEL(name, params, ...)                   \
+    void SIMD(name) params {                            \
+        if (type == BF16) name##_of(BF16, __VA_ARGS__); \
+        else              name##_of(F32, __VA_ARGS__);  \
+    }                                                   \
+    SIMD_DISPATCH(void, name, params, (type, __VA_ARGS__))
 
-#endif
-
-#ifdef SIMD_PASS
 SIMD_INLINE f32x16 act16_load(const void *p, int64_t i, DType type) {
     return type == BF16 ? f32x16_load_bf16((const uint16_t *)p + i) : f32x16_load((const float *)p + i);
 }

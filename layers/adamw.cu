@@ -49,8 +49,10 @@ template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<
     const Piece<T> &k = piece_of(all, blockIdx.x);
     int64_t         i = ((int64_t)(blockIdx.x - k.first_block) * THREADS + threadIdx.x) * W;
     if (i >= k.n) return;
-    Pack<float, W> p4 = pack_load_part<float, W, ONCE>(k.master + i, k.n - i), m4 = pack_load_part<float, W, ONCE>(k.m + i, k.n - i);
-    Pack<float, W> v4 = pack_load_part<float, W, ONCE>(k.v + i, k.n - i), g4 = pack_load_part<float, W, ONCE>(k.grad + i, k.n - i);
+    Pack<float, W> p4 = pack_load_part<float, W, ONCE>(k.master + i, k.n - i),
+                   m4 = pack_load_part<float, W, ONCE>(k.m + i, k.n - i);
+    Pack<float, W> v4 = pack_load_part<float, W, ONCE>(k.v + i, k.n - i),
+                   g4 = pack_load_part<float, W, ONCE>(k.grad + i, k.n - i);
     for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.own, f);
     pack_store_part<ONCE>(k.master + i, p4, k.n - i);
     pack_store_part<ONCE>(k.m + i, m4, k.n - i);
@@ -65,8 +67,8 @@ static bool piece_fits(const AdamWSpan &p) {
 template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, OptimizerStep h) {
     int64_t n = p.master.dim[0];
     if (n == 0) return;
-    all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working), ptr<float>(p.grad), n,
-                                adamw_span_factors(&p, h), all->blocks};
+    all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working),
+                                ptr<float>(p.grad), n, adamw_span_factors(&p, h), all->blocks};
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 

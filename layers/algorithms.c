@@ -34,7 +34,8 @@ void matmul_algorithms_set(MatmulAlgorithm a) {
     int at = matmul_algorithms_find(a.key);
     if (at < 0 && algorithms.count == algorithms.room) {
         algorithms.room = algorithms.room ? 2 * algorithms.room : 64;
-        algorithms.record = xrealloc(algorithms.record, sizeof a * (size_t)algorithms.room, "the table of matrix products");
+        algorithms.record = xrealloc(algorithms.record, sizeof a * (size_t)algorithms.room,
+                                     "the table of matrix products");
     }
     algorithms.record[at < 0 ? algorithms.count++ : at] = a;
     algorithms.version++;

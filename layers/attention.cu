@@ -1,15 +1,19 @@
-/* attention.cu - CUDA side of attention_forward in layers.h; the CPU twin is attention.c, backward is
- * attention_backward.cu; attention_hopper.cu has kernels for compute capability 9.0.
+/* attention.cu - CUDA side of attention_forward, attention_delta and attention_last_forward in layers.h.
+ * Backward is attention_backward.cu. attention_hopper.cu has kernels for compute capability 9.0.
  *
- * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and
- * sum per query, so that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised
- * only if exp would grow by more than a factor 2^RAISE (any maximum near the true one gives the same quotient), so
- * products are rarely rescaled.
+ * forward   A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running
+ *           maximum and sum per query, so that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691.
+ *           The maximum is raised only if exp would grow by more than a factor 2^RAISE (any maximum near the true one
+ *           gives the same quotient), so products are rarely rescaled.
+ * last      A block has one query of one head and walks the keys up to its own, LAST_THREADS at a time, with a running
+ *           maximum and sum. First each thread computes the score of one key. Then each warp adds the values of every
+ *           LAST_WARPSth of these keys; a lane has D/32 channels.
  */
-#include "layers/contracts.h"
-#include "layers/attention_f32.cuh"
+#include "core/kernel.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
+#include "layers/contracts.h"
+#include "layers/layers.h"
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
@@ -19,7 +23,8 @@ template <int D> struct ForwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 2: 32 rows a warp, so that a matrix load feeds four products;
                                                    * registers suffice up to D = 64 */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
-    static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE, STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
+    static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE,
+                         STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
     static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
@@ -46,7 +51,8 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
     for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
         for (int side = 0; side < 2; side++) {
-            float high = highest_score(s[atom], side), rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
+            float high = highest_score(s[atom], side),
+                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -89,22 +95,24 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
     load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k + from.owner, h.key_stride, from.row, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.key_columns, h.key_stride, from.row, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.key_columns, h.key_stride,
+                                               from.row, h);
     cp_async_commit();
 }
 
 /* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the first query;
  * row: its row. */
 template <typename T, int D, int ATOMS, bool DOCUMENTS>
-DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k,
-                         const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
+DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
+                         const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
     float         s[ATOMS][KEYS / 8][4];
     set_zero(s);
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
     if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
-    if (DOCUMENTS && key < start_at(starts, row + ForwardTile<D>::ROWS - 1, h)) mask_documents<false>(s, starts, row, key, h);
+    if (DOCUMENTS && key < start_at(starts, row + ForwardTile<D>::ROWS - 1, h))
+        mask_documents<false>(s, starts, row, key, h);
     raise_top(m, out, s, h.scale_log2);
     exponentials(s, m, h.scale_log2);
     #pragma unroll
@@ -118,8 +126,8 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
 
 /* Divides by the sums and writes a warp's rows of y, through its own rows of shared memory, and of lse. */
 template <typename T, int D, int ATOMS>
-DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query,
-                          const Heads &h) {
+DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m,
+                          int query, const Heads &h) {
     float scale[ATOMS][2];
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -148,7 +156,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     SMEM_DYN(T, shared);
     const Place p = attention_place(h, 1, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
-    const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
+    const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES,
+              query = block_query + warp * Tile::ROWS;
     const int   position = position_of(h, query); /* position of the warp's first query; its rows are in one chunk */
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
@@ -166,7 +175,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     float                out[Tile::ATOMS][D / 8][4];
     Softmax<Tile::ATOMS> m;
     set_zero(out);
-    for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+    for (int i = 0; i < Tile::ATOMS; i++)
+        m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
@@ -175,7 +185,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise no score of it is on or below the diagonal */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
-            forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, starts, query, h);
+            forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
+                                                       starts, query, h);
     }
     __syncthreads(); /* both stages have been read, so outputs may pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
@@ -190,8 +201,8 @@ template <int D> struct ForwardF32 {
 
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
-DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key,
-                        const int32_t *starts, int row, const Heads &h) {
+DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query,
+                        int key, const int32_t *starts, int row, const Heads &h) {
     const float scale_log2 = h.scale_log2;
     for (int i = 0; i < M; i++) {
         float high = top[i];
@@ -210,7 +221,7 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
 }
 
 /* attention_forward_kernel for fp32. A block has ROWS queries of one head, a thread M x M scores of a tile; see
- * attention_f32.cuh. grid heads * tiles. Bound: f32 units. */
+ * attention_tile.cuh. grid heads * tiles. Bound: f32 units. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
@@ -231,7 +242,8 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* all have read the last tile */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
-        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
+                                                       h);
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads(); /* this tile is loaded */
@@ -250,13 +262,15 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool DOCUMENTS> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
+template <typename T, int D, bool DOCUMENTS>
+static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value)
-        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
-               ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
+               F32Tile<D>::THREADS, ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
     else
-        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)),
-               ForwardTile<D>::THREADS, ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>),
+               (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
+               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
@@ -271,40 +285,121 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, He
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, starts, shape)) return;
+    if (attention_forward_contract(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape)) return;
     forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                               HeadShape shape) {
-    if (attention_context_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape shape) {
+    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
     Heads h = attention_heads(y, lse, qkv, starts, context, shape);
     h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     forward(s, y, lse, qkv, keys, h);
 }
 
-/* --- columns ------------------------------------------------------------------------------------------------------- */
+/* --- delta, for where no product's epilogue finds it (linear.cu) -------------------------------------------------- */
 
-enum { COPY_THREADS = 256 };
+enum { DELTA_LANES = 8, DELTA_ROWS = 8, DELTA_THREADS = 256 };
 
-/* Copies columns. Thread: W elements of a row of `columns`. grid ceil(rows columns / (COPY_THREADS W)). Bound: read and
- * written once. */
-template <typename T, int W>
-KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride, int64_t from_stride) {
-    int64_t i = ((int64_t)blockIdx.x * COPY_THREADS + threadIdx.x) * W, row = i / columns, column = i % columns;
-    if (row < rows) pack_store(to + row * to_stride + column, pack_load<T, W>(from + row * from_stride + column));
+/* Eight threads share a row of one head. A block has 32 such rows, eight rows for each head, so that it reads and
+ * writes whole sectors. grid ceil(ceil(N / 8) 8 H / 32), no shared memory. Bound: reading dy and y once. */
+template <typename T, int PACK>
+KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, int64_t N, int H, int D) {
+    await_kernels();
+    int64_t item = ((int64_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / DELTA_LANES, rows = item / DELTA_ROWS;
+    int64_t head = rows % H, row = rows / H * DELTA_ROWS + item % DELTA_ROWS, from = (row * H + head) * D;
+    int     lane = (int)threadIdx.x % DELTA_LANES;
+    float   sum = 0.0f;
+    for (int d = lane * PACK; row < N && d < D; d += DELTA_LANES * PACK) {
+        Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
+        for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
+    }
+    for (int o = DELTA_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (row < N && lane == 0) delta[head * N + row] = sum;
 }
 
-void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
-    int64_t rows = from.dim[0];
-    if (copy_columns_contract(s, to, to_first, from, from_first, columns) || rows * columns == 0) return;
-    DISPATCH_ACT(from.type, T, {
-        T       *out = ptr<T>(to) + to_first;
-        const T *in = ptr<T>(from) + from_first;
-        bool     fit = packs_fit((size_t)columns * sizeof(T), {out, in}) && packs_fit((size_t)to.dim[1] * sizeof(T), {out}) &&
-                   packs_fit((size_t)from.dim[1] * sizeof(T), {in});
+void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
+    int64_t H = delta.dim[0], N = y.dim[0], D = y.dim[1] / H;
+    if (attention_delta_contract(s, delta, dy, y)) return;
+    unsigned blocks = (unsigned)blocks_for(blocks_for(N, DELTA_ROWS) * DELTA_ROWS * H, DELTA_THREADS / DELTA_LANES);
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
+                               LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s,
+                                            ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N, (int)H, (int)D)));
+}
+
+Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
+    if (!tensor_is_none(delta)) return delta;
+    delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
+    attention_delta(s, delta, dy, y);
+    return delta;
+}
+
+/* --- the last queries of a sequence ------------------------------------------------------------------------------- */
+
+enum { LAST_THREADS = 256, LAST_WARPS = LAST_THREADS / WARP, MOST_D = 128, HELD = MOST_D / WARP };
+
+/* C, columns: columns of y and of qkv; group: query heads that share a head of keys */
+typedef struct { int64_t T, n, C, columns; int D, group; float scale; } Last;
+
+/* Returns q . k of D channels, W at a time. */
+template <typename T, int W> DEVICE float last_score(const float *q, const T *k, int D) {
+    float score = 0.0f;
+    for (int d = 0; d < D; d += W) {
+        Pack<float, W> part = pack_to_f32(pack_load<T, W>(k + d));
+        for (int i = 0; i < W; i++) score += q[d + i] * part.v[i];
+    }
+    return score;
+}
+
+/* Block: query blockIdx.y of head blockIdx.x. grid (H, n). Sums in a fixed order. Bound: keys and values are read
+ * once. */
+template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, Last job) {
+    SMEM(float, q, [MOST_D]);
+    SMEM(float, p, [LAST_THREADS]);
+    SMEM(float, part, [WARP]);
+    SMEM(float, sums, [LAST_WARPS * MOST_D]);
+    int      thread = (int)threadIdx.x, lane = thread % WARP, warp = thread / WARP, D = job.D;
+    int64_t  seen = job.T - job.n + blockIdx.y + 1, step = job.columns;
+    const T *row = qkv + (seen - 1) * step + blockIdx.x * (int64_t)D;
+    const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
+    float    top = -INFINITY, total = 0.0f, sum[HELD];
+    for (int i = 0; i < HELD; i++) sum[i] = 0.0f;
+    if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
+    __syncthreads(); /* q is complete */
+    for (int64_t first = 0; first < seen; first += LAST_THREADS) {
+        int   left = (int)(seen - first), count = left < LAST_THREADS ? left : (int)LAST_THREADS;
+        float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
+        float high = fmaxf(top, block_max(score, part)), shrink = expf(top - high);
+        top = high;
+        p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
+        total = total * shrink + p[thread];
+        __syncthreads(); /* p is complete */
+        for (int i = 0; i < HELD; i++) sum[i] *= shrink;
+        for (int k = warp; k < count; k += LAST_WARPS)
+            for (int i = 0; i < HELD; i++) {
+                int d = lane + i * WARP;
+                if (d < D) sum[i] += p[k] * to_f32(values[(first + k) * step + d]);
+            }
+    }
+    total = block_sum(total, part);
+    for (int i = 0; i < HELD; i++) sums[warp * MOST_D + lane + i * WARP] = sum[i];
+    __syncthreads(); /* the warps' sums are complete */
+    if (thread >= D) return;
+    float all = 0.0f;
+    for (int w = 0; w < LAST_WARPS; w++) all += sums[w * MOST_D + thread];
+    y[blockIdx.y * job.C + blockIdx.x * (int64_t)D + thread] = from_f32<T>(all / total);
+}
+
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
+    if (attention_last_forward_contract(s, y, qkv, h) || tensor_elems(y) == 0) return;
+    int64_t D = h.size;
+    CHECK(D <= MOST_D, "%lld channels in a head, the GPU's kernels take %d", (long long)D, MOST_D);
+    Last job = {qkv.dim[0], y.dim[0], y.dim[1], qkv.dim[1], (int)D, (int)(h.query / h.key), 1.0f / sqrtf((float)D)};
+    DISPATCH_ACT(qkv.type, T, {
+        bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0,
-                             s, out, in, rows, columns, to.dim[1], from.dim[1]));
+                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0,
+                             s, ptr<T>(y), ptr<T>(qkv), job));
     });
 }

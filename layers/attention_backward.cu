@@ -3,17 +3,14 @@
  *
  * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * delta is given, or computed first (attention_delta.cu). There are three kernels. The first prepares lse and delta. In
+ * delta is given, or computed first (attention.cu). There are three kernels. The first prepares lse and delta. In
  * the second, blocks of keys walk the queries of one head of the group after another (dk, dv). In the third, blocks of
  * queries walk the keys (dq). Scores are computed twice: seven products a tile where five would do. In return no two
  * blocks add to one place, and the bits are the same every time.
  */
 #include "layers/contracts.h"
-#include "layers/attention_f32.cuh"
 #include "layers/attention_hopper.h"
 #include "layers/attention_tile.cuh"
-#include "layers/bias.h"
-#include "layers/fp8_contracts.h"
 
 /* --- statistics of a query that are needed before its scores ------------------------------------------------------ */
 
@@ -39,7 +36,8 @@ template <int D> struct BackwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM,
                          OWN = WARPS * ROWS, STEP = 32;
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
-    static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS, STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
+    static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS,
+                         STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
     /* the last term: lse and delta of two stages */
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
@@ -60,7 +58,9 @@ template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> fr
 /* Loads keys and values from position `key` on. */
 template <typename T, int ROWS, int D> DEVICE void load_keys(T *tile, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
-    load_pair<T, ROWS, D>(tile, Pair<T>{keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
+    load_pair<T, ROWS, D>(tile,
+                          Pair<T>{keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
+                          from.row, h);
 }
 
 /* Loads lse and delta of a step, from `at`, where the head's rows begin. */
@@ -102,7 +102,8 @@ template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], c
     for (int n = 0; n < N; n++) {
         float low = minus[accumulator_column(n, 0)], high = minus[accumulator_column(n, 1)];
         #pragma unroll
-        for (int atom = 0; atom < ATOMS; atom++) s[atom][n][0] = s[atom][n][2] = low, s[atom][n][1] = s[atom][n][3] = high;
+        for (int atom = 0; atom < ATOMS; atom++)
+            s[atom][n][0] = s[atom][n][2] = low, s[atom][n][1] = s[atom][n][3] = high;
     }
 }
 
@@ -141,7 +142,9 @@ template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end)
     w.query = begin;
     w.head++;
 }
-template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) { return PLAIN ? w.query < end : w.head < group; }
+template <bool PLAIN> DEVICE bool has_more(const Walk &w, int end, int group) {
+    return PLAIN ? w.query < end : w.head < group;
+}
 /* Returns the pair of tiles of another head of the group. */
 template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
     return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
@@ -175,8 +178,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
-    const int     last = min(block_key + Tile::OWN, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
-                  group = PLAIN ? 1 : h.group;
+    const int last = min(block_key + Tile::OWN, h.T) - 1,
+              end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T, group = PLAIN ? 1 : h.group;
     Walk          next = {begin, begin < end ? 0 : group};
 
     if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
@@ -293,7 +296,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
             scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
             scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
             if (key + STEP - 1 > position) mask_scores<false>(s, position, key);
-            if (DOCUMENTS && key < start_at(starts, query + Tile::ROWS - 1, h)) mask_documents<false>(s, starts, query, key, h);
+            if (DOCUMENTS && key < start_at(starts, query + Tile::ROWS - 1, h))
+                mask_documents<false>(s, starts, query, key, h);
             exponentials(s, h.scale_log2);
             multiply(ds, s);
             uint32_t rounded[STEP / 16][ATOMS][4];
@@ -312,7 +316,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
 template <int D> struct BackwardF32 {
-    static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, dy, k, v, and p or ds */
+    /* q, dy, k, v, and p or ds */
+    static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
 };
 
 template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int row, const Heads &h) {
@@ -324,16 +329,18 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
 
 /* Replaces one score s by p, and ds, which holds dp, by ds. The query's statistics are at element `at` of minus; it
  * sees keys `first` to `position`. */
-DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key, float scale_log2) {
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key,
+                   float scale_log2) {
     s = key >= first && key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
     ds = s * (ds + minus.delta[at]);
 }
 
 /* attention_backward_keys_kernel for fp32. A block has ROWS keys, a thread M x M transposed scores of a tile; see
- * attention_f32.cuh. */
+ * attention_tile.cuh. */
 template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
-attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
+    attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys,
+                                       Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
@@ -345,15 +352,15 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
                       other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions   at = owner_positions(h, owner);
     const int         position = (int)POSITION_OF(at, block_key), begin = first_query(h, position, Tile::ROWS);
-    float            *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
+    float *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
     float             dk[M][Tile::COLUMNS], dv[M][Tile::COLUMNS], one[M], scale[M];
     f32_zero(dk);
     f32_zero(dv);
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
     load_pair_f32<D>(k, own, block_key, h);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
-    const int     last = min(block_key + Tile::ROWS, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
-                  group = PLAIN ? 1 : h.group;
+    const int last = min(block_key + Tile::ROWS, h.T) - 1,
+              end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T, group = PLAIN ? 1 : h.group;
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
@@ -367,7 +374,8 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
                 f32_ds(s[i][j], ds[i][j], minus, minus_at + f32_tx() + 16 * j,
-                       !PLAIN && starts ? start_at(starts, now.query + f32_tx() + 16 * j, h) : INT32_MIN, query_position + f32_tx() + 16 * j, position + f32_ty() * M + i, h.scale_log2);
+                       !PLAIN && starts ? start_at(starts, now.query + f32_tx() + 16 * j, h) : INT32_MIN,
+                       query_position + f32_tx() + 16 * j, position + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
@@ -379,14 +387,15 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
 /* attention_backward_queries_kernel for fp32. A block has ROWS queries. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
-attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
+    attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv,
+                                          const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
     const Place       p = attention_place(h, 1, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
     const Pair<float> own = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const int         block_query = p.tile * Tile::ROWS, position = position_of(h, block_query);
-    float            *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
+    float *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
     const int32_t    *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int         begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
     float             dq[M][Tile::COLUMNS], scale[M];
@@ -397,8 +406,8 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* all have read the last step */
         load_pair_f32<D>(k,
-                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride,
-                                     h.key_stride},
+                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns,
+                                     h.key_stride, h.key_stride},
                          from.row, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
@@ -418,36 +427,37 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
-static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
+static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys,
+                            Heads h) {
     if constexpr (std::is_same<T, float>::value) {
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
                       keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
-        LAUNCH((attention_backward_keys_f32_kernel<D, PLAIN>), keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
-        LAUNCH((attention_backward_queries_f32_kernel<D, DOCUMENTS>), grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_keys_f32_kernel<D, PLAIN>), keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv,
+               keys, h);
+        LAUNCH((attention_backward_queries_f32_kernel<D, DOCUMENTS>), grid, THREADS, BYTES, s, dqkv, dy, minus, qkv,
+               keys, h);
     } else {
         typedef BackwardTile<D> Tile;
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)),
                  keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
-        LAUNCH((attention_backward_keys_kernel<T, D, PLAIN>), keys_grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
-               minus, qkv, keys, h);
-        LAUNCH((attention_backward_queries_kernel<T, D, DOCUMENTS>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus,
-               qkv, keys, h);
+        LAUNCH((attention_backward_keys_kernel<T, D, PLAIN>), keys_grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys,
+               dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_queries_kernel<T, D, DOCUMENTS>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv,
+               dy, minus, qkv, keys, h);
     }
 }
 
-static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
-
 /* Returns whether it has added to dbias. That takes row_sums, small beside dqkv, and a pass over them. f: NULL, or dqkv
  * is codes. */
-static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse, Tensor delta, Tensor qkv, Tensor keys,
-                     Heads h, bool by_heads) {
+static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse,
+                     Tensor delta, Tensor qkv, Tensor keys, Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h),
            has_sums = !tensor_is_none(dbias) && (s->ledger ? attention_expects_hopper(qkv.type, h.D) : is_hopper);
     size_t mark = arena_mark(&s->scratch);
-    Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
+    Minus  minus = {NULL, NULL, (int)(blocks_for(h.T, PADDED) * PADDED)};
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
     minus.delta = (float *)arena_take(&s->scratch, bytes);
@@ -456,8 +466,8 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     h.parts = by_heads && h.T > HEADS_SUMMED * SUMMED_ROWS ? HEADS_SUMMED : (int)blocks_for(h.T, SUMMED_ROWS);
     if (has_sums) row_sums = arena_tensor(&s->scratch, F32, 2, h.heads / h.H * h.parts, h.columns, 1);
     h.row_sums = ptr<float>(row_sums);
-    LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS), PREPARE_THREADS, 0, s,
-                 minus, ptr<float>(lse), ptr<float>(delta), h);
+    LAUNCH_EARLY(attention_prepare_kernel, (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS),
+                 PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<float>(delta), h);
     CHECK(!f || s->ledger || is_hopper, "tensors for codes that are not aligned to %d bytes", PACK_BYTES);
     DISPATCH_ACT(qkv.type, T,
         if (is_hopper && by_heads) attention_hopper_heads_backward(s, dqkv, f, dy, minus, sums, qkv, h);
@@ -473,34 +483,38 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                          Tensor starts, HeadShape shape) {
+static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse,
+                          Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    if (f) fp8_attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape, *f);
-    else attention_backward_contract(s, dqkv, dbias, dy, y, lse, delta, qkv, starts, shape);
+    Tensor noted = dqkv; /* the work and the bytes of codes are the same */
+    fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
+    attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
+                                WHOLE_SEQUENCE, shape);
     bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
                               attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
                               attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
     return is_summed;
 }
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                       HeadShape shape) {
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                       Tensor starts, HeadShape shape) {
     return whole_backward(s, dqkv, NULL, dbias, dy, y, lse, delta, qkv, starts, shape);
 }
-int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                           HeadShape shape, Fp8 f) {
-    if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape)) return 0;
+int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                           Tensor qkv, Tensor starts, HeadShape shape, Fp8 f) {
+    if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape))
+        return 0;
     whole_backward(s, dqkv, &f, dbias, dy, y, lse, delta, qkv, starts, shape);
     return 1;
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                                Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape), false);
+    attention_backward_contract(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys,
+             attention_heads(y, lse, qkv, starts, context, shape), false);
     arena_release(&s->scratch, mark);
 }

@@ -39,11 +39,11 @@ template <int KEYS, bool DOCUMENTS> DEVICE ForwardItem forward_item(const Heads 
     return {p.head, query, begin, (end - begin + KEYS - 1) / KEYS};
 }
 
-/* --- the loader -------------------------------------------------------------------------------------------------------- */
+/* --- the loader --------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
-DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const TensorMap *qkv, const TensorMap *keys,
-                         const Heads &h, int items) {
+DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const TensorMap *qkv,
+                         const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
     unsigned      done = 0, n = 0; /* items; tiles */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -56,8 +56,8 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queu
                 int tile = j - is_value;
                 if (tile < 0 || tile == item.tiles) continue;
                 full = queue_fill(queues.keys, n, sizeof shared->tile[0]);
-                load_positions<T, KEYS, D>(shared->tile[n % SLOTS], keys, full, column + is_value * h.key_columns, first,
-                                           item.begin + tile * KEYS, h);
+                load_positions<T, KEYS, D>(shared->tile[n % SLOTS], keys, full, column + is_value * h.key_columns,
+                                           first, item.begin + tile * KEYS, h);
                 n++;
             }
     }
@@ -91,7 +91,7 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
     return __any_sync(0xffffffffu, raised);
 }
 
-/* --- a warpgroup's 64 queries -------------------------------------------------------------------------------------------- */
+/* --- a warpgroup's 64 queries ------------------------------------------------------------------------------------- */
 
 /* A token that the warpgroups pass on. The one that has it queues products. */
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
@@ -100,8 +100,8 @@ DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROU
 /* Masks the scores with the keys from `key` on that a query does not see, replaces the scores by p and adds p to the
  * sums. */
 template <bool DOCUMENTS, int N>
-DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key, const int32_t *starts,
-                             const Heads &h) {
+DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key,
+                             const int32_t *starts, const Heads &h) {
     if (key + 2 * N - 1 > position) mask_later<false>(s, position, key);
     if (DOCUMENTS && key < start_at(starts, row + GROUP_ROWS - 1, h)) mask_earlier<false>(s, starts, row, key, h);
     return softmax(s, m, shrink, h.scale_log2);
@@ -109,8 +109,9 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
 
 /* Computes a warpgroup's rows of an item. n: tiles that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
-DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues,
-                         unsigned &n, const ForwardItem &item, int group, const Heads &h) {
+DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared,
+                         ForwardQueues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,
+                         const Heads &h) {
     constexpr int  KEYS = ForwardShared<T, D>::KEYS;
     const int      own = group * GROUP_ROWS, row = item.query + own, position = position_of(h, row);
     const int32_t *starts = DOCUMENTS ? starts_of(h, item.head) : NULL;
@@ -155,7 +156,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
 /* Divides by the sums and writes the rows of y, through the queries' tile, and of lse. query: the warp's first row in
  * the sequence; row: its first row in the tile. */
 template <typename T, int D>
-DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row, const Heads &h) {
+DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row,
+                          const Heads &h) {
     float scale[2];
     for (int side = 0; side < 2; side++) {
         m.sum[side] += __shfl_xor_sync(0xffffffffu, m.sum[side], 1);
@@ -164,11 +166,13 @@ DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Run
         const int at = query + (int)threadIdx.x % WARP / 4 + 8 * side;
         if (threadIdx.x % 4 == 0 && at < h.T) lse[(int64_t)head * h.T + at] = m.top[side] * h.scale + logf(m.sum[side]);
     }
-    store_product<T, BLOCK_ROWS, D>(y + (int64_t)sequence_row(h, head) * h.C + head_column(h, head), h.C, query, q, row, out, scale, h);
+    store_product<T, BLOCK_ROWS, D>(y + (int64_t)sequence_row(h, head) * h.C + head_column(h, head), h.C, query, q, row,
+                                    out, scale, h);
 }
 
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
-DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const Heads &h, int items) {
+DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const Heads &h,
+                            int items) {
     /* the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
@@ -195,8 +199,8 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
  * hide one behind the other. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
-    attention_forward_hopper_kernel(T *y, float *lse, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,
-                                    Heads h, int items) {
+    attention_forward_hopper_kernel(T *y, float *lse, const __grid_constant__ TensorMap qkv,
+                                    const __grid_constant__ TensorMap keys, Heads h, int items) {
 #ifdef PTX_HOPPER
     constexpr int SLOTS = ForwardShared<T, D>::SLOTS;
     typedef ForwardQueues<SLOTS> Queues;
@@ -240,8 +244,10 @@ AttentionAsked attention_asked(void) {
     if (!asked) return ATTENTION_CHOSEN;
     for (int i = ATTENTION_PORTABLE; i <= ATTENTION_TILES; i++)
         if (strcmp(asked, NAMES[i]) == 0) return (AttentionAsked)i;
-    fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or unset "
-         "for this GPU's", asked);
+    fail(EXIT_CONFIG,
+         "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or unset "
+         "for this GPU's",
+         asked);
 }
 
 static bool can_hopper(void) {
@@ -266,8 +272,9 @@ bool attention_expects_hopper(DType act, int64_t D) {
 template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
     const int items = h.heads * (int)blocks_for(h.T, BLOCK_ROWS), blocks = device_resident_blocks();
-    LAUNCH((attention_forward_hopper_kernel<T, D, DOCUMENTS>), (unsigned)(items < blocks ? items : blocks), HOPPER_THREADS,
-           sizeof(ForwardShared<T, D>), s, ptr<T>(y), ptr<float>(lse), map_of<T>(qkv), map_of<T>(keys), h, items);
+    LAUNCH((attention_forward_hopper_kernel<T, D, DOCUMENTS>), (unsigned)(items < blocks ? items : blocks),
+           HOPPER_THREADS, sizeof(ForwardShared<T, D>), s, ptr<T>(y), ptr<float>(lse), map_of<T>(qkv), map_of<T>(keys),
+           h, items);
 }
 
 template <typename T, int D> static void forward_of(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {

@@ -1,5 +1,6 @@
 /* attention_hopper.cuh - shared by attention's kernels for compute capability 9.0 (attention_hopper.cu,
- * attention_hopper_backward.cu): tiles in shared memory, queues of them, and products of a warpgroup.
+ * attention_hopper_backward.cu, attention_hopper_heads.cu): tiles in shared memory, queues of them, products of a
+ * warpgroup, and the step of backward in which a warpgroup has 64 keys.
  *
  * A block stays on its multiprocessor and processes one item after another: 128 rows of one head. One thread of the
  * last warpgroup, the loader, makes TMA fill the tiles; the first two warpgroups multiply, 64 of the rows each. Loader
@@ -47,14 +48,18 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
         mbarrier_init(&q.empty[i], takers);
     }
 }
-template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1); }
+template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) {
+    mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
+}
 /* Waits until the n-th place is free, announces the bytes to its barrier and returns the barrier. */
 template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
     queue_await_room(q, n);
     mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
     return &q.full[n % SLOTS];
 }
-template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) { mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1); }
+template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) {
+    mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1);
+}
 /* Called by each warp after it has read the n-th place. */
 template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
@@ -68,16 +73,19 @@ template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
 
 /* --- loads: 64 rows and D columns of a matrix, into a tile of ROWS rows ------------------------------------------- */
 
-template <typename T, int ROWS, int D> DEVICE void load_box(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
-    #pragma unroll
+template <typename T, int ROWS, int D>
+DEVICE void load_box(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
+#pragma unroll
     for (int c = 0; c < D; c += BOX) tma_load_2d(tile + c * ROWS, map, full, column + c, row);
 }
-template <typename T, int ROWS, int D> DEVICE void load_rows(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
+template <typename T, int ROWS, int D>
+DEVICE void load_rows(T *tile, const TensorMap *map, uint64_t *full, int column, int row) {
     for (int r = 0; r < ROWS; r += BOX) load_box<T, ROWS, D>(tile + r * BOX, map, full, column, row + r);
 }
 /* Loads ROWS keys from position `key` on, of the sequence whose rows begin at first_row on each rank. */
 template <typename T, int ROWS, int D>
-DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int column, int first_row, int key, const Heads &h) {
+DEVICE void load_positions(T *tile, const TensorMap *keys, uint64_t *full, int column, int first_row, int key,
+                           const Heads &h) {
     for (int r = 0; r < ROWS; r += BOX) {
         KeyRows from = key_rows(h, key + r);
         int     owner_row = from.owner ? (int)(from.owner / h.key_stride) : 0;
@@ -109,10 +117,12 @@ DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bo
     wgmma_commit();
 }
 /* out += p x: [64,N] in registers times a tile of N rows. */
-template <typename T, int N, int D> DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
+template <typename T, int N, int D>
+DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
     const uint64_t right = matrix_descriptor(x, BOX * N * 2, SWIZZLE_ROWS_BYTES);
     #pragma unroll
-    for (int j = 0; j < N; j += 16) wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
+    for (int j = 0; j < N; j += 16)
+        wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
 /* Makes a product the left factor of the next one, rounded to T. */
@@ -137,8 +147,9 @@ template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, i
     }
 }
 /* Masks earlier documents: no query sees a key before its document. row: row of the first query, in `starts`. */
-template <bool TURNED, int N> DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
-    #pragma unroll
+template <bool TURNED, int N>
+DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key, const Heads &h) {
+#pragma unroll
     for (int i = 0; i < N; i++) {
         const int down = held_row() + 8 * held_side(i), across = held_column(i);
         if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h)) s[i] = -INFINITY;
@@ -164,8 +175,8 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
 }
 /* Writes the product through the tile to rows `first` on of a head, except rows from T on. */
 template <typename T, int ROWS, int D>
-DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2],
-                          const Heads &h) {
+DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
+                          const float (&scale)[2], const Heads &h) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK;
     const int     lane = (int)threadIdx.x % WARP;
     put_product<T, ROWS, D>(tile, row, x, scale);
@@ -178,4 +189,131 @@ DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const 
 }
 
 #endif
+
+/* --- backward: what its kernels share -----------------------------------------------------------------------------
+ *
+ * A warpgroup queues the products of a step in the order s dp (exp) dv (ds) dk. Each runs while the next is queued: dp
+ * during exp, dv during ds, dk together with the next step's s. While one warpgroup computes exp and ds, the other's
+ * products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
+ */
+
+enum { KEYS_STEP = 64 }; /* queries of a step */
+
+/* Negated statistics pass through TMA as rows of 32. */
+enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };
+
+static inline TensorMap map_of_minus(const float *minus, int64_t values) {
+    return tensor_map_2d(minus, values / MINUS_ROW, MINUS_ROW, MINUS_BOX_ROWS, MINUS_ROW);
+}
+
+#ifdef PTX_HOPPER
+
+/* Returns the values of column held_column(i) and the next one; they lie swizzled. */
+DEVICE float2 column_pair(const float *minus, int i) {
+    return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
+}
+/* Replaces s by p = exp(s - lse), with one value of lse for each column. */
+template <int N> DEVICE void exponentials(float (&s)[N], const float *lse, float scale_log2) {
+    #pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float2 minus = column_pair(lse, i);
+        const float  low = minus.x * scale_log2, high = minus.y * scale_log2;
+        s[i] = exp2_approx(fmaf(s[i], scale_log2, low)), s[i + 1] = exp2_approx(fmaf(s[i + 1], scale_log2, high));
+        s[i + 2] = exp2_approx(fmaf(s[i + 2], scale_log2, low)),
+              s[i + 3] = exp2_approx(fmaf(s[i + 3], scale_log2, high));
+    }
+}
+/* Replaces dp by ds = p (dp - delta). p is the rounded one, because the exact p would take as many registers again. */
+template <typename T, int N>
+DEVICE void multiply_by_scores(float (&dp)[N], const uint32_t (&p)[N / 8][4], const float *delta) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float2 minus = column_pair(delta, i), low = unpack_pair<T>(p[i / 8][i / 2 % 4]),
+                     high = unpack_pair<T>(p[i / 8][i / 2 % 4 + 1]);
+        dp[i] = low.x * (dp[i] + minus.x), dp[i + 1] = low.y * (dp[i + 1] + minus.y);
+        dp[i + 2] = high.x * (dp[i + 2] + minus.x), dp[i + 3] = high.y * (dp[i + 3] + minus.y);
+    }
+}
+
+/* Tiles of a step: 128 keys, of which each warpgroup has 64; KEYS_STEP queries; the negated statistics of these
+ * queries. */
+template <typename T> struct KeysTiles {
+    const T     *k, *v, *q, *dy;
+    const float *lse, *delta;
+};
+
+/* One step: computes s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. At the begin the
+ * last step's product for dk still runs, and on return this step's, with ds. free_last is called when the last step's
+ * product has ended, use(ds) before this step's product begins: until a wait only the product may read its registers.
+ * starts: NULL, or the starts of documents. TIGHT: ds takes the registers of p, after dv's product. */
+template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class G>
+DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at,
+                      int position, int query, const int32_t *starts, const Heads &h, F free_last, G use) {
+    constexpr int  STEP = KEYS_STEP;
+    constexpr bool EARLY = D == 64; /* with D = 128 the registers do not suffice for s and dp at once */
+    const int     query_position = position_of(h, query), own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
+    float         s[STEP / 2], dp[STEP / 2];
+    uint32_t      p[STEP / 16][4], kept[STEP / 16][4]; /* kept: a copy of p, whose own registers dv's product uses until
+                                                        * a wait */
+    wgmma_fence();
+    multiply_rows<T, STEP, D, BLOCK_ROWS>(s, at.k, own, at.q, false);
+    if (EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
+    wgmma_wait<EARLY ? 1 : 0>(dk, s);
+    free_last();
+    if (position + GROUP_ROWS - 1 > query_position) mask_later<true>(s, query_position, position);
+    if (DOCUMENTS && starts && position < start_at(starts, query + STEP - 1, h))
+        mask_earlier<true>(s, starts, query, position, h);
+    exponentials(s, at.lse, h.scale_log2);
+    round_product<T, STEP>(p, s);
+    #pragma unroll
+    for (int i = 0; !TIGHT && i < STEP / 4; i++) kept[i / 4][i % 4] = afresh(p[i / 4][i % 4]);
+    wgmma_fence();
+    if (!EARLY) multiply_rows<T, STEP, D, BLOCK_ROWS>(dp, at.v, own, at.dy, false);
+    add_rows<T, STEP, D>(dv, p, at.dy);
+    if (TIGHT) wgmma_wait<0>(dp, dv);
+    else wgmma_wait<1>(dp);
+    multiply_by_scores<T>(dp, TIGHT ? p : kept, at.delta);
+    round_product<T, STEP>(ds, dp);
+    use(ds);
+    wgmma_fence();
+    add_rows<T, STEP, D>(dk, ds, at.q);
+    if (!TIGHT) wgmma_wait<1>(dv); /* frees p's registers */
+}
+
+/* Calls put(), which writes a product into a tile, and adds the columns of the warp's rows, as written there, to
+ * row_sums. A lane has pairs of columns. A later part adds to the sum that the same warp has written before, which is
+ * loaded while put works. Rows past T are zeros. first: the warp's first position   column: the tile's first column in
+ * dqkv. */
+template <typename T, int ROWS, int D, class F>
+DEVICE void sum_product(int first, const T *tile, int row, int head, int column, const Heads &h, F put) {
+    const int     lane = (int)threadIdx.x % WARP, part = first / SUMMED_ROWS;
+    const bool    is_summed = h.row_sums && first < h.T;
+    const int64_t at = ((int64_t)(head / h.H) * h.parts + part % h.parts) * h.columns + column;
+    float2       *sums = reinterpret_cast<float2 *>(h.row_sums) + at / 2 + lane, sum[D / BOX] = {};
+    if (is_summed && part >= h.parts)
+        #pragma unroll
+        for (int d = 0; d < D / BOX; d++) sum[d] = sums[d * WARP];
+    put();
+    if (!is_summed) return;
+    #pragma unroll 4
+    for (int r = row; r < row + SUMMED_ROWS; r++)
+        #pragma unroll
+        for (int d = 0; d < D / BOX; d++) {
+            const T     *pair = tile + d * BOX * ROWS + r * BOX + (lane / 4 ^ r % 8) * 8 + lane % 4 * 2;
+            const float2 two = unpack_pair<T>(*reinterpret_cast<const uint32_t *>(pair));
+            sum[d].x += two.x, sum[d].y += two.y;
+        }
+    #pragma unroll
+    for (int d = 0; d < D / BOX; d++) sums[d * WARP] = sum[d];
+}
+/* Stores a product and its column sums. to: the head's columns, in the sequence's first row. */
+template <typename T, int ROWS, int D>
+DEVICE void store_summed(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
+                         const float (&scale)[2], int head, int column, const Heads &h) {
+    sum_product<T, ROWS, D>(first, tile, row, head, column, h,
+                            [&] { store_product<T, ROWS, D>(to, stride, first, tile, row, x, scale, h); });
+}
+
+#endif
+
 #endif

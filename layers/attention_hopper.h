@@ -5,7 +5,9 @@
 #include "layers/attention_tile.cuh"
 
 /* Values of TRAIN_GPT_ATTENTION: not set, portable, hopper, and for hopper's backward hopper-heads or hopper-tiles. */
-typedef enum { ATTENTION_CHOSEN, ATTENTION_PORTABLE, ATTENTION_HOPPER, ATTENTION_HEADS, ATTENTION_TILES } AttentionAsked;
+typedef enum {
+    ATTENTION_CHOSEN, ATTENTION_PORTABLE, ATTENTION_HOPPER, ATTENTION_HEADS, ATTENTION_TILES
+} AttentionAsked;
 AttentionAsked attention_asked(void);
 
 /* Returns whether the kernels of attention_hopper*.cu compute a call. The GPU must have compute capability 9.0 and the
@@ -20,7 +22,8 @@ void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tenso
 
 /* Computes the key and value columns of dkeys and the query columns of dqkv, after attention_prepare_kernel, which
  * computes `minus`. Two kernels, with blocks of keys and blocks of queries; seven products a tile. */
-void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h);
+void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
+                               Heads h);
 
 /* Computes dqkv by one kernel with a block a head, five products a tile. sums: attention_heads_bytes. f: NULL, or dqkv
  * is codes of its dy (fp8_attention_backward), which takes bf16 and 64 channels. The bits are those of the two kernels.
@@ -31,6 +34,7 @@ void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, 
  * Without a GPU the answer is that for an H100. */
 bool   attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h);
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D);
-void   attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h);
+void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,
+                                     Tensor qkv, Heads h);
 
 #endif

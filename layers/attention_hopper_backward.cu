@@ -8,7 +8,7 @@
  * registers of one warpgroup, in one order. The bits are the same every time, for any number of context ranks, and with
  * a block a head.
  */
-#include "layers/attention_hopper_backward.cuh"
+#include "layers/attention_hopper.cuh"
 
 /* Shared memory of two items' own rows, and of STAGES steps of the other side's: 136 and 196 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
@@ -37,7 +37,7 @@ template <int STAGES> DEVICE void queues_init(BackwardQueues<STAGES> &queues) {
     __syncthreads(); /* the barriers exist; the last barrier of the whole block */
 }
 
-/* --- keys: dk and dv ------------------------------------------------------------------------------------------------------ */
+/* --- keys: dk and dv ---------------------------------------------------------------------------------------------- */
 
 /* head: the group's first; row: first row in keys; key: its row in the sequence; position: position of this warpgroup's
  * first key. Queries begin .. end - 1 of each of the group's heads, STEP at a time, see one of these keys. */
@@ -59,8 +59,8 @@ template <int STEP, bool PLAIN> DEVICE KeysItem keys_item(const Heads &h, int i)
 
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues, const TensorMap *qkv,
-                      const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta, int padded,
-                      const Heads &h, int items) {
+                      const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
+                      int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
     unsigned      done = 0, n = 0; /* items; steps */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -86,10 +86,11 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
 
 /* Computes all steps of an item. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
-DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
-                      const T *k, const T *v, unsigned &n, const KeysItem &item, const Heads &h) {
+DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
+                      BackwardQueues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
+                      const KeysItem &item, const Heads &h) {
     constexpr int  STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
-    const int      position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
+    const int position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, item.head);
     int            query = item.begin, step = 0;
     bool           is_running = false; /* the product for dk of step n - 1 still runs */
@@ -105,7 +106,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
         if (query >= item.end) query = item.begin; /* continues with the group's next head */
         queue_take(queues.steps, n);
         const unsigned slot = n % STAGES;
-        keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot], shared->delta[slot]}, position,
+        keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot],
+                                             shared->delta[slot]}, position,
                                 query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); },
                                 [](auto &) { fence_proxy_async(); }); /* TMA fills the place of the statistics again */
         query += STEP;
@@ -116,7 +118,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
 }
 
 template <typename T, int D, bool PLAIN>
-DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues, const Heads &h, int items) {
+DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
+                         const Heads &h, int items) {
     /* the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
@@ -138,7 +141,7 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<Keys
     }
 }
 
-/* --- queries: dq ---------------------------------------------------------------------------------------------------------- */
+/* --- queries: dq -------------------------------------------------------------------------------------------------- */
 
 typedef struct { Place place; int query, begin, end; } QueriesItem; /* first row; keys begin .. end - 1 */
 
@@ -150,8 +153,8 @@ template <int STEP, bool DOCUMENTS> DEVICE QueriesItem queries_item(const Heads 
 }
 
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void queries_load(QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const TensorMap *qkv,
-                         const TensorMap *keys, const TensorMap *dy, const Heads &h, int items) {
+DEVICE void queries_load(QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
+                         const TensorMap *qkv, const TensorMap *keys, const TensorMap *dy, const Heads &h, int items) {
     constexpr int STEP = QueriesShared<T, D>::STEP, STAGES = QueriesShared<T, D>::STAGES;
     unsigned      done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -174,9 +177,9 @@ typedef struct { float lse[2], delta[2]; } RowMinus;
 /* One step: computes s and dp, and what they add to dq. At the begin the last step's product still runs, and on return
  * this step's. */
 template <typename T, int D, bool DOCUMENTS, class F>
-DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>::STEP / 16][4], const T *q, const T *dy, const T *k,
-                         const T *v, const RowMinus &minus, int position, int row, int key, const int32_t *starts, const Heads &h,
-                         F free_last) {
+DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>::STEP / 16][4], const T *q, const T *dy,
+                         const T *k, const T *v, const RowMinus &minus, int position, int row, int key,
+                         const int32_t *starts, const Heads &h, F free_last) {
     constexpr int STEP = QueriesShared<T, D>::STEP;
     float         s[STEP / 2], dp[STEP / 2];
     const int     own = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
@@ -202,8 +205,9 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
 
 /* Computes all steps of an item. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q,
-                         const T *dy, unsigned &n, const QueriesItem &item, Minus minus, const Heads &h) {
+DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
+                         BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,
+                         const QueriesItem &item, Minus minus, const Heads &h) {
     constexpr int  STEP = QueriesShared<T, D>::STEP, STAGES = QueriesShared<T, D>::STAGES;
     const int      row = item.query + (int)threadIdx.x / WARPGROUP * GROUP_ROWS, position = position_of(h, row);
     const int32_t *starts = DOCUMENTS ? starts_of(h, item.place.head) : NULL;
@@ -219,8 +223,10 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, Backwa
     for (; key < min(item.end, position + GROUP_ROWS); key += STEP, n++) {
         const unsigned slot = n % STAGES;
         queue_take(queues.steps, n);
-        queries_step<T, D, DOCUMENTS>(dq, ds, q, dy, shared->k[slot], shared->v[slot], of_rows, position, row, key, starts, h,
-                                      [&] { if (key > item.begin) queue_free(queues.steps, n - 1); });
+        queries_step<T, D, DOCUMENTS>(dq, ds, q, dy, shared->k[slot], shared->v[slot], of_rows, position, row, key,
+                                      starts, h, [&] {
+                                          if (key > item.begin) queue_free(queues.steps, n - 1);
+                                      });
     }
     wgmma_wait<0>(dq);
     if (key > item.begin) queue_free(queues.steps, n - 1);
@@ -231,8 +237,8 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared, Backwa
 }
 
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues, Minus minus,
-                            const Heads &h, int items) {
+DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
+                            Minus minus, const Heads &h, int items) {
     /* the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
@@ -244,8 +250,8 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
         queue_take(queues.own, done);
         queries_rows<T, D, DOCUMENTS>(dq, shared, queues, q, shared->dy[done % 2], n, item, minus, h);
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
-        store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale, item.place.head,
-                                       head_column(h, item.place.head), h);
+        store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale,
+                                       item.place.head, head_column(h, item.place.head), h);
         fence_proxy_async(); /* TMA fills the tile again */
         queue_free(queues.own, done);
     }
@@ -258,7 +264,8 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
  * products a tile. The left operands for dv and dk are in registers, the other operands in shared memory. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
-    attention_keys_hopper_kernel(T *dkeys, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,
+    attention_keys_hopper_kernel(T *dkeys, const __grid_constant__ TensorMap qkv,
+                                 const __grid_constant__ TensorMap keys,
                                  const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap lse,
                                  const __grid_constant__ TensorMap delta, int padded, Heads h, int items) {
 #ifdef PTX_HOPPER
@@ -270,7 +277,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
-        if (threadIdx.x < LOADER + WARP) keys_load<T, D, PLAIN>(shared, queues[0], &qkv, &keys, &dy, &lse, &delta, padded, h, items);
+        if (threadIdx.x < LOADER + WARP)
+            keys_load<T, D, PLAIN>(shared, queues[0], &qkv, &keys, &dy, &lse, &delta, padded, h, items);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
         keys_consume<T, D, PLAIN>(dkeys, shared, queues[0], h, items);
@@ -282,8 +290,9 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
  * tensor cores, three products a tile. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
-    attention_queries_hopper_kernel(T *dqkv, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap keys,
-                                    const __grid_constant__ TensorMap dy, Minus minus, Heads h, int items) {
+    attention_queries_hopper_kernel(T *dqkv, const __grid_constant__ TensorMap qkv,
+                                    const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap dy,
+                                    Minus minus, Heads h, int items) {
 #ifdef PTX_HOPPER
     typedef QueriesShared<T, D>            Shared;
     typedef BackwardQueues<Shared::STAGES> Queues;
@@ -304,27 +313,31 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
-static void backward_launch(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h) {
-    const int     tiles = (int)blocks_for(h.T, BLOCK_ROWS), queries_items = h.heads * tiles, blocks = device_resident_blocks(),
-                  keys_items = queries_items / h.group * h.context;
+static void backward_launch(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
+                            Heads h) {
+    const int tiles = (int)blocks_for(h.T, BLOCK_ROWS), queries_items = h.heads * tiles,
+              blocks = device_resident_blocks(), keys_items = queries_items / h.group * h.context;
     const int64_t values = (int64_t)h.heads * minus.padded;
     TensorMap     qkv_map = map_of<T>(qkv), keys_map = map_of<T>(keys), dy_map = map_of<T>(dy);
-    LAUNCH((attention_keys_hopper_kernel<T, D, PLAIN>), (unsigned)(keys_items < blocks ? keys_items : blocks), HOPPER_THREADS,
-           sizeof(KeysShared<T, D>), s, ptr<T>(dkeys), qkv_map, keys_map, dy_map, map_of_minus(minus.lse, values),
-           map_of_minus(minus.delta, values), minus.padded, h, keys_items);
-    LAUNCH((attention_queries_hopper_kernel<T, D, DOCUMENTS>), (unsigned)(queries_items < blocks ? queries_items : blocks), HOPPER_THREADS,
-           sizeof(QueriesShared<T, D>), s, ptr<T>(dqkv), qkv_map, keys_map, dy_map, minus, h, queries_items);
+    LAUNCH((attention_keys_hopper_kernel<T, D, PLAIN>), (unsigned)(keys_items < blocks ? keys_items : blocks),
+           HOPPER_THREADS, sizeof(KeysShared<T, D>), s, ptr<T>(dkeys), qkv_map, keys_map, dy_map,
+           map_of_minus(minus.lse, values), map_of_minus(minus.delta, values), minus.padded, h, keys_items);
+    LAUNCH((attention_queries_hopper_kernel<T, D, DOCUMENTS>),
+           (unsigned)(queries_items < blocks ? queries_items : blocks), HOPPER_THREADS, sizeof(QueriesShared<T, D>), s,
+           ptr<T>(dqkv), qkv_map, keys_map, dy_map, minus, h, queries_items);
 }
 
 template <typename T, int D>
-static void backward_of(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h) {
+static void backward_of(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
+                        Heads h) {
     auto launch = h.starts      ? backward_launch<T, D, false, true>
                   : h.group > 1 ? backward_launch<T, D, false, false>
                                 : backward_launch<T, D, true, false>;
     launch(s, dqkv, dkeys, dy, minus, qkv, keys, h);
 }
 
-void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys, Heads h) {
+void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
+                               Heads h) {
     auto of = qkv.type == BF16 ? (h.D == 64 ? backward_of<bf16, 64> : backward_of<bf16, 128>)
                                : (h.D == 64 ? backward_of<half, 64> : backward_of<half, 128>);
     of(s, dqkv, dkeys, dy, minus, qkv, keys, h);

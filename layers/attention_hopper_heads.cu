@@ -1,5 +1,5 @@
 /* attention_hopper_heads.cu - attention_backward of layers.h with a block a head, for compute capability 9.0: five
- * products a tile, where the kernels of attention_hopper_backward.cu take seven. See attention_hopper_backward.cuh.
+ * products a tile, where the kernels of attention_hopper_backward.cu take seven. See attention_hopper.cuh.
  *
  * A block walks a head's keys, 128 at once, and for each of these tiles the queries that see it, 64 at once. Two
  * warpgroups have 64 of the keys each, and dk and dv in registers. They leave ds, rounded, in shared memory. A third
@@ -14,11 +14,12 @@
  * With 128 channels dk and dv take 128 of a thread's 208 registers. ds then overwrites p once dv's product has ended,
  * and dq, with the remaining registers, is computed 64 columns at a time.
  */
-#include "layers/attention_hopper_backward.cuh"
+#include "layers/attention_hopper.cuh"
 #include "layers/fp8_tile.cuh"
 
 enum {
-    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP, ADDER_WARPS = WARPGROUP / WARP
+    ADDER = LOADER, HEADS_LOADER = ADDER + WARPGROUP, HEADS_THREADS = HEADS_LOADER + WARPGROUP,
+    ADDER_WARPS = WARPGROUP / WARP
 };
 
 /* Registers of a thread. 2 x KEYS + ADDER + LOADER = 4 x 128. */
@@ -88,7 +89,7 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
     }
 }
 
-/* --- results -------------------------------------------------------------------------------------------------------- */
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 /* Returns a thread's notes on the codes it has made. They are in shared memory, because registers are few. */
 DEVICE Seen &notes() {
@@ -101,7 +102,7 @@ DEVICE Seen &notes() {
  * bank conflicts. */
 DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *rows) {
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
-    const int       lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
+    const int lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
     const CastScale by = cast_scale<E5M2>(t.scale);
     uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows are moved by a row, to other
                                                                  * banks */
@@ -123,16 +124,18 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
         turn_words(w);
         for (int j = 0; j < 4; j++) turned[j].v[k] = w[j];
     }
-    for (int j = 0; j < 4; j++) pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
+    for (int j = 0; j < 4; j++)
+        pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
 }
 
 /* Stores x times scale: the warp's rows of a tile, and its column sums. first: position of the first row; column:
  * column of dqkv. */
 template <typename T, int ROWS, int D, bool CODES>
-DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2], const float (&scale)[2], int head,
-                        int column, const Heads &h) {
+DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2],
+                        const float (&scale)[2], int head, int column, const Heads &h) {
     if constexpr (CODES) {
-        sum_product<T, ROWS, D>(first, tile, row, head, column, h, [&] { put_product<T, ROWS, D>(tile, row, x, scale); });
+        sum_product<T, ROWS, D>(first, tile, row, head, column, h,
+                                [&] { put_product<T, ROWS, D>(tile, row, x, scale); });
         if (first < h.T) store_codes(out.codes, sequence_row(h, head) + first, column, tile + row * BOX);
     } else {
         T *to = out.dqkv + (int64_t)sequence_row(h, head) * h.columns + column;
@@ -140,7 +143,7 @@ DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, con
     }
 }
 
-/* --- two warpgroups: dk, dv and ds ------------------------------------------------------------------------------------ */
+/* --- two warpgroups: dk, dv and ds -------------------------------------------------------------------------------- */
 
 /* Writes a warp's 16 rows of ds to the n-th place of the queue. */
 template <typename T, int SLOTS, class Shared>
@@ -156,8 +159,8 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
 
 /* Computes the tile of keys in this place. n: steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, unsigned place,
-                       unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
+DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
+                       unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
     constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
     constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* few registers: without this the compiler spills */
     const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
@@ -187,7 +190,8 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
 }
 
 template <typename T, int D, bool DOCUMENTS, bool CODES>
-DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
+                          const Heads &h) {
     /* the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
@@ -199,7 +203,8 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             float       dk[D / 2], dv[D / 2];
             T          *v = shared->v[done % 2];
             queue_take(queues.own, done);
-            heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key), starts, h);
+            heads_rows<T, D, DOCUMENTS>(dk, dv, shared, queues, done % 2, n, key, queries_end<DOCUMENTS>(h, head, key),
+                                        starts, h);
             named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's values have been read; keys are still needed
                                                        * for dq */
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
@@ -211,7 +216,7 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
     }
 }
 
-/* --- the third: dq ---------------------------------------------------------------------------------------------------- */
+/* --- the third: dq ------------------------------------------------------------------------------------------------ */
 
 /* Computes 64 columns of dq = or += ds k, over the first KEYS keys of the tile. ds is [keys, queries]. */
 template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], const T *ds, const T *k, bool add) {
@@ -220,7 +225,8 @@ template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], co
     wgmma_fence();
     #pragma unroll
     for (int j = 0; j < KEYS; j += 16)
-        wgmma<T, T, BOX, 1, 1>(dq, descriptor_after(left, j * BOX * 2), descriptor_after(right, j * BOX * 2), add || j > 0);
+        wgmma<T, T, BOX, 1, 1>(dq, descriptor_after(left, j * BOX * 2), descriptor_after(right, j * BOX * 2),
+                               add || j > 0);
     wgmma_commit();
     wgmma_wait<0>(dq);
 }
@@ -236,11 +242,13 @@ template <int N> DEVICE void sums_load(float (&x)[N], const float *tile) {
 template <int N> DEVICE void sums_store(float *tile, const float (&x)[N]) {
     #pragma unroll
     for (int i = 0; i < N; i += 4)
-        pack_store(tile + (i / 4 * WARPGROUP + (int)threadIdx.x % WARPGROUP) * 4, Pack<float, 4>{x[i], x[i + 1], x[i + 2], x[i + 3]});
+        pack_store(tile + (i / 4 * WARPGROUP + (int)threadIdx.x % WARPGROUP) * 4,
+                   Pack<float, 4>{x[i], x[i + 1], x[i + 2], x[i + 3]});
 }
 
 template <typename T, int D, bool DOCUMENTS, bool CODES>
-DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const Heads &h) {
+DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
+                      const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, SLOTS = HeadsShared<T, D>::SLOTS;
     const int     row = (int)threadIdx.x % WARPGROUP / WARP * 16; /* the warp's first row in the tile */
     const float   scale[2] = {h.scale, h.scale};
@@ -285,9 +293,10 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
  * as much shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
-    attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums, const __grid_constant__ TensorMap qkv,
-                                  const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap lse,
-                                  const __grid_constant__ TensorMap delta, int padded, Heads h, int64_t block_sums) {
+    attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums,
+                                  const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dy,
+                                  const __grid_constant__ TensorMap lse, const __grid_constant__ TensorMap delta,
+                                  int padded, Heads h, int64_t block_sums) {
 #ifdef PTX_HOPPER
     typedef HeadsShared<T, D> Shared;
     typedef HeadsQueues<T, D> Queues;
@@ -298,7 +307,8 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
         tiles_aligned(shared); /* checked here, where registers are plenty */
-        if (threadIdx.x < HEADS_LOADER + WARP) heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
+        if (threadIdx.x < HEADS_LOADER + WARP)
+            heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
         registers_lower<HeadsRegisters<D>::ADDER>();
         heads_add<T, D, DOCUMENTS, CODES>(out, sums + blockIdx.x * block_sums, shared, queues[0], h);
@@ -314,12 +324,12 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
 
 /* Returns the number of multiprocessors; without a GPU that of an H100. */
 static int64_t heads_processors(void) { return device_multiprocessors() ? device_multiprocessors() : 132; }
-static int64_t heads_blocks(int64_t heads) { return heads < heads_processors() ? heads : heads_processors(); }
 /* Returns the elements of dq that a block keeps in memory. */
 static int64_t heads_sums(int64_t T, int64_t D) { return blocks_for(T, KEYS_STEP) * KEYS_STEP * D; }
 
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
-    return (size_t)(heads_blocks(heads) * heads_sums(T, D)) * sizeof(float);
+    int64_t blocks = heads < heads_processors() ? heads : heads_processors();
+    return (size_t)(blocks * heads_sums(T, D)) * sizeof(float);
 }
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
@@ -332,23 +342,28 @@ bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
 }
 
 template <typename T, int D, bool DOCUMENTS, bool CODES>
-static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
+static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv,
+                         Heads h) {
     const HeadsOut<T> out = {CODES ? NULL : ptr<T>(dqkv), CODES ? fp8_target(dqkv, *f) : Fp8Target()};
     const int64_t     values = (int64_t)h.heads * minus.padded;
     const int         blocks = device_resident_blocks();
-    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS, CODES>), (unsigned)(h.heads < blocks ? h.heads : blocks), HEADS_THREADS,
-           sizeof(HeadsShared<T, D>), s, out, sums, map_of<T>(qkv), map_of<T>(dy), map_of_minus(minus.lse, values), map_of_minus(minus.delta, values),
-           minus.padded, h, heads_sums(h.T, D));
+    LAUNCH((attention_heads_hopper_kernel<T, D, DOCUMENTS, CODES>), (unsigned)(h.heads < blocks ? h.heads : blocks),
+           HEADS_THREADS, sizeof(HeadsShared<T, D>), s, out, sums, map_of<T>(qkv), map_of<T>(dy),
+           map_of_minus(minus.lse, values), map_of_minus(minus.delta, values), minus.padded, h, heads_sums(h.T, D));
 }
 
 template <typename T, int D, bool CODES>
-static void heads_by_documents(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    (h.starts ? heads_launch<T, D, true, CODES> : heads_launch<T, D, false, CODES>)(s, dqkv, f, dy, minus, sums, qkv, h);
+static void heads_by_documents(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv,
+                               Heads h) {
+    auto launch = h.starts ? heads_launch<T, D, true, CODES> : heads_launch<T, D, false, CODES>;
+    launch(s, dqkv, f, dy, minus, sums, qkv, h);
 }
 
-void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv, Heads h) {
-    auto run = f                  ? heads_by_documents<bf16, 64, true>
-               : qkv.type == BF16 ? (h.D == 64 ? heads_by_documents<bf16, 64, false> : heads_by_documents<bf16, 128, false>)
-                                  : (h.D == 64 ? heads_by_documents<half, 64, false> : heads_by_documents<half, 128, false>);
+void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,
+                                     Tensor qkv, Heads h) {
+    auto run = f ? heads_by_documents<bf16, 64, true>
+               : qkv.type == BF16
+                   ? (h.D == 64 ? heads_by_documents<bf16, 64, false> : heads_by_documents<bf16, 128, false>)
+                   : (h.D == 64 ? heads_by_documents<half, 64, false> : heads_by_documents<half, 128, false>);
     run(s, dqkv, f, dy, minus, sums, qkv, h);
 }

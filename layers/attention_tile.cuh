@@ -48,11 +48,12 @@ typedef struct {
 enum { PADDED = 128 };
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
-/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention_delta.cu. */
+/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
 
 /* Checks the tensors that forward and backward share, and returns the parameters. */
-static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context, HeadShape shape) {
+static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context,
+                                    HeadShape shape) {
     int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
     CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T,
@@ -188,14 +189,16 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
         for (int i = lane; i < ROWS * PACKS; i += WARP) {
             int row = i / PACKS, column = i % PACKS * PACK;
             if (first + row < h.T && column < h.D)
-                pack_store(to + (int64_t)(first + row) * stride + column, pack_load<T, PACK>(tile + row * STRIDE + column));
+                pack_store(to + (int64_t)(first + row) * stride + column,
+                           pack_load<T, PACK>(tile + row * STRIDE + column));
         }
         return;
     }
     #pragma unroll 1
     for (int i = lane; i < ROWS * D; i += WARP) {
         int row = i / D, column = i % D;
-        if (first + row < h.T && column < h.D) to[(int64_t)(first + row) * stride + column] = tile[row * STRIDE + column];
+        if (first + row < h.T && column < h.D)
+            to[(int64_t)(first + row) * stride + column] = tile[row * STRIDE + column];
     }
 }
 
@@ -262,16 +265,17 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
         for (int n = 0; n < D / 8; n++)
             #pragma unroll
             for (int side = 0; side < 2; side++)
-                *reinterpret_cast<uint32_t *>(rows + (atom * ATOM + side * 8 + g) * Row<T, D>::STRIDE + n * 8 + 2 * t) =
-                    pack_pair<T>(out[atom][n][2 * side] * scale[atom][side], out[atom][n][2 * side + 1] * scale[atom][side]);
+                *reinterpret_cast<uint32_t *>(rows + (atom * ATOM + side * 8 + g) * Row<T, D>::STRIDE + n * 8 +
+                                              2 * t) = pack_pair<T>(out[atom][n][2 * side] * scale[atom][side],
+                                                                    out[atom][n][2 * side + 1] * scale[atom][side]);
 }
 
 /* Return the row and column of element e of accumulator n of an atom in a warp's product. */
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the given
- * ones on; if TURNED, rows are keys and columns queries. */
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
+ * given ones on; if TURNED, rows are keys and columns queries. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -295,7 +299,8 @@ DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int r
             #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int down = accumulator_row(atom, e), across = accumulator_column(n, e);
-                if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h)) s[atom][n][e] = -INFINITY;
+                if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h))
+                    s[atom][n][e] = -INFINITY;
             }
 }
 
@@ -306,6 +311,103 @@ template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
         for (int n = 0; n < N; n++)
             #pragma unroll
             for (int e = 0; e < 4; e++) x[atom][n][e] = 0.0f;
+}
+
+/* --- fp32: products of tiles, for attention in strict f32. No tensor core multiplies two f32 numbers exactly enough. -
+ *
+ * 256 threads as 16 x 16, (ty, tx). A thread has M x M scores of a ROWS x ROWS tile, rows ty M + i, columns tx + 16
+ * j, and M x D/16 elements of a product with D columns, the same rows. The 16 threads of a row are half a warp. They
+ * alone write and read its scores in the shared tile, and __syncwarp() orders that.
+ */
+
+template <int D> struct F32Tile {
+    static constexpr int THREADS = 256, SIDE = 16;
+    /* per thread; per tile; per thread in D */
+    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
+    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* a tile of positions */
+    static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
+};
+
+DEVICE int f32_tx() { return (int)threadIdx.x % 16; }
+DEVICE int f32_ty() { return (int)threadIdx.x / 16; }
+
+/* s = a b^T over D columns. Rows of b that half a warp reads together are in different banks; those of a are
+ * broadcast. */
+template <int D> DEVICE void f32_scores(float (&s)[F32Tile<D>::M][F32Tile<D>::M], const float *a, const float *b) {
+    constexpr int M = F32Tile<D>::M, STRIDE = Row<float, D>::STRIDE;
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < M; j++) s[i][j] = 0.0f;
+    #pragma unroll 2
+    for (int d = 0; d < D; d += 4) {
+        Pack<float, 4> left[M], right[M];
+        #pragma unroll
+        for (int i = 0; i < M; i++) {
+            left[i] = pack_load<float, 4>(a + (f32_ty() * M + i) * STRIDE + d);
+            right[i] = pack_load<float, 4>(b + (f32_tx() + 16 * i) * STRIDE + d);
+        }
+        #pragma unroll
+        for (int i = 0; i < M; i++)
+            #pragma unroll
+            for (int j = 0; j < M; j++)
+                #pragma unroll
+                for (int e = 0; e < 4; e++) s[i][j] = fmaf(left[i].v[e], right[j].v[e], s[i][j]);
+    }
+}
+
+/* Writes a thread's scores to the shared tile p, then out += p x. The first barrier protects threads that still read
+ * p's old scores. */
+template <int D>
+DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p,
+                    const float (&s)[F32Tile<D>::M][F32Tile<D>::M], const float *x) {
+    constexpr int M = F32Tile<D>::M, STRIDE = Row<float, D>::STRIDE, SCORES = F32Tile<D>::SCORE_STRIDE;
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < M; i++)
+        #pragma unroll
+        for (int j = 0; j < M; j++) p[(f32_ty() * M + i) * SCORES + f32_tx() + 16 * j] = s[i][j];
+    __syncwarp();
+    #pragma unroll 1
+    for (int row = 0; row < F32Tile<D>::ROWS; row += 4) {
+        Pack<float, 4> left[M];
+        #pragma unroll
+        for (int i = 0; i < M; i++) left[i] = pack_load<float, 4>(p + (f32_ty() * M + i) * SCORES + row);
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+            #pragma unroll
+            for (int c = 0; c < F32Tile<D>::COLUMNS; c++) {
+                float right = x[(row + e) * STRIDE + f32_tx() + 16 * c];
+                #pragma unroll
+                for (int i = 0; i < M; i++) out[i][c] = fmaf(left[i].v[e], right, out[i][c]);
+            }
+    }
+}
+
+/* Stores rows [first, first + ROWS) of a head: scale[i] out. */
+template <int D>
+DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS],
+                      const float (&scale)[F32Tile<D>::M], int first, const Heads &h) {
+    for (int i = 0; i < F32Tile<D>::M; i++)
+        for (int c = 0; c < F32Tile<D>::COLUMNS; c++) {
+            int row = first + f32_ty() * F32Tile<D>::M + i, column = f32_tx() + 16 * c;
+            if (row < h.T && column < h.D) to[(int64_t)row * stride + column] = out[i][c] * scale[i];
+        }
+}
+
+/* Return the maximum and the sum over the 16 threads of a row. */
+DEVICE float row_max(float x) {
+    for (int o = 8; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
+    return x;
+}
+DEVICE float row_sum(float x) {
+    for (int o = 8; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return x;
+}
+
+template <int M, int N> DEVICE void f32_zero(float (&x)[M][N]) {
+    #pragma unroll
+    for (int i = 0; i < M; i++)
+        #pragma unroll
+        for (int j = 0; j < N; j++) x[i][j] = 0.0f;
 }
 
 #endif

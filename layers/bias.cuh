@@ -1,4 +1,4 @@
-/* bias.cuh - column sums on a GPU: by bias.cu's kernel, and by kernels that have just computed the matrix.
+/* bias.cuh - column sums on a GPU: by linear.cu's kernel, and by kernels that have just computed the matrix.
  *
  * Blocks add contiguous ranges of rows and leave partial sums in scratch; a second pass adds those in order. The shape
  * alone fixes the ranges, so a GPU of another size adds in the same order.
@@ -7,7 +7,7 @@
 #define TRAIN_GPT_LAYERS_BIAS_CUH
 
 #include "core/kernel.cuh"
-#include "layers/bias.h"
+#include "layers/contracts.h"
 #include "layers/matmul.h"
 
 enum {
@@ -43,6 +43,7 @@ template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK],
 }
 
 /* sums [parts,M] f32 (+)= sums of x [rows,M] over each range of per_block rows. */
-void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write);
+void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
+                 MatmulWrite write);
 
 #endif

@@ -8,22 +8,141 @@ enum { STRETCH = 32 * LANES }; /* elements that are added in f32 before float64 
 
 typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
-#define SIMD_FILE "layers/classifier_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms),
-              (type, loss, row, target, V, terms))
-SIMD_DISPATCH(void, grad_row,
-              (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
-              (type, loss, row, target, V, stride, terms, scale))
+/* Returns tanh(u) with a relative error of a few units in the last place. Below 1/2 it uses a polynomial in u^2, fitted
+ * to (tanh(u) / u - 1) / u^2 at Chebyshev's points; above, the exponential. NaN stays NaN. */
+SIMD_INLINE f32x16 tanh16(f32x16 u) {
+    i32x16 bits = (i32x16)u, sign = bits & INT32_MIN;
+    f32x16       size = (f32x16)(bits ^ sign), low = -f32x16_max(f32x16_all(-0.5f), -size), square = low * low;
+    f32x16       p = square * -0.00694698468f + 0.0214727111f;
+    p = p * square - 0.0539337881f;
+    p = p * square + 0.133332267f;
+    p = p * square - 0.333333313f;
+    f32x16       e = f32x16_exp(-2.0f * size), far = (1.0f - e) / (1.0f + e), near = low + low * (square * p);
+    i32x16 is_low = size < 0.5f; /* a lane has all bits set, or none */
+    return (f32x16)((((i32x16)near & is_low) | ((i32x16)far & ~is_low)) | sign);
+}
+/* Returns 1 - tanh(u)^2 = 4 e / (1 + e)^2, e = exp(-2 |u|). */
+SIMD_INLINE f32x16 tanh_slope16(f32x16 u) {
+    f32x16 size = (f32x16)((i32x16)u & INT32_MAX), e = f32x16_exp(-2.0f * size);
+    return 4.0f * e / ((1.0f + e) * (1.0f + e));
+}
 
-SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), (type, most, row, V, terms))
-SIMD_DISPATCH(void, part_sums,
-              (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
-              (type, sum, at_target, row, target, V, most, terms))
-SIMD_DISPATCH(void, part_gradient,
-              (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms, float scale),
-              (type, row, target, V, stride, most, sum, terms, scale))
+/* Returns y of logits. Never inlined, because the target's y must equal, to the bit, that of the same logit in a
+ * vector. */
+static __attribute__((noinline)) f32x16 soft_capped(f32x16 x, float softcap) { return softcap * tanh16(x / softcap); }
 
+/* Returns y of 16 logits of a row; -infinity from V on. */
+SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, float softcap) {
+    if (softcap == 0.0f)
+        return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
+    f32x16 y = soft_capped(act16_load_n(row, v, act16_count(v, V), type), softcap);
+    if (v + LANES <= V) return y;
+    float part[LANES];
+    f32x16_store(part, y);
+    for (int64_t k = V - v; k < LANES; k++) part[k] = -INFINITY;
+    return f32x16_load(part);
+}
+
+SIMD_INLINE float row_most_of(DType type, const void *row, int64_t V, float softcap) {
+    f32x16 top = f32x16_all(-INFINITY);
+    for (int64_t v = 0; v < V; v += LANES) top = f32x16_max(top, logits16(row, v, V, type, softcap));
+    return f32x16_top(top);
+}
+
+/* Returns the sum of exp(y - max). */
+SIMD_INLINE Softmax row_sum(const void *row, int64_t V, DType type, float max, float softcap) {
+    Softmax r = {max, 0.0};
+    for (int64_t first = 0; first < V; first += STRETCH) {
+        f32x16  sum = f32x16_all(0.0f);
+        int64_t end = first + STRETCH < V ? first + STRETCH : V;
+        for (int64_t v = first; v < end; v += LANES) sum += f32x16_exp(logits16(row, v, V, type, softcap) - r.max);
+        r.sum += (double)f32x16_sum(sum);
+    }
+    return r;
+}
+
+SIMD_INLINE Softmax row_softmax(const void *row, int64_t V, DType type, float softcap) {
+    return row_sum(row, V, type, row_most_of(type, row, V, softcap), softcap);
+}
+
+SIMD_INLINE float act_get(const void *row, int64_t v, DType type) {
+    return type == BF16 ? bf16_to_f32(((const uint16_t *)row)[v]) : ((const float *)row)[v];
+}
+
+SIMD_INLINE double y_of(const void *row, int64_t v, DType type, float softcap) {
+    float x = act_get(row, v, type);
+    return (double)(softcap == 0.0f ? x : soft_capped(f32x16_all(x), softcap)[0]);
+}
+
+SIMD_INLINE float row_loss(Softmax r, const void *row, int64_t target, DType type, float softcap) {
+    return (float)(log(r.sum) + ((double)r.max - y_of(row, target, type, softcap)));
+}
+
+SIMD_INLINE void loss_row_of(DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms) {
+    *loss = row_loss(row_softmax(row, V, type, terms.softcap), row, target, type, terms.softcap);
+}
+ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row,
+           target, V, terms)
+
+/* Writes the gradient over a row. A target from V on is not among these columns. */
+SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
+                              LossTerms terms, float scale) {
+    float  c = terms.softcap, at_target = 0.0f;
+    double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
+    float  factor = (float)((double)scale * pull / r.sum);
+    /* At the target the two terms nearly cancel once the model is sure, so that element is computed separately. */
+    if (target < V) {
+        double y = y_of(row, target, type, c);
+        at_target = (float)((double)scale * (pull * exp(y - (double)r.max) / r.sum - 1.0));
+        if (c != 0.0f) at_target *= tanh_slope16(f32x16_all(act_get(row, target, type) / c))[0];
+    }
+    for (int64_t v = 0; v < V; v += LANES) {
+        f32x16 g = f32x16_exp(logits16(row, v, V, type, c) - r.max) * factor;
+        if (c != 0.0f) g *= tanh_slope16(act16_load_n(row, v, act16_count(v, V), type) / c);
+        act16_store_n(row, v, act16_count(v, V), type, g);
+    }
+    for (int64_t v = V; v < stride; v += LANES) act16_store_n(row, v, act16_count(v, stride), type, f32x16_all(0.0f));
+    if (target < V) act16_store_part(row, target, 1, type, f32x16_all(at_target));
+}
+
+SIMD_INLINE void grad_row_of(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride,
+                             LossTerms terms, float scale) {
+    Softmax r = row_softmax(row, V, type, terms.softcap);
+    *loss = row_loss(r, row, target, type, terms.softcap);
+    set_gradient(type, row, r, target, V, stride, terms, scale);
+}
+ACT_KERNEL(grad_row,
+           (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms,
+            float scale),
+           loss, row, target, V, stride, terms, scale)
+
+/* --- a row of several ranks --------------------------------------------------------------------------------------- */
+
+SIMD_INLINE void part_most_of(DType type, float *most, const void *row, int64_t V, LossTerms terms) {
+    *most = row_most_of(type, row, V, terms.softcap);
+}
+ACT_KERNEL(part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), most, row, V, terms)
+
+SIMD_INLINE void part_sums_of(DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V,
+                              float most, LossTerms terms) {
+    *sum = (float)row_sum(row, V, type, most, terms.softcap).sum;
+    *at_target = target < V ? (float)y_of(row, target, type, terms.softcap) : 0.0f;
+}
+ACT_KERNEL(part_sums,
+           (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most,
+            LossTerms terms),
+           sum, at_target, row, target, V, most, terms)
+
+SIMD_INLINE void part_gradient_of(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most,
+                                  float sum, LossTerms terms, float scale) {
+    set_gradient(type, row, (Softmax){most, (double)sum}, target, V, stride, terms, scale);
+}
+ACT_KERNEL(part_gradient,
+           (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms,
+            float scale),
+           row, target, V, stride, most, sum, terms, scale)
+
+#if SIMD_HOST
 static void expect_targets(Tensor targets, int64_t V) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)
@@ -40,10 +159,12 @@ void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, i
     expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, terms);
+        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
+                 terms);
 }
 
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
+                                 float scale) {
     EXPECT_ACT(logits);
     if (classifier_contract(s, loss, logits, targets, V, 1)) return;
     expect_targets(targets, V);
@@ -68,10 +189,12 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, Loss
     EXPECT_ACT(logits);
     if (classifier_part_most_contract(s, most, logits, V)) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++) part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
+    for (int64_t i = 0; i < logits.dim[0]; i++)
+        part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
 }
 
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms) {
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
+                          LossTerms terms) {
     EXPECT_ACT(logits);
     if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0)) return;
     expect_part_targets(targets, V, logits.dim[1]);
@@ -82,12 +205,13 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
                   ((const float *)most.data)[i], terms);
 }
 
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, LossTerms terms,
-                          float scale) {
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
+                          LossTerms terms, float scale) {
     int64_t n = logits.dim[0];
     EXPECT_ACT(logits);
     EXPECT1(loss, F32, n);
-    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0)) return;
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0))
+        return;
     expect_part_targets(targets, V, logits.dim[1]);
     const float *top = (const float *)most.data, *sum = (const float *)sums.data, *at_target = sum + n;
     #pragma omp parallel for schedule(static)
@@ -98,3 +222,4 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
                           top[i], sum[i], terms, scale);
     }
 }
+#endif

@@ -121,8 +121,8 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFa
  * 1. The bits are always the same. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits
  * each. */
 template <Pass pass, typename T, int W>
-KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms, float scale,
-                         int kept) {
+KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms,
+                         float scale, int kept) {
     await_kernels();
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, shared_row);
@@ -137,7 +137,8 @@ KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, 
     r.max = max;
     if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)y_target));
     if (pass == LOSS_AND_GRADIENT)
-        write_gradient<T, W>(row, copy ? copy : row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
+        write_gradient<T, W>(row, copy ? copy : row, r, target, row_factors(r, y_target, terms, scale), terms.softcap,
+                             V, columns);
 }
 
 static int64_t threads_of(int64_t columns, int W) {
@@ -145,23 +146,26 @@ static int64_t threads_of(int64_t columns, int W) {
     return threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS;
 }
 
-template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                           float scale) {
+template <Pass pass>
+static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
     CHECK(columns <= MAX_COLUMNS, "%lld columns", (long long)columns);
     if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
     size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
-    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
-        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W), kept ? row_bytes : 0, s, ptr<float>(loss),
-                     ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept)));
+    DISPATCH_ACT(logits.type, T,
+                 DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
+                               LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W),
+                                            kept ? row_bytes : 0, s, ptr<float>(loss), ptr<T>(logits),
+                                            ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept)));
 }
 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
     classify<LOSS>(s, loss, logits, targets, V, terms, 0.0f);
 }
 
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
+                                 float scale) {
     classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
 }
 
@@ -171,7 +175,8 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
     await_kernels();
     SMEM(float, part, [WARP]);
-    float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V, softcap).max, part);
+    float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V, softcap).max,
+                          part);
     if (threadIdx.x == 0) most[blockIdx.x] = max;
 }
 
@@ -205,7 +210,9 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
         write_gradient<T, W>(row, row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
-static bool rows_fit(Tensor logits) { return packs_fit((size_t)logits.dim[1] * dtype_bytes(logits.type), {logits.data}); }
+static bool rows_fit(Tensor logits) {
+    return packs_fit((size_t)logits.dim[1] * dtype_bytes(logits.type), {logits.data});
+}
 
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                               \
     DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, rows_fit(logits), W,                                               \
@@ -216,17 +223,20 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, Loss
     LAUNCH_ROWS(part_most_kernel, logits, ptr<float>(most), ptr<T>(logits), (int)V, (int)logits.dim[1], terms.softcap);
 }
 
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms) {
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
+                          LossTerms terms) {
     CHECK(logits.dim[1] <= MAX_COLUMNS, "%lld columns", (long long)logits.dim[1]);
-    if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0) || logits.dim[0] == 0) return;
+    if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0) || logits.dim[0] == 0)
+        return;
     LAUNCH_ROWS(part_sums_kernel, logits, ptr<float>(sums), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
                 (int)V, (int)logits.dim[1], terms.softcap);
 }
 
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, LossTerms terms,
-                          float scale) {
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
+                          LossTerms terms, float scale) {
     EXPECT1(loss, F32, logits.dim[0]);
-    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) ||
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums,
+                                 scale != 0.0f ? 2.0 : 0.0) ||
         logits.dim[0] == 0)
         return;
     LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),

@@ -5,22 +5,37 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-#define SIMD_FILE "layers/embedding_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, add_rows,
-              (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
-              (type, y, a, b, y_at, a_at, b_at, C))
-SIMD_DISPATCH(void, accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), (type, sum, x, at, C))
+SIMD_INLINE void add_two_rows_of(DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at,
+                                 int64_t b_at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(y, y_at + c, n, type, act16_load_n(a, a_at + c, n, type) + act16_load_n(b, b_at + c, n, type));
+    }
+}
+ACT_KERNEL(add_two_rows,
+           (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C), y,
+           a, b, y_at, a_at, b_at, C)
 
+/* sum[0..C) += x[at..at+C) */
+SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_t at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + act16_load_n(x, at + c, n, type));
+    }
+}
+ACT_KERNEL(accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), sum, x, at, C)
+
+#if SIMD_HOST
 static void expect_tokens(Tensor tokens, int64_t rows) {
     const int32_t *token = (const int32_t *)tokens.data;
     for (int64_t n = 0; n < tensor_elems(tokens); n++)
-        CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
+        CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n,
+              (long long)rows);
 }
 
 /* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
 static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
-    if (a && b) add_rows(type, y, a, b, 0, 0, 0, C);
+    if (a && b) add_two_rows(type, y, a, b, 0, 0, 0, C);
     else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
     else memset(y, 0, (size_t)C * dtype_bytes(type));
 }
@@ -28,12 +43,14 @@ static void set_row(DType type, void *y, const void *a, const void *b, int64_t C
 static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
 /* Returns the position at which row n's document begins. */
-static int64_t start_of(Tensor starts, int64_t n) { return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n]; }
+static int64_t start_of(Tensor starts, int64_t n) {
+    return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n];
+}
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context)) return;
+    if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type)) return;
     expect_tokens(tokens, wte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
@@ -43,11 +60,12 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                 tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T) - start_of(starts, n)), C);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
+                        ContextPart context) {
     enum { CHANNELS = 64 }; /* channels of one work item of a thread: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context)) return;
+    if (embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32)) return;
     expect_tokens(tokens, dwte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
@@ -55,9 +73,11 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     for (int64_t c = 0; c < C; c += CHANNELS) {
         int64_t width = C - c < CHANNELS ? C - c : CHANNELS;
         for (int64_t n = 0; n < B * T; n++) {
-            if (token[n] < dwte.dim[0]) accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
+            if (token[n] < dwte.dim[0])
+                accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
             if (tensor_is_none(dwpe)) continue;
-            accumulate_row(dy.type, (float *)dwpe.data + (POSITION_OF(p, n % T) - start_of(starts, n)) * C + c, dy.data, n * C + c, width);
+            accumulate_row(dy.type, (float *)dwpe.data + (POSITION_OF(p, n % T) - start_of(starts, n)) * C + c, dy.data,
+                           n * C + c, width);
         }
     }
 }
@@ -68,3 +88,4 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
     for (int64_t n = 0; n < tokens.dim[0]; n++)
         ((int32_t *)own.data)[n] = (int32_t)(token[n] >= first && token[n] < first + rows ? token[n] - first : rows);
 }
+#endif

@@ -18,16 +18,16 @@ enum {
 /* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Warp: a row. grid ceil(N /
  * WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
 template <typename T, int W>
-KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts, int64_t N,
-                                int64_t length, Positions p, int64_t C,
-                                int64_t rows) {
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts,
+                                int64_t N, int64_t length, Positions p, int64_t C, int64_t rows) {
     await_kernels();
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     device_check(token[n] >= 0 && token[n] <= rows);
     int64_t  t = n % length;
-    const T *a = token[n] < rows ? wte + token[n] * C : NULL, *b = wpe ? wpe + (POSITION_OF(p, t) - (starts ? starts[n] : 0)) * C : NULL;
-    #pragma unroll 4
+    const T *a = token[n] < rows ? wte + token[n] * C : NULL,
+            *b = wpe ? wpe + (POSITION_OF(p, t) - (starts ? starts[n] : 0)) * C : NULL;
+#pragma unroll 4
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
         Pack<float, W> sum = {}, other = {};
         if (a) sum = pack_to_f32(pack_load<T, W>(a + c));
@@ -39,12 +39,14 @@ KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const 
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context) || N == 0) return;
+    if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type) || N == 0) return;
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
-    DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
-        LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
-               ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
+    DISPATCH_ACT(y.type, A,
+                 DISPATCH_PACK(A, fit, W,
+                               LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s,
+                                            ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe),
+                                            ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
 /* own = token - first for rows of this rank, otherwise `rows`. Thread: a token. */
@@ -57,7 +59,8 @@ KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t 
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows) {
     int64_t n = tokens.dim[0];
     if (tokens_own_contract(s, own, tokens) || n == 0) return;
-    LAUNCH_EARLY(tokens_own_kernel, blocks_for(n, THREADS), THREADS, 0, s, ptr<int32_t>(own), ptr<int32_t>(tokens), n, first, rows);
+    LAUNCH_EARLY(tokens_own_kernel, blocks_for(n, THREADS), THREADS, 0, s, ptr<int32_t>(own), ptr<int32_t>(tokens), n,
+                 first, rows);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -87,7 +90,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
 template <typename T, int W>
 KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     await_kernels();
-    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP,
+            c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
     if (t >= length || c >= C) return;
     Pack<float, W> sum = {};
     add_rows<T, W>(sum, 0, B, 1, true, [=](int64_t b) { return dy + (b * length + t) * C + c; });
@@ -174,7 +178,8 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
         dim3 runs((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W));
         dim3 long_runs((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W));
         LAUNCH_EARLY((embedding_runs_kernel<A, W>), runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
-        LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), long_runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
+        LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), long_runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N,
+                     C, rows);
     }));
     arena_release(&s->scratch, mark);
 }
@@ -184,14 +189,16 @@ static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Po
     int64_t  N = dy.dim[0];
     size_t   mark = arena_mark(&s->scratch);
     int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
-    LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N, starts.dim[1], p);
+    LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N,
+                 starts.dim[1], p);
     add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
     arena_release(&s->scratch, mark);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
+                        ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
-    embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context);
+    embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32);
     CHECK(N <= INT32_MAX && rows < INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)rows);
     if (N == 0) return;
     Positions p = positions_of(context, T);
@@ -201,7 +208,9 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         add_by_position(s, dwpe, dy, starts, p);
         return;
     }
-    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
-        LAUNCH_EARLY((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)),
-                     THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
+    DISPATCH_ACT(dy.type, A,
+                 DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
+                               LAUNCH_EARLY((embedding_positions_kernel<A, W>),
+                                            dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)),
+                                            THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
 }

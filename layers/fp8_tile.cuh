@@ -1,5 +1,5 @@
 /* fp8_tile.cuh - a bf16 tensor as 8 bits (core/tensor.h), as it lies and turned, written by whoever has its values in
- * registers: the cast of fp8_linear.cu, and the ops of fp8_outputs.cu, whose values need not be stored in between.
+ * registers: the cast of fp8.cu, and its ops with an output in fp8, whose values need not be stored in between.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
  * once. The thread transposes its bytes in registers, four by four. They meet in shared memory as 16 rows of a column,
@@ -31,7 +31,7 @@ typedef struct {
     unsigned long long *counts;
 } Fp8Target;
 
-/* --- values as stored ------------------------------------------------------------------------------------------------ */
+/* --- values as stored --------------------------------------------------------------------------------------------- */
 
 typedef Pack<uint32_t, PACK8 / 2> Pairs8; /* 8 neighbours of bf16, two in a word, because splitting and joining halves
                                            * costs instructions */
@@ -79,7 +79,8 @@ DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0,
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);
-    return {pair_of(both_halves(scale[FP8_SCALE])), pair_of(both_halves(tie * scale[FP8_INVERSE])), both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
+    return {pair_of(both_halves(scale[FP8_SCALE])), pair_of(both_halves(tie * scale[FP8_INVERSE])),
+            both_halves(fp8_largest(type) * scale[FP8_INVERSE])};
 }
 
 typedef Pack<uint32_t, PACK8 / 4> Codes8; /* codes of 8 neighbours, the first in the lowest byte */
@@ -113,7 +114,8 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     for (int i = 0; i < PACK8 / 2; i++) {
         uint32_t size = x.v[i] & SIGNLESS;
         float2   scaled = __bfloat1622float2(__hmul2(pair_of(x.v[i]), by.s));
-        c.v[i / 2] |= (uint32_t)__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, type == E4M3 ? __NV_E4M3 : __NV_E5M2) << i % 2 * 16;
+        c.v[i / 2] |= (uint32_t)__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, type == E4M3 ? __NV_E4M3 : __NV_E5M2)
+                      << i % 2 * 16;
         vanished += __hle2_mask(pair_of(size), by.least) & ~__heq2_mask(pair_of(size), pair_of(0)) & ONE_EACH;
         most = __vmaxu2(most, size);
     }
@@ -167,7 +169,8 @@ DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
 
 /* Transposes four words of four bytes: byte i of word j becomes byte j of word i. */
 DEVICE void turn_words(uint32_t (&w)[4]) {
-    uint32_t even = __byte_perm(w[0], w[1], 0x5140), odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
+    uint32_t even = __byte_perm(w[0], w[1], 0x5140),
+             odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
     uint32_t even_below = __byte_perm(w[2], w[3], 0x5140), odd_below = __byte_perm(w[2], w[3], 0x7362);
     w[0] = __byte_perm(even, even_below, 0x5410), w[1] = __byte_perm(even, even_below, 0x7632);
     w[2] = __byte_perm(odd, odd_below, 0x5410), w[3] = __byte_perm(odd, odd_below, 0x7632);
@@ -201,7 +204,7 @@ template <DType type>
 DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_column, const TileValues &x, Seen *seen) {
     SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
     TilePlace at = tile_place(first_row, first_column);
-    int       pack = (int)threadIdx.x % ROW_PACKS, rows = (int)threadIdx.x / ROW_PACKS, chunk = rows / (CHUNK / THREAD_ROWS);
+    int pack = (int)threadIdx.x % ROW_PACKS, rows = (int)threadIdx.x / ROW_PACKS, chunk = rows / (CHUNK / THREAD_ROWS);
     CastScale by = cast_scale<type>(t.scale);
     Codes8    code[THREAD_ROWS];
     #pragma unroll
@@ -215,14 +218,17 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
     for (int half = 0; half < 2; half++) {
         uint32_t w[4] = {code[0].v[half], code[1].v[half], code[2].v[half], code[3].v[half]};
         turn_words(w);
-        for (int j = 0; j < 4; j++) tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
+        for (int j = 0; j < 4; j++)
+            tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
     __syncthreads(); /* the tile is whole */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
         int64_t c = first_column + column, r = first_row + from * CHUNK;
-        if (c < t.C && r < t.R_up) pack_store((uint32_t *)(t.turned + c * t.R_up + r), pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
+        if (c < t.C && r < t.R_up)
+            pack_store((uint32_t *)(t.turned + c * t.R_up + r),
+                       pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
     }
     __syncthreads(); /* the tile may be overwritten */
 }
@@ -257,11 +263,12 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
     sums[first_column + column] = total;
 }
 
-/* --- a block's work ------------------------------------------------------------------------------------------------- */
+/* --- a block's work ----------------------------------------------------------------------------------------------- */
 
 /* Writes the tiles of a block's rows, one below the other, of value(row, column) = 8 values, and their column sums to
  * sums [gridDim.y, C], or NULL. grid (ceil(C/64), ceil(R_up/rows_per_block)). */
-template <DType type, typename F> DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
+template <DType type, typename F>
+DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_block, F value) {
     int64_t first_column = (int64_t)blockIdx.x * TILE_COLUMNS, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < t.R_up ? first + rows_per_block : t.R_up;
     Seen    seen = {0, 0, 0};
@@ -275,13 +282,15 @@ template <DType type, typename F> DEVICE void write_stretch(const Fp8Target &t, 
     if (sums) tile_sums(sum, sums + blockIdx.y * t.C, first_column, t.C);
     if (t.amax || t.counts) note_seen(seen, t.amax, t.counts);
 }
-template <DType type, typename F> DEVICE void write_block(const Fp8Target &t, F value) { write_stretch<type>(t, NULL, TILE_ROWS, value); }
+template <DType type, typename F> DEVICE void write_block(const Fp8Target &t, F value) {
+    write_stretch<type>(t, NULL, TILE_ROWS, value);
+}
 
 static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
     return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
 }
 
-/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8_linear.cu. */
+/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8.cu. */
 void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type);
 /* Returns the target that writes both copies of y into y's memory, as layers.h describes. */
 Fp8Target fp8_target(Tensor y, Fp8 f);

@@ -50,9 +50,11 @@ template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, con
 
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = tensor_elems(x);
-    if (gelu_forward_contract(s, y, x) || n == 0) return;
-    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
-        LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(y), ptr<T>(x), n)));
+    if (gelu_forward_contract(s, y, x, NULL) || n == 0) return;
+    DISPATCH_ACT(x.type, T,
+                 DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
+                               LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0,
+                                            s, ptr<T>(y), ptr<T>(x), n)));
 }
 
 /* dx = dy gelu'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
@@ -60,7 +62,8 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
  * Bound: as above. */
 enum { ROWS = 2 };
 template <typename T, int W>
-KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block, int64_t M) {
+KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block,
+                                 int64_t M) {
     await_kernels();
     int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * W, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
@@ -98,7 +101,7 @@ static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Te
 
 void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x);
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, NULL);
     if (n == 0) return;
     if (!tensor_is_none(dbias)) {
         backward_with_sums(s, dx, dbias, dy, x);
@@ -107,6 +110,6 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     if (is_dry) return;
     DISPATCH_ACT(x.type, T,
                  DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
-                               LAUNCH_EARLY((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
-                                      ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
+                               LAUNCH_EARLY((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS,
+                                            0, s, ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
 }

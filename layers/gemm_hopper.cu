@@ -1,4 +1,4 @@
-/* gemm_hopper.cu - an own matrix product for GPT-2's shapes on compute capability 9.0, see gemm_hopper.cuh.
+/* gemm_hopper.cu - an own matrix product for GPT-2's shapes on compute capability 9.0, see matmul.cuh.
  *
  * A block per multiprocessor stays for the whole product and computes tiles of 128 x 128 of c one after another. One
  * thread loads operands by TMA into a ring of 4 stages of 64 values of k. Two warpgroups multiply alternately
@@ -9,21 +9,367 @@
  *            them in order
  * Tiles, slices and orders of additions follow from the shape and the stored way alone, so a run repeats its bits.
  *
- * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored (gemm_hopper_store.cuh), barriers, of
- * 227 KiB. Registers: 128 accumulators a thread, of 232.
+ * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored, barriers, of 227 KiB. Registers: 128
+ * accumulators a thread, of 232.
  *
  * Bound: tensor cores, 128 x 128 x 64 in 512 clocks. A stage reads 48 KiB of shared memory for products (64 KiB could
  * be read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
  */
-#include "layers/gemm_hopper.cuh"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/ptx.cuh"
 #include "layers/bias.cuh"
-#include "layers/gemm_hopper_store.cuh"
+#include "layers/gelu.cuh"
+#include "layers/matmul.cuh"
 
-enum { MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */ };
+/* --- from global memory to accumulators: tiles of the operands, the ring that a warp of producers fills ----------- */
+
+enum {
+    TILE = 128, SIDE = 64,        /* a tile of c is TILE x TILE; operands move in squares of SIDE x SIDE        */
+    DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
+    BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
+    WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
+    LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* 168 a thread at the start; the loading warpgroup gives 128, 64 to
+                                                * each of the two others */
+    PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores 16 x 64 of c at a time                                       */
+    ACCUMULATORS = TILE / 2,      /* accumulators of a thread for 64 rows */
+    TURN = 1, SUMS = TURN + MATH_GROUPS /* named barriers, one for each math warpgroup                          */
+};
+
+/* Lines of 128 bytes with the 128-byte swizzle, as TMA writes them and wgmma reads them. */
+struct alignas(1024) Square { unsigned char byte[SIDE * 128]; };
+struct alignas(1024) Panel { unsigned char byte[PANEL_ROWS * 128]; };
+enum { SQUARE_BYTES = sizeof(Square), STAGE_BYTES = 4 * SQUARE_BYTES, PANEL_BYTES = sizeof(Panel) };
+
+struct GemmShared {
+    Square   a[STAGES][2], b[STAGES][2]; /* 128 KiB */
+    Panel    slot[MATH_WARPS][SLOTS];    /* 64 KiB: c before it is stored, and what an epilogue reads */
+    float    sums[MATH_WARPS][TILE];     /* 4 KiB: column sums of a warp's rows of a tile */
+    uint64_t full[STAGES], empty[STAGES], read[MATH_WARPS];
+};
+static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
+
+/* The parameters of a launch. */
+struct GemmCall {
+    TensorMap a, b, c, aux;       /* aux: gelu(c), or the pre of c's gradient, or the stream */
+    int       m, n, steps;        /* steps of DEPTH along k */
+    int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
+    int       parts, works;       /* number of slices of k; number of tiles of all slices */
+    float    *sums;               /* an f32 c, or sums of slices [parts,m,n]; rows are ld apart */
+    float    *column_sums;        /* [tiles along m,n] column sums of c as stored, or NULL */
+    float    *delta;              /* [n/head,m] sums of c as stored times aux; head: SIDE or TILE */
+    int       head;
+    int64_t   ld, part_elems;
+    int       add;
+};
+
+/* One work item: a tile of c and a slice of k. */
+struct Work { int row, column, first, end, part; };
+
+#ifdef PTX_HOPPER
+
+/* Returns work item i. Items run in the order of slices of k, and in each slice in bands of BAND rows of tiles. So
+ * items that run together share operands in L2. */
+DEVICE Work work_of(const GemmCall &g, int i) {
+    int tiles = g.tiles_m * g.tiles_n, part = i / tiles, tile = i % tiles;
+    int top = tile / (BAND * g.tiles_n) * BAND, in_band = tile % (BAND * g.tiles_n);
+    int rows = g.tiles_m - top < BAND ? g.tiles_m - top : (int)BAND;
+    return {((top + in_band % rows) * g.cluster + (int)cluster_rank()) * TILE, in_band / rows * TILE,
+            (int)((int64_t)g.steps * part / g.parts), (int)((int64_t)g.steps * (part + 1) / g.parts), part};
+}
+DEVICE int first_work(const GemmCall &g) { return (int)blockIdx.x / g.cluster; }
+DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
+
+DEVICE void barriers_init(GemmShared *s, int cluster) {
+    for (int i = 0; i < STAGES; i++) {
+        mbarrier_init(&s->full[i], 1);
+        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* the warps of each block that read the stage */
+    }
+    for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
+    mbarrier_init_fence();
+}
+
+/* --- loading: one thread ------------------------------------------------------------------------------------------ */
+
+/* Return the coordinates of square h of a tile at `across` (along m or n) and `k`. by_lines: k lies along the columns
+ * of memory. */
+template <bool by_lines> DEVICE int column_of(int across, int k, int h) { return by_lines ? k : across + h * SIDE; }
+template <bool by_lines> DEVICE int row_of(int across, int k, int h) { return by_lines ? across + h * SIDE : k; }
+
+/* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
+template <bool a_by_lines, bool b_by_lines>
+DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
+    uint64_t *full = &s->full[stage];
+    mbarrier_arrive_expect(full, STAGE_BYTES);
+    for (int h = 0; h < 2; h++)
+        tma_load_2d(&s->a[stage][h], &g.a, full, column_of<a_by_lines>(w.row, k, h), row_of<a_by_lines>(w.row, k, h));
+    if (g.cluster == 2) {
+        int h = (int)cluster_rank();
+        tma_load_2d_multicast(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
+                              row_of<b_by_lines>(w.column, k, h), 3);
+        return;
+    }
+    for (int h = 0; h < 2; h++)
+        tma_load_2d(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
+                    row_of<b_by_lines>(w.column, k, h));
+}
+template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, const GemmCall &g) {
+    for (int i = first_work(g), step = 0; i < g.works; i += work_stride(g)) {
+        Work w = work_of(g, i);
+        for (int t = w.first; t < w.end; t++, step++) {
+            mbarrier_wait(&s->empty[step % STAGES], (step / STAGES & 1) ^ 1);
+            load_stage<a_by_lines, b_by_lines>(s, g, w, step % STAGES, t * DEPTH);
+        }
+    }
+}
+
+/* --- multiplying: a warpgroup ------------------------------------------------------------------------------------- */
+
+/* Returns wgmma's descriptor of the 16 values of k from 16 i on: along the lines, or 16 lines of 128 bytes. The next
+ * square follows. */
+template <bool by_lines> DEVICE uint64_t operand(const Square *square, int i) {
+    return matrix_descriptor(square->byte + i * (by_lines ? 32 : 16 * 128), by_lines ? 16 : SQUARE_BYTES, 8 * 128);
+}
+DEVICE void release_stage(GemmShared *s, int stage, int cluster) {
+    int lane = (int)threadIdx.x % WARP;
+    if (lane < cluster) mbarrier_arrive_at(&s->empty[stage], (unsigned)lane);
+}
+
+/* acc = the tile's sum over `steps` stages of the ring from `step` on. On return the last stage's products are still in
+ * flight. */
+template <typename T, bool a_by_lines, bool b_by_lines>
+DEVICE void multiply(float (&acc)[2][ACCUMULATORS], GemmShared *s, int step, int steps, int cluster) {
+    for (int t = 0; t < steps; t++, step++) {
+        int stage = step % STAGES;
+        mbarrier_wait(&s->full[stage], step / STAGES & 1);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < DEPTH / 16; i++) {
+            uint64_t b = operand<b_by_lines>(s->b[stage], i);
+            wgmma<T, T, TILE, !a_by_lines, !b_by_lines>(acc[0], operand<a_by_lines>(&s->a[stage][0], i), b, t + i > 0);
+            wgmma<T, T, TILE, !a_by_lines, !b_by_lines>(acc[1], operand<a_by_lines>(&s->a[stage][1], i), b, t + i > 0);
+        }
+        wgmma_commit();
+        wgmma_wait<1>(); /* the stage before this one has been read */
+        if (t > 0) release_stage(s, (step - 1) % STAGES, cluster);
+    }
+}
+
+#endif
+
+/* --- from accumulators to memory: the epilogues ---------------------------------------------------------------------
+ *
+ * A warp holds 16 rows of each half of a tile. It rounds 16 x 64 of them and writes them to a slot of shared memory by
+ * stmatrix. TMA then writes the slot to c: whole lines, clipped at c's edges. An f32 c is written from registers, whose
+ * quads fill sectors of 32 bytes; such products are long.
+ *
+ * Lane l, g = l / 4, t = l % 4, register i of block q of 16 columns: rows g + 8 (i % 2), columns 16 q + 8 (i / 2) + 2
+ * t, + 1.
+ */
+
+#ifdef PTX_HOPPER
+
+enum { BLOCKS = SIDE / 16 }; /* blocks of 16 columns in a panel */
+
+/* A warp's slots, used in rotation, and how many panels went through them. */
+struct Slots {
+    Panel *slot;
+    int    used;
+};
+/* Returns the line that this lane addresses for block q. */
+DEVICE unsigned char *line_of(Panel *p, int q) {
+    int lane = (int)threadIdx.x % WARP, row = lane % 16, unit = 2 * q + lane / 16;
+    return p->byte + row * 128 + (unit ^ row % 8) * 16;
+}
+
+/* Stores a panel at (row, column) of the map's matrix. */
+DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS][4], int row, int column) {
+    Panel *p = &s.slot[s.used++ % SLOTS];
+    int    lane = (int)threadIdx.x % WARP;
+    if (lane == 0) bulk_wait_read<SLOTS - 1>();
+    __syncwarp(); /* the previous panel in this slot has been stored */
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) stmatrix_x4(line_of(p, q), r[q]);
+    fence_proxy_async();
+    __syncwarp(); /* the panel is complete */
+    if (lane == 0) {
+        tma_store_2d(map, p, column, row);
+        bulk_commit();
+    }
+}
+
+DEVICE constexpr bool reads_aux(int epilogue) {
+    return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+}
+/* Loads the tile of aux into this warp's four slots, while the products run. */
+DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
+    if ((int)threadIdx.x % WARP) return;
+    bulk_wait_read<0>(); /* the slots are free */
+    mbarrier_arrive_expect(&s->read[warp], SLOTS * PANEL_BYTES);
+    for (int i = 0; i < SLOTS; i++)
+        tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE,
+                    w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
+}
+
+/* r = round(acc + bias), for half p of the tile's columns. */
+template <typename T>
+DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
+                        int n) {
+#pragma unroll
+    for (int k = 0; k < BLOCKS * 2; k++) { /* eight columns */
+        int    c = column + p * SIDE + k * 8 + (int)threadIdx.x % 4 * 2, at = p * 32 + k * 4;
+        float2 b = {};
+        if (bias && c < n) b = unpack_pair<T>(*(const uint32_t *)(bias + c));
+        r[k / 2][k % 2 * 2] = pack_pair<T>(acc[at] + b.x, acc[at + 1] + b.y);
+        r[k / 2][k % 2 * 2 + 1] = pack_pair<T>(acc[at + 2] + b.x, acc[at + 3] + b.y);
+    }
+}
+
+/* r = gelu(r): of c as stored, with gelu.cu's arithmetic. */
+template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
+#pragma unroll
+    for (int i = 0; i < BLOCKS * 4; i++) {
+        float2 x = unpack_pair<T>(r[i / 4][i % 4]);
+        r[i / 4][i % 4] = pack_pair<T>(gelu(x.x), gelu(x.y));
+    }
+}
+
+/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. aux is in the next slot. */
+template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots &s) {
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) {
+        uint32_t aux[4];
+        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux[i]);
+            r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
+        }
+    }
+}
+
+/* r = round(acc gelu'(pre)), with pre in the next slot; sum += r for this thread's columns. */
+template <typename T>
+DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
+                            Slots &s) {
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) {
+        ldmatrix_x4(r[q], line_of(&s.slot[s.used % SLOTS], q));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 x = unpack_pair<T>(r[q][i]);
+            int    at = p * 32 + q * 8 + i * 2;
+            r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+            float2 stored = unpack_pair<T>(r[q][i]);
+            sum[q * 4 + i / 2 * 2] += stored.x;
+            sum[q * 4 + i / 2 * 2 + 1] += stored.y;
+        }
+    }
+}
+
+/* r = round(acc); delta += r aux for this thread's two rows, with aux in the next slot. */
+template <typename T>
+DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p,
+                        Slots &s) {
+#pragma unroll
+    for (int q = 0; q < BLOCKS; q++) {
+        uint32_t aux[4];
+        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int at = p * 32 + q * 8 + i * 2;
+            r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
+            float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux[i]);
+            delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
+            delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
+        }
+    }
+}
+
+/* Adds delta over the four lanes of a row and stores it. Rows of a head are contiguous, and eight fill a sector. */
+DEVICE void store_delta(float (&delta)[2], const GemmCall &g, int row, int column) {
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum = delta[i];
+        for (int o = 1; o < 4; o *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        int at = row + i * 8 + lane / 4;
+        if (lane % 4 == 0 && at < g.m && column < g.n) g.delta[(int64_t)(column / g.head) * g.m + at] = sum;
+        delta[i] = 0.0f;
+    }
+}
+
+/* Stores a row of column_sums: adds over the lanes of a column, then over warps, in order. The named barrier before the
+ * next tile protects shared memory from being filled again too early. */
+DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const GemmCall &g, const Work &w) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, group = warp / 4,
+        t = (int)threadIdx.x % WARPGROUP;
+#pragma unroll
+    for (int i = 0; i < SIDE / 2; i++) {
+        float &x = sum[i / (SIDE / 4)][i % (SIDE / 4)];
+        for (int o = 4; o < WARP; o *= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+        if (lane < 4) s->sums[warp][i / 2 * 8 + lane * 2 + i % 2] = x;
+    }
+    named_barrier_sync(SUMS + group, WARPGROUP); /* the sums of the four warps are complete */
+    float total = 0.0f;
+    for (int i = 0; i < 4; i++) total += s->sums[group * 4 + i][t];
+    if (w.row < g.m && w.column + t < g.n) g.column_sums[(int64_t)(w.row / TILE) * g.n + w.column + t] = total;
+}
+
+/* Stores a tile of a 16-bit c. */
+template <typename T, int epilogue>
+DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g,
+                       const T *bias, const Work &w) {
+    int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
+    float sum[2][SIDE / 4] = {}, delta[2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
+        uint32_t r[BLOCKS][4];
+        if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
+        else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
+        else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
+        if constexpr (epilogue == EPILOGUE_RESIDUAL) residual_panel<T>(r, s);
+        if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2))
+            store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
+        put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
+        if constexpr (epilogue == EPILOGUE_GELU) {
+            gelu_panel<T>(r);
+            put_panel(&g.aux, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
+        }
+    }
+    if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
+}
+
+/* Stores a tile of an f32 c: c = or += acc. Loads of a row come before its stores, because the compiler could not
+ * exchange them. */
+DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
+    int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile; the first or last eight of its groups of 16 rows */
+        int    row = w.row + i / 2 * SIDE + (int)threadIdx.x / WARP % 4 * PANEL_ROWS + i % 2 * 8 + lane / 4;
+        float *line = g.sums + w.part * g.part_elems + row * g.ld + column;
+        if (row >= g.m) continue;
+        Pack<float, 2> old[TILE / 8] = {};
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++)
+            if (g.add && column + j * 8 < g.n) old[j] = pack_load<float, 2>(line + j * 8);
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++) {
+            Pack<float, 2> sum = {
+                {old[j].v[0] + acc[i / 2][j * 4 + i % 2 * 2], old[j].v[1] + acc[i / 2][j * 4 + i % 2 * 2 + 1]}};
+            if (column + j * 8 < g.n) pack_store(line + j * 8, sum);
+        }
+    }
+}
+
+#endif
+
+/* --- the kernel, and the ways to launch it ------------------------------------------------------------------------ */
+
+enum {
+    MOST_PARTS = 32, LEAST_STEPS = 8 /* least steps of a slice of k, because its sums are written and read again */
+};
 
 #ifdef PTX_HOPPER
 /* The work of a math warpgroup: every second work item of the block. */
@@ -56,7 +402,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
 
 /* Two warpgroups multiply, the third one loads. grid: blocks that fit at once, block GEMM_THREADS, GemmShared. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
-KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
+KERNEL __launch_bounds__(GEMM_THREADS, 1)
+    gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
     SMEM_DYN(GemmShared, s);
     tiles_aligned(s);
@@ -67,7 +414,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
     int group = (int)threadIdx.x / WARPGROUP;
     if (group == MATH_GROUPS) {
         registers_lower<LOAD_REGISTERS>();
-        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one()) load_all<a_by_lines, b_by_lines>(s, g);
+        if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one())
+            load_all<a_by_lines, b_by_lines>(s, g);
         __syncwarp(); /* the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
@@ -83,7 +431,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1) gemm_hopper_kernel(const __grid_consta
 /* c = or += the sum of slices [parts,m,n], in order. Thread: 4 elements. grid ceil(m n / (4 THREADS)), no shared
  * memory. Bound: reading the slices once. */
 enum { THREADS = 256, WIDE = 4 };
-KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m, int64_t n, int add) {
+KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m,
+                          int64_t n, int add) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
     if (i >= m * n) return;
     float              *to = c + i / n * ld + i % n;
@@ -96,7 +445,7 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
     else pack_store(to, sum);
 }
 
-/* --- which products, in which ways ---------------------------------------------------------------------------------- */
+/* --- which products, in which ways -------------------------------------------------------------------------------- */
 
 /* HAS_SM90A: gpu.mk compiles for that architecture. In code for another architecture the kernel is empty, also if the
  * driver compiles its PTX for this GPU. */
@@ -125,9 +474,12 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (!IS_COMPILED || strncmp(device_isa(), "sm_90", 5)) return 0;
     if ((p->a.type != BF16 && p->a.type != F16) || p->b.type != p->a.type) return 0;
     int64_t most = 1 << 30;
-    if (!view_fits(&p->a) || !view_fits(&p->b) || !view_fits(&p->c) || p->n % 8 || p->m >= most || p->n >= most || p->k >= most) return 0;
+    if (!view_fits(&p->a) || !view_fits(&p->b) || !view_fits(&p->c) || p->n % 8 || p->m >= most || p->n >= most ||
+        p->k >= most)
+        return 0;
     if (p->m < 1 || p->n < 1 || p->k < 1 || !is_aligned(p->bias, 4) || !is_aligned(aux, 16)) return 0;
-    if (p->c.type == F32) return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
+    if (p->c.type == F32)
+        return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
     if (p->a.order != PLAIN || p->write == MATMUL_ADD) return 0;
     return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
            (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
@@ -137,10 +489,13 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
 
 static int64_t tiles_along(int64_t x) { return blocks_for(x, TILE); }
 static int64_t steps_of(const Matmul *p) { return blocks_for(p->k, DEPTH); }
-static int64_t works_of(const Matmul *p, GemmWay way) { return blocks_for(tiles_along(p->m), way.cluster) * tiles_along(p->n) * way.parts; }
+static int64_t works_of(const Matmul *p, GemmWay way) {
+    return blocks_for(tiles_along(p->m), way.cluster) * tiles_along(p->n) * way.parts;
+}
 
 int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
-    if ((way.cluster != 1 && way.cluster != 2) || way.parts < 1 || way.parts > MOST_PARTS || way.parts > steps_of(p)) return 0;
+    if ((way.cluster != 1 && way.cluster != 2) || way.parts < 1 || way.parts > MOST_PARTS || way.parts > steps_of(p))
+        return 0;
     return way.parts == 1 || (p->c.type == F32 && (size_t)(way.parts * p->m * p->n) * sizeof(float) <= workspace_bytes);
 }
 
@@ -173,7 +528,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
     return count;
 }
 
-/* --- the launch ---------------------------------------------------------------------------------------------------- */
+/* --- the launch --------------------------------------------------------------------------------------------------- */
 
 /* Returns the TMA map of an operand's squares. */
 template <typename T> static TensorMap operand_map(const Matrix &x, int64_t rows, int64_t columns) {
@@ -200,12 +555,13 @@ template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, 
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
-    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks, GEMM_THREADS,
-                   sizeof(GemmShared), s, g, (const T *)bias);
+    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks,
+                   GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
 }
 
 template <typename T>
-static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                  void *workspace) {
     GemmCall g = call_of<T>(p, aux, way, workspace);
     int      has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
@@ -214,17 +570,19 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
     else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
     else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
     else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
-    else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
+    else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN)
+        launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
     else if (epilogue == EPILOGUE_RESIDUAL) launch<T, T, true, true, EPILOGUE_RESIDUAL>(s, g, p->bias);
     else if (p->b.order == PLAIN) launch<T, T, true, false, EPILOGUE_NONE>(s, g, p->bias);
     else launch<T, T, true, true, EPILOGUE_NONE>(s, g, p->bias);
     if (has_column_sums) column_sums(s, sums, workspace, F32, tiles_along(p->m), tiles_along(p->m), p->n, MATMUL_SET);
     if (way.parts == 1) return;
-    LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld, g.sums, way.parts, p->m,
-           p->n, p->write == MATMUL_ADD);
+    LAUNCH(parts_total_kernel, blocks_for(p->m * p->n, WIDE * THREADS), THREADS, 0, s, (float *)p->c.data, p->c.ld,
+           g.sums, way.parts, p->m, p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way, void *workspace) {
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                 void *workspace) {
     if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, head, way, workspace);
     else queue<half>(s, p, epilogue, aux, sums, head, way, workspace);
 }

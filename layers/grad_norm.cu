@@ -78,7 +78,8 @@ template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at
 
 DEVICE double squares_of_4(Pack<float, PER_LANE> x) {
     double sum = 0.0;
-    for (int j = 0; j < PER_LANE; j++) sum = fma((double)x.v[j], (double)x.v[j], sum); /* the product is exact either way */
+    for (int j = 0; j < PER_LANE; j++)
+        sum = fma((double)x.v[j], (double)x.v[j], sum); /* the product is exact either way */
     return sum;
 }
 
@@ -96,14 +97,16 @@ template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
 }
 
 /* Adds the warp's tile of x from `first` on. */
-template <Terms terms, int W> DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t first, int64_t n) {
+template <Terms terms, int W>
+DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t first, int64_t n) {
     double sum[TURNS];
     #pragma unroll
     for (int turn = 0; turn < TURNS; turn += LOADS) {
         Pack<float, PER_LANE> in[LOADS];
         #pragma unroll
-        for (int k = 0; k < LOADS; k++) in[k] = four_at<W>(x, first + ((turn + k) * WARP + threadIdx.x % WARP) * PER_LANE, n);
-        #pragma unroll
+        for (int k = 0; k < LOADS; k++)
+            in[k] = four_at<W>(x, first + ((turn + k) * WARP + threadIdx.x % WARP) * PER_LANE, n);
+#pragma unroll
         for (int k = 0; k < LOADS; k++) {
             if (terms == SQUARES) sum[turn + k] = squares_of_4(in[k]);
             else for (int j = 0; j < PER_LANE; j++) held_add(word, h, (double)in[k].v[j]);
@@ -166,7 +169,8 @@ template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const T
 template <Terms terms> static void add_terms(Stream *s, Tensor sum, const Tensor *x, int count) {
     bool fit = true;
     for (int i = 0; i < count; i++) fit = fit && packs_fit(PACK_BYTES, {x[i].data});
-    for (int done = 0; done < count;) DISPATCH_PACK(float, fit, W, (done += add_some<terms, W>(s, sum, x + done, count - done)));
+    for (int done = 0; done < count;)
+        DISPATCH_PACK(float, fit, W, (done += add_some<terms, W>(s, sum, x + done, count - done)));
 }
 
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count) {

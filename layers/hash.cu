@@ -58,11 +58,13 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
 
 void hash_words(Stream *s, Tensor hash, Tensor x) {
     if (hash_words_contract(s, hash, x)) return;
-    int64_t bytes = (int64_t)tensor_bytes(x), words = bytes / 8, blocks = blocks_for(words, THREADS * PACKS * pack_elems<Word>());
+    int64_t bytes = (int64_t)tensor_bytes(x), words = bytes / 8,
+            blocks = blocks_for(words, THREADS * PACKS * pack_elems<Word>());
     CHECK((uintptr_t)x.data % sizeof(Word) == 0, "words at %p", x.data);
     if (bytes == 0) return;
     if (blocks < 1) blocks = 1;
     if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
     DISPATCH_PACK(Word, packs_fit(PACK_BYTES, {x.data}), W,
-        LAUNCH_EARLY((hash_words_kernel<W>), blocks, THREADS, 0, s, ptr<Word>(hash), ptr<Word>(x), words, bytes - 8 * words));
+                  LAUNCH_EARLY((hash_words_kernel<W>), blocks, THREADS, 0, s, ptr<Word>(hash), ptr<Word>(x), words,
+                               bytes - 8 * words));
 }

@@ -29,56 +29,61 @@ extern "C" {
  * its sequence of the first token of its document. It never falls along a row. tensor_none(): each sequence is one
  * document. */
 
-/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t - starts[b,t],:] -------------------------------------------------
+/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t - starts[b,t],:] ------------------------------------
  * The token V' stands for a row of wte that another rank has, and adds nothing. wpe and dwpe may be none: they add
  * nothing.
  *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position */
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context);
-/*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context);
+/*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in
+ * Rows of equal tokens are added in a fixed order. */
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
+                        ContextPart context);
 /* Translates tokens for a rank that has rows [first, first + rows) of wte: own = token - first, or `rows` if another
  * rank has the token's row.
  *   own, tokens [n] i32 */
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
 
-/* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 --------------------
- *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in                                 */
+/* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 ----
+ *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in */
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
 /* The residual addition fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                                Tensor b, float eps);
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+                                Tensor w, Tensor b, float eps);
 /* Computes the sum alone, with the same bits.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* dx = dresidual + the norm's gradient: here the branch's gradient joins that of the residual stream.
  *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of the bias of the preceding branch, or none
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd);
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
+                        Tensor w, Tensor mean, Tensor rstd);
 
-/* --- rmsnorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich, arXiv:1910.07467 ---------------------------------
+/* --- rmsnorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich, arXiv:1910.07467 -------------------
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
- *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in                                           */
+ *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in */
 void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
 /* The residual addition fused with the norm after it: sum = x + update, with residual_forward's bits; y = rmsnorm(sum)
  * as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps);
 /* dx = dresidual + the norm's gradient.
- *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in      */
+ *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
+ *   dy, x [N,C] act in */
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
 
 /* --- head_norm: rmsnorm of each head of q or k, as in Qwen3 (arXiv:2505.09388). Head h is columns first + [hD,
  * (h+1)D). All heads share w. Other columns are neither read nor written. The tensors may have different widths.
  *   y [N,any] act out, may be x   rstd [N,heads] f32 out, kept for backward   x [N,any] act in   w [D] act in */
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps);
-/*   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in   x [N,any] act in, as it was before the norm              */
+/*   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in
+ *   x [N,any] act in, as it was before the norm */
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
                         Tensor rstd);
 
-/* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
- *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none                                                      */
+/* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
+ *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 /* Fuses the activation: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
@@ -97,9 +102,10 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* linear_backward if x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                          Tensor w);
 
-/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 -----------------------
+/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 ------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
  * Fp8, each for x, w and dy:
  *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two.
@@ -120,10 +126,10 @@ void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
 /* Computes head_forward's product in fp8: y = x w^T, w [M,K]. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
-/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x                                                                              */
+/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
 
-/* --- outputs in fp8: bf16 ops whose output is written as codes, an operand of the product that f belongs to -----------
+/* --- outputs in fp8: bf16 ops whose output is written as codes, an operand of the product that f belongs to ----------
  * Codes are a tensor [N,K] of E4M3 for f's x, or of E5M2 for its dy. N and K are multiples of 16. The scale is known
  * before the op: uses_own is 0. Codes have the memory of N K bf16 numbers. A GPU writes fp8(s t) in row-major order and
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
@@ -135,24 +141,25 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /*   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
 /* residual_layernorm_forward in fp8. If update is none, layernorm_forward of x, and sum is none. */
-void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                           float eps, Fp8 f);
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                           Tensor b, float eps, Fp8 f);
 /* residual_rmsnorm_forward in fp8. If update is none, rmsnorm_forward of x, and sum is none. */
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps, Fp8 f);
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
+                         Fp8 f);
 
-/* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
- *   y, x [N,M] act                                                                                                                  */
+/* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 --------
+ *   y, x [N,M] act */
 void gelu_forward(Stream *s, Tensor y, Tensor x);
-/*   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none                                      */
+/*   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
 void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
-/* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 ---------------------------------------------
- *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F)                                                    */
+/* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 -----------------------------
+ *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F) */
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
-/*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in                                                                       */
+/*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in */
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
-/* --- experts: each of N tokens is given to k of E MLPs; Shazeer et al., arXiv:1701.06538 -------------------------------------------------
+/* --- experts: each of N tokens is given to k of E MLPs; Shazeer et al., arXiv:1701.06538 -----------------------------
  * R = N k rows, one for each expert of each token: assignment n k + j is token n's j-th. After sorting, the rows of one
  * expert are neighbours.
  * router: p = softmax(logits). A token's experts are the k with the largest p + bias, largest
@@ -161,7 +168,8 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
  *   probability [N,E] f32 out   expert [N,k] i32 out   weight [N,k] f32 out   logits [N,E] act in
  *   bias [E] act in, or none */
 typedef enum { WEIGHTS_PLAIN, WEIGHTS_NORMED } RouterWeights;
-void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias, RouterWeights kind);
+void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias,
+                    RouterWeights kind);
 /* Counts how many assignments of each sequence go to each expert, and adds the counts of all sequences to `total`.
  *   counts [B,E] i32 out(=)   total [E] i64 out(+=), or none   expert [N,k] i32 in, N/B tokens to a sequence */
 void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert);
@@ -170,13 +178,13 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert);
  * mean p of the tokens (Fedus et al., arXiv:2101.03961, with f and P of a sequence, as in arXiv:2412.19437), summed
  * over the tokens. So dp_ne += *balance E/(k T) counts_e. f has no gradient.
  *   dlogits [N,E] act out   dweight [N,k] f32 in   balance [1] f32 in, counts [B,E] i32 in: or none */
-void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight, RouterWeights kind,
-                     Tensor counts, Tensor balance);
+void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight,
+                     RouterWeights kind, Tensor counts, Tensor balance);
 /* Sorts the assignments by expert. order: the assignment of each row, rows of expert 0 first, rows of one expert in the
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N                              */
+/* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */
@@ -185,17 +193,19 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place);
  * output is a plain sum of rows, and the weight's gradient needs no output of an expert.
  *   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
-/*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
-void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);
+/*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in */
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight,
+                            Tensor order);
 /* Multiplies the rows of each expert by the expert's own matrix: y[r] = x[r] w_e^T for the rows of expert e. w_e begins
  * e * stride elements after w.
  *   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in */
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first);
 /*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), with w's stride: dw_e += dy^T x over the expert's rows
  *   dy [R,M] act in */
-void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first);
+void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
+                            Tensor first);
 
-/* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------------------------
+/* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------
  * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al.,
  * arXiv:2305.13245. */
 typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
@@ -206,9 +216,11 @@ static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) 
  * unchanged. Row n has the position `first` + the position of n % T. Full rotations are removed exactly, so position
  * 10^5 is as exact as 1.
  *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position */
-void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
+                  ContextPart context);
 /* Rotates the gradient back by the same angle.   dqkv [N,heads_columns] act in/out */
-void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
+                   ContextPart context);
 /* Sets frequencies[i] = theta^(-2i/D), i < D/2, on the host; D is even. With Llama 3's scaling a pair that makes fewer
  * than low_freq_factor rotations in original_max_position tokens gets 1/factor of its frequency. A pair with more than
  * high_freq_factor rotations keeps all of it. A pair between them gets a mean of both, linear in its rotations
@@ -216,7 +228,7 @@ void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int6
 typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t original_max_position; } RopeScaling;
 void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
 
-/* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
+/* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns --------------
  * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far. It is computed
  * tile by tile with a running maximum; T x T scores are never stored. Dao et al., arXiv:2205.14135, arXiv:2307.08691.
  *   y [B*T,C] act out   qkv [B*T,C+2C'] act in
@@ -227,13 +239,13 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
  *   delta [H,B*T] f32 in, of dy and y; if it is none, it is computed first
  *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, or none. Only some kernels add them. Returns 1 if they
  *     were added */
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                       HeadShape h);
+int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
+                       Tensor starts, HeadShape h);
 /* attention_backward, with dqkv written as codes of f's dy ("outputs in fp8" above) and dbias from dqkv in bf16.
  * Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a head can: Hopper, heads of
  * 64 channels, T a multiple of 16. */
-int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv, Tensor starts,
-                           HeadShape h, Fp8 f);
+int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                           Tensor qkv, Tensor starts, HeadShape h, Fp8 f);
 /* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the
  * gradient of each probability.
  *   delta [H,N] f32 out   dy, y [N,C] act in */
@@ -241,21 +253,18 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
 /* attention_forward if context ranks share the sequences. This rank has T tokens of each, a multiple of 128. Queries in
  * qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one rank.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                               HeadShape h);
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape h);
 /*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the
  *   gradients of the keys */
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                                Tensor keys, Tensor starts, ContextPart context, HeadShape h);
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
+                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* Computes y_i as above for the last n of the T tokens of one sequence. qkv keeps the queries, keys and values so far.
  * The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
-/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
- *   to, from [N,any] of one type */
-void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 
-/* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
+/* --- head: logits = x wte^T, the output layer tied to the embedding --------------------------------------------------
  * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay zero, and so do the padding columns of the
  * logits.
  *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in */
@@ -264,7 +273,7 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
  *   dlogits [n,V'] act in, padding columns zero, so that they add zero */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
-/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits -----------------------------------
+/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits ---------------
  * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: the gradients are those of loss[i] + z
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
@@ -274,7 +283,8 @@ void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, i
 /* Computes loss like classifier_forward, and replaces logits by their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap. */
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
+                                 float scale);
 
 /* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
  * Between the ops the ranks reduce two numbers a row:
@@ -284,11 +294,12 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
  *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. If scale is not 0, logits become their gradients as
  *      above */
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms);
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms);
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
+                          LossTerms terms);
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
                           LossTerms terms, float scale);
 
-/* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
+/* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
@@ -308,9 +319,10 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, 
  * those of the CPU build. working may be apart from an F32 master; it is then not written. */
 void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale);
 
-/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this order.
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this
+ * order.
  * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
- *   grad, m [n] f32 in/out                                                                                                            */
+ *   grad, m [n] f32 in/out */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
 /* 2. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with singular values
  * about 1, by Newton-Schulz:
@@ -345,8 +357,9 @@ void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/comm.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
-/* Copies columns [from, from+n) of x to columns [to, to+n) of y.   y [R,My] f32 in/out   x [R,Mx] f32 in */
-void columns_copy(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n);
+/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
+ *   to, from [N,any] of one type */
+void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 /* y = x, rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16) */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

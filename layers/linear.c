@@ -1,41 +1,73 @@
-/* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, and GELU around them.
+/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and GELU around them. The
+ * head is a linear layer whose weights wte [V',C] are stored transposed.
  *
- * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits.
+ * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits. The
+ * head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast kernels
+ * for such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
  */
 #include "layers/act_simd.h"
-#include "layers/bias.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
-static Matmul forward_product(Tensor y, Tensor x, Tensor w, const void *bias) {
-    return (Matmul){matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, PLAIN), x.dim[0], w.dim[1], w.dim[0], MATMUL_SET, bias};
+/* Sets sum [M] to the sum of `rows` rows of x, four rows at a time. */
+SIMD_INLINE void sum_rows_of(DType type, float *sum, const void *x, int64_t rows, int64_t M) {
+    memset(sum, 0, (size_t)M * sizeof(float));
+    for (int64_t r = 0; r < rows; r += 4) {
+        for (int64_t c = 0; c < M; c += LANES) {
+            int64_t n = act16_count(c, M);
+            f32x16  total = act16_load_n(x, r * M + c, n, type);
+            for (int64_t k = r + 1; k < rows && k < r + 4; k++) total += act16_load_n(x, k * M + c, n, type);
+            act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + total);
+        }
+    }
 }
-static Matmul input_gradient(Tensor dx, Tensor dy, Tensor w) {
-    return (Matmul){matrix_of(dx, PLAIN),
-                    matrix_of(dy, PLAIN),
-                    matrix_of(w, TRANSPOSED),
-                    dy.dim[0],
-                    w.dim[0],
-                    w.dim[1],
-                    MATMUL_SET,
-                    NULL};
+ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), sum, x, rows, M)
+
+#if SIMD_HOST
+/* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
+enum { BIAS_ROWS = 64 };
+
+static int64_t bias_blocks(int64_t N) { return (N + BIAS_ROWS - 1) / BIAS_ROWS; }
+
+/* Adds column sums of dy to db. The blocks do not depend on the number of threads. */
+static void add_columns(Tensor db, Tensor dy, float *partial) {
+    int64_t N = dy.dim[0], M = dy.dim[1], blocks = bias_blocks(N);
+    #pragma omp parallel
+    {
+        #pragma omp for schedule(static)
+        for (int64_t i = 0; i < blocks; i++) {
+            int64_t first = i * BIAS_ROWS, rows = N - first < BIAS_ROWS ? N - first : BIAS_ROWS;
+            sum_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows,
+                     M);
+        }
+        #pragma omp for schedule(static)
+        for (int64_t c = 0; c < M; c++) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < blocks; i++) sum += partial[i * M + c];
+            ((float *)db.data)[c] += (float)sum;
+        }
+    }
 }
-static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
-    return (Matmul){matrix_of(dw, PLAIN),
-                    matrix_of(x, TRANSPOSED),
-                    matrix_of(dy, PLAIN),
-                    x.dim[1],
-                    dy.dim[1],
-                    x.dim[0],
-                    gradient_write(dw),
-                    NULL};
+
+void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    int    is_dry = bias_backward_contract(s, db, dy);
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = (float *)arena_take(&s->scratch, (size_t)(bias_blocks(dy.dim[0]) * dy.dim[1]) * sizeof(float));
+    if (!is_dry) add_columns(db, dy, partial);
+    arena_release(&s->scratch, mark);
 }
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
     EXPECT_ACT(x);
-    linear_expect(y, x, w, b);
-    matmul(s, forward_product(y, x, w, b.data));
+    linear_expect(y, x, w, b, PLAIN);
+    matmul(s, forward_product(y, x, w, PLAIN, b.data));
+}
+
+void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
+    EXPECT_ACT(x);
+    linear_expect(logits, x, wte, tensor_none(), TRANSPOSED);
+    matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
@@ -58,10 +90,17 @@ int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor
 
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
     EXPECT_ACT(x);
-    linear_backward_expect(dx, dw, db, dy, x, w);
-    matmul(s, input_gradient(dx, dy, w));
-    matmul(s, weight_gradient(dw, x, dy));
+    linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
+    matmul(s, input_gradient(dx, dy, w, PLAIN));
+    matmul(s, weight_gradient(dw, x, dy, PLAIN));
     if (!tensor_is_none(db)) bias_backward(s, db, dy);
+}
+
+void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte) {
+    EXPECT_ACT(x);
+    linear_backward_expect(dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
+    matmul(s, input_gradient(dx, dlogits, wte, TRANSPOSED));
+    matmul(s, weight_gradient(dwte, x, dlogits, TRANSPOSED));
 }
 
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
@@ -69,7 +108,9 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     attention_delta(s, delta, dx, x);
 }
 
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                          Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
     gelu_backward(s, dpre, dbias, dpre, pre);
 }
+#endif

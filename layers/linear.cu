@@ -1,5 +1,5 @@
-/* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where they
- * pay, and a kernel for the bias gradient where they do not.
+/* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
+ * where they pay, and a kernel for the bias gradient where they do not.
  *
  * In forward only the own product has GELU as an epilogue. cuBLASLt's uses the sum before it is stored. The contract is
  * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. cuBLASLt also has no
@@ -10,17 +10,52 @@
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
 
-/* --- products ----------------------------------------------------------------------------------------------------- */
+/* --- column sums: the gradient of a bias -------------------------------------------------------------------------- */
 
-static Matmul forward_product(Tensor y, Tensor x, Tensor w, const void *bias) {
-    return {matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, PLAIN), x.dim[0], w.dim[1], w.dim[0], MATMUL_SET, bias};
+/* sums[i,c] = or += the sum of rows [i*rows_per_block, (i+1)*rows_per_block) of x [rows,M] in column c, i = blockIdx.y.
+ * grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound: reading x once. */
+template <typename T, int PACK>
+KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_per_block, int64_t M, MatmulWrite write) {
+    await_kernels();
+    int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * PACK, first = (int64_t)blockIdx.y * rows_per_block;
+    int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
+    float   sum[PACK] = {};
+    if (c < M) {
+#pragma unroll 4
+        for (int64_t r = first + threadIdx.y; r < end; r += SUM_WARPS) {
+            Pack<T, PACK> v = pack_load<T, PACK>(x + r * M + c);
+            for (int k = 0; k < PACK; k++) sum[k] += to_f32(v.v[k]);
+        }
+    }
+    strip_sums(sum, M, [=](int64_t at, float total) {
+        float *out = sums + (int64_t)blockIdx.y * M + at;
+        *out = write == MATMUL_ADD ? *out + total : total;
+    });
 }
-static Matmul input_gradient(Tensor dx, Tensor dy, Tensor w) {
-    return {matrix_of(dx, PLAIN), matrix_of(dy, PLAIN), matrix_of(w, TRANSPOSED), dy.dim[0], w.dim[0], w.dim[1], MATMUL_SET, NULL};
+
+/* Queues the kernel. It reads 16 bytes at a time if the rows allow it. */
+void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
+                 MatmulWrite write) {
+    unsigned parts = (unsigned)blocks_for(rows, per_block);
+    DISPATCH_ACT(type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
+                               LAUNCH_EARLY((column_sums_kernel<T, PACK>),
+                                            dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0,
+                                            s, sums, (const T *)x, rows, per_block, M, write)));
 }
-static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
-    return {matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], gradient_write(dw), NULL};
+
+void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    int64_t N = dy.dim[0], M = dy.dim[1], parts = sum_parts_of(N);
+    bias_backward_contract(s, db, dy);
+    if (N == 0) return;
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
+    column_sums(s, partial, dy.data, dy.type, N, sum_rows_of(N), M, MATMUL_SET);
+    column_sums(s, ptr<float>(db), partial, F32, parts, parts, M, MATMUL_ADD);
+    arena_release(&s->scratch, mark);
 }
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
 /* Column sums of dy into separate memory, so that timing does not change db. */
 typedef struct { Tensor aside, dy; } BiasSums;
@@ -33,16 +68,16 @@ static void bias_aside(Stream *s, void *sums) {
 }
 
 /* dw = or += x^T dy, db += column sums of dy. The sums are computed with the product, which reads dy anyway, or by
- * bias.cu's kernel. */
+ * column_sums_kernel. */
 static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
     if (tensor_is_none(db)) {
-        matmul(s, weight_gradient(dw, x, dy));
+        matmul(s, weight_gradient(dw, x, dy, PLAIN));
         return;
     }
     size_t   mark = arena_mark(&s->scratch);
     BiasSums b = bias_sums(s, dy);
     Rest     rest = {bias_aside, NULL, &b, bias_scratch_bytes(dy.dim[0], dy.dim[1]), NULL};
-    if (matmul_fused(s, weight_gradient(dw, x, dy), EPILOGUE_COLUMN_SUMS, b.aside.data, rest))
+    if (matmul_fused(s, weight_gradient(dw, x, dy, PLAIN), EPILOGUE_COLUMN_SUMS, b.aside.data, rest))
         column_sums(s, ptr<float>(db), b.aside.data, F32, 1, 1, dy.dim[1], MATMUL_ADD);
     else
         bias_backward(s, db, dy);
@@ -52,8 +87,13 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
-    linear_expect(y, x, w, b);
-    matmul(s, forward_product(y, x, w, b.data));
+    linear_expect(y, x, w, b, PLAIN);
+    matmul(s, forward_product(y, x, w, PLAIN, b.data));
+}
+
+void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
+    linear_expect(logits, x, wte, tensor_none(), TRANSPOSED);
+    matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
 typedef struct { Tensor y, pre; } GeluForward;
@@ -64,16 +104,17 @@ static void gelu_of_pre(Stream *s, void *tensors) {
 }
 
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
-    linear_expect(pre, x, w, b);
+    linear_expect(pre, x, w, b, PLAIN);
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
     GeluForward g = {y, pre};
     Rest        rest = {gelu_of_pre, NULL, &g, 0, NULL};
-    if (!matmul_fused(s, forward_product(pre, x, w, b.data), EPILOGUE_GELU, y.data, rest)) gelu_forward(s, y, pre);
+    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest))
+        gelu_forward(s, y, pre);
 }
 
-/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes more
- * than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in the
- * memory of y. */
+/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes
+ * more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in
+ * the memory of y. */
 typedef struct { Tensor y, stream; } Join;
 
 static void join_two_thirds(Stream *s, void *tensors) {
@@ -91,21 +132,25 @@ static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
 }
 
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
-    linear_expect(sum, x, w, b);
-    return joined(s, forward_product(sum, x, w, b.data), sum, y, stream);
+    linear_expect(sum, x, w, b, PLAIN);
+    return joined(s, forward_product(sum, x, w, PLAIN, b.data), sum, y, stream);
 }
 
 int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w) {
-    EXPECT2(x, x.type, sum.dim[0], w.dim[1]);
-    EXPECT2(w, x.type, sum.dim[1], w.dim[1]);
-    Matmul p = {matrix_of(sum, PLAIN), matrix_of(x, PLAIN), matrix_of(w, TRANSPOSED), x.dim[0], w.dim[0], w.dim[1], MATMUL_SET, NULL};
-    return joined(s, p, sum, y, stream);
+    linear_expect(sum, x, w, tensor_none(), TRANSPOSED);
+    return joined(s, forward_product(sum, x, w, TRANSPOSED, NULL), sum, y, stream);
 }
 
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    linear_backward_expect(dx, dw, db, dy, x, w);
-    matmul(s, input_gradient(dx, dy, w));
+    linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
+    matmul(s, input_gradient(dx, dy, w, PLAIN));
     parameters_backward(s, dw, db, dy, x);
+}
+
+void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte) {
+    linear_backward_expect(dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
+    matmul(s, input_gradient(dx, dlogits, wte, TRANSPOSED));
+    matmul(s, weight_gradient(dwte, x, dlogits, TRANSPOSED));
 }
 
 typedef struct { Tensor delta, dx, x; } DeltaOf;
@@ -116,11 +161,11 @@ static void delta_of_dx(Stream *s, void *tensors) {
 }
 
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    linear_backward_expect(dx, dw, db, dy, x, w);
+    linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
     EXPECT2(delta, F32, delta.dim[0], x.dim[0]);
     DeltaOf d = {delta, dx, x};
     Rest    rest = {delta_of_dx, NULL, &d, 0, ptr<float>(delta), (int)(x.dim[1] / delta.dim[0])};
-    if (!matmul_fused(s, input_gradient(dx, dy, w), EPILOGUE_DELTA, x.data, rest)) delta_of_dx(s, &d);
+    if (!matmul_fused(s, input_gradient(dx, dy, w, PLAIN), EPILOGUE_DELTA, x.data, rest)) delta_of_dx(s, &d);
     parameters_backward(s, dw, db, dy, x);
 }
 
@@ -137,15 +182,16 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
 
 /* gelu's kernel has dpre in registers and adds it to dbias; so does the own product. After cuBLASLt's epilogue the sums
  * take a pass. */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
-    linear_backward_expect(dpre, dw, db, dy, x, w);
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
+                          Tensor w) {
+    linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
     int          sums = !tensor_is_none(dbias);
     size_t       mark = arena_mark(&s->scratch);
     GeluBackward g = {dpre, dbias, pre}, timed = {dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
-    Rest         rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed, sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0,
-                         sums ? ptr<float>(timed.dbias) : NULL};
-    int          done = matmul_fused(s, input_gradient(dpre, dy, w), EPILOGUE_GELU_BACKWARD, pre.data, rest);
+    Rest rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed,
+                 sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0, sums ? ptr<float>(timed.dbias) : NULL};
+    int          done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
     if (!done) gelu_backward_in_place(s, &g);
     else if (done == 1 && sums) dbias_of_dpre(s, &g);
     else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);

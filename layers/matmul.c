@@ -18,8 +18,6 @@
 #include "layers/algorithms.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
-#include "layers/matmul_tiles.h"
-#include "layers/matmul_ways.h"
 #include "layers/transpose_simd.h"
 
 #include <omp.h>
@@ -28,17 +26,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/thread.h"
 #include "core/error.h"
 
-#define SIMD_FILE "layers/matmul_simd.h"
-#include "core/simd_each.h"
+void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t lanes = act16_count(i, n);
+        act16_store_n(y, i, lanes, F32, act16_load_n(x, i, lanes, BF16));
+    }
+}
 SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
-SIMD_DISPATCH(void, widen_turned, (float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns),
-              (y, y_step, x, x_step, rows, columns))
-SIMD_DISPATCH(void, turn, (float *y, int64_t y_step, const float *x, int64_t x_step, int64_t rows, int64_t columns),
-              (y, y_step, x, x_step, rows, columns))
+
+/* Writes x transposed, as f32. */
+void SIMD(turn)(DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns) {
+    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
+    else              transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
+}
+SIMD_DISPATCH(void, turn,
+              (DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns),
+              (type, y, y_step, x, x_step, rows, columns))
+
+/* y = x + bias, rounded; bias may be NULL. */
+void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t lanes = act16_count(i, n);
+        f32x16  v = act16_load_n(x, i, lanes, F32);
+        if (bias) v += act16_load_n(bias, i, lanes, BF16);
+        act16_store_n(y, i, lanes, BF16, v);
+    }
+}
 SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bias, int64_t n), (y, x, bias, n))
 
+#if SIMD_HOST
 /* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
@@ -67,7 +86,8 @@ static struct {
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
-    if (status == dnnl_out_of_memory) fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
+    if (status == dnnl_out_of_memory)
+        fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
     check_failed(call, __FILE__, line, "oneDNN: status %d", (int)status);
 }
 #define ONEDNN(call)                                                                     \
@@ -95,13 +115,15 @@ static void onednn_open(void) {
 
 /* Returns whether oneDNN multiplies bf16 here. TRAIN_GPT_BF16=onednn makes it do so on any AVX-512 processor, for
  * tests, though it is slow. */
-int matmul_has_native_bf16(void) {
+static int has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
     return simd_has_quick_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
+typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
+
 static Way way_of(Matmul p) {
-    if (p.a.type == BF16) return matmul_has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
+    if (p.a.type == BF16) return has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
     return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
 }
 
@@ -118,8 +140,11 @@ static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t col
     return desc;
 }
 static void desc_drop(Desc *desc) { dnnl_memory_desc_destroy(*desc); }
-static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
+                              dnnl_primitive_attr_t attr) {
     return dnnl_matmul_primitive_desc_create(made, onednn.engine, *a, *b, bias ? *bias : NULL, *c, attr);
 }
 #else
@@ -134,7 +159,8 @@ static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t col
 }
 static void desc_drop(Desc *desc) { (void)desc; }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
+                              dnnl_primitive_attr_t attr) {
     dnnl_matmul_desc_t product;
     ONEDNN(dnnl_matmul_desc_init(&product, a, b, bias, c));
     return dnnl_primitive_desc_create(made, &product, attr, onednn.engine, NULL);
@@ -200,7 +226,8 @@ static void primitive_drop(Primitive *old) {
 static Primitive *primitive_of(Matmul p) {
     int known = onednn.made < PRIMITIVES ? onednn.made : PRIMITIVES;
     for (int i = 0; i < known; i++)
-        if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p)) return &onednn.table[i];
+        if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p))
+            return &onednn.table[i];
     Primitive *slot = &onednn.table[onednn.made++ % PRIMITIVES];
     primitive_drop(slot);
     primitive_make(slot, p);
@@ -219,19 +246,14 @@ static size_t primitive_scratch_bytes(Matmul p) {
     return slot->scratch_bytes;
 }
 
-static void take_and_drop(Stream *s, size_t bytes) {
-    size_t mark = arena_mark(&s->scratch);
-    arena_take(&s->scratch, bytes);
-    arena_release(&s->scratch, mark);
-}
-
 static void product_by_primitive(Stream *s, Matmul p) {
+    size_t mark = arena_mark(&s->scratch);
     if (s->ledger) {
-        take_and_drop(s, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
+        arena_take(&s->scratch, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
+        arena_release(&s->scratch, mark);
         return;
     }
     Primitive *known = primitive_of(p);
-    size_t     mark = arena_mark(&s->scratch);
     ONEDNN(dnnl_memory_set_data_handle(known->a, p.a.data));
     ONEDNN(dnnl_memory_set_data_handle(known->b, p.b.data));
     ONEDNN(dnnl_memory_set_data_handle(known->c, p.c.data));
@@ -249,9 +271,11 @@ static void product_by_primitive(Stream *s, Matmul p) {
 /* Returns where has_code notes a product. sgemm generates code for a new order of operands, or for a size that it
  * computes in another way. If two products have the same place, code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
-    const int64_t sizes[] = {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
+    const int64_t sizes[] =
+        {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
     uint64_t      place = 0;
-    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) place = (place ^ (uint64_t)sizes[i]) * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        place = (place ^ (uint64_t)sizes[i]) * 0x9e3779b97f4a7c15u;
     return (place >> 32) % CODES;
 }
 
@@ -268,11 +292,13 @@ static void product_by_sgemm(Matmul p) {
         expect_room_for_code();
         atomic_store_explicit(has_code, 1, memory_order_relaxed);
     }
-    ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f, (const float *)p.a.data,
-                      p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
+    ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f,
+                      (const float *)p.a.data, p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
+
+static int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
 
 /* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -289,28 +315,20 @@ static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column,
     if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
     #pragma omp parallel for schedule(static)
     for (int64_t j = 0; j < columns; j += LANES)
-        widen_turned(y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld, at_most(columns - j, LANES), rows);
+        turn(BF16, y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld,
+             at_most(columns - j, LANES), rows);
     return (Matrix){y, F32, columns, PLAIN};
-}
-
-typedef struct { size_t a_bytes, b_bytes, c_bytes; } Panels;
-
-static Panels panels_of(Matmul p) {
-    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
-    Panels  bytes = {(size_t)(m * k) * sizeof(float), (size_t)(k * n) * sizeof(float), 0};
-    if (p.c.type == BF16) bytes.c_bytes = (size_t)(m * n) * sizeof(float);
-    return bytes;
 }
 
 static void product_by_f32_tiles(Matmul p);
 
 static void product_by_panels(Stream *s, Matmul p) {
-    size_t mark = arena_mark(&s->scratch);
-    Panels bytes = panels_of(p);
-    float *a = (float *)arena_take(&s->scratch, bytes.a_bytes);
-    float *b = (float *)arena_take(&s->scratch, bytes.b_bytes);
-    float *c = (float *)arena_take(&s->scratch, bytes.c_bytes);
-    Matmul q = {.bias = NULL};
+    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *a = (float *)arena_take(&s->scratch, (size_t)(m * k) * sizeof(float));
+    float  *b = (float *)arena_take(&s->scratch, (size_t)(k * n) * sizeof(float));
+    float  *c = (float *)arena_take(&s->scratch, (size_t)(p.c.type == BF16 ? m * n : 0) * sizeof(float));
+    Matmul  q = {.bias = NULL};
     for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
         q.n = at_most(p.n - j, PANEL_N);
         for (int64_t i = 0; i < p.m; i += PANEL_M) {
@@ -337,6 +355,39 @@ static void product_by_panels(Stream *s, Matmul p) {
 
 /* --- tiles: the same bits for any number of threads --------------------------------------------------------------- */
 
+/* TILE_M x TILE_N is the largest tile. STRIP_M x STRIP_K is the largest strip of a transposed a, which is transposed
+ * before the product. */
+enum { TILE_M = 512, TILE_N = 1024, STRIP_M = 384, STRIP_K = 1024, LEAST_TILE_M = 96, ENOUGH_TILES = 6 };
+
+static int64_t parts_of(int64_t n, int64_t most) { return (n + most - 1) / most; }
+
+typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of at most m x n; `rows` x `columns` of them */
+
+/* Returns the cut. Large tiles are fast, small ones keep many threads busy. */
+static Cut cut_of(Matmul p, int64_t m) {
+    Cut cut = {m, (parts_of(p.n, parts_of(p.n, TILE_N)) + 15) / 16 * 16, 0, 0};
+    cut.columns = parts_of(p.n, cut.n);
+    while (cut.m / 2 >= LEAST_TILE_M && parts_of(p.m, cut.m) * cut.columns < ENOUGH_TILES) cut.m /= 2;
+    cut.rows = parts_of(p.m, cut.m);
+    return cut;
+}
+
+/* Returns x from (row, column) on. */
+static Matrix matrix_from(Matrix x, int64_t row, int64_t column) {
+    if (x.data)
+        x.data = (char *)x.data +
+                 (size_t)(x.order == PLAIN ? row * x.ld + column : column * x.ld + row) * dtype_bytes(x.type);
+    return x;
+}
+
+static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
+    int64_t i = tile / cut.columns * cut.m, j = tile % cut.columns * cut.n;
+    p.c = matrix_from(p.c, i, j), p.a = matrix_from(p.a, i, 0), p.b = matrix_from(p.b, 0, j);
+    if (p.bias) p.bias = (const char *)p.bias + (size_t)j * dtype_bytes(p.a.type);
+    p.m = at_most(p.m - i, cut.m), p.n = at_most(p.n - j, cut.n);
+    return p;
+}
+
 /* Makes a buffer for each thread, at first use, for a transposed copy of a strip of a. sgemm is slow where it packs a
  * narrow strip of a transposed a. */
 static void make_strips(int threads) {
@@ -353,7 +404,7 @@ static void turned_tile(Matmul p, float *strip) {
     Matmul q = p;
     for (int64_t l = 0; l < p.k; l += STRIP_K) {
         q.k = at_most(p.k - l, STRIP_K);
-        turn(strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
+        turn(F32, strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
         q.a = (Matrix){strip, F32, q.k, PLAIN};
         q.b = matrix_from(p.b, l, 0);
         q.write = l > 0 ? MATMUL_ADD : p.write;
@@ -434,7 +485,8 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
 void matmul(Stream *s, Matmul p) {
-    int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);
+    int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) &&
+                    (p.c.type == p.a.type || p.c.type == F32);
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
           "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     int is_dry = matmul_note(s, p);
@@ -468,17 +520,13 @@ static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
     return p;
 }
 
-/* Sets c to zero: the sum of no products. */
-static void set_zero(Matrix c, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; i++) memset((float *)c.data + i * c.ld, 0, (size_t)columns * sizeof(float));
-}
-
 void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     int64_t all = extent == RAGGED_M ? p.m : p.k, at = 0;
     CHECK(!p.bias && (extent == RAGGED_M || p.c.type == F32), "a ragged product into %s", dtype_name(p.c.type));
-    if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) set_zero(p.c, p.m, p.n);
+    if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) /* the sum of no products is zero */
+        for (int64_t i = 0; i < p.m; i++) memset((float *)p.c.data + i * p.c.ld, 0, (size_t)p.n * sizeof(float));
     if (all == 0) return;
-    if (p.a.type == BF16 && !matmul_has_native_bf16()) product_by_panels(s, p);
+    if (p.a.type == BF16 && !has_native_bf16()) product_by_panels(s, p);
     else if (p.a.type == BF16)
         for (int64_t piece = RAGGED_PIECE; piece > 0; piece /= 2)
             for (; all - at >= piece; at += piece) {
@@ -492,14 +540,65 @@ void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     else product_by_sgemm(p);
 }
 
-void matmul_by(Stream *s, Matmul p, Way way) {
-    if (way == BY_SGEMM) product_by_sgemm(p);
-    else product_by_primitive(s, p);
-}
-
 const char *matmul_library(void) {
     static char            name[32];
     const dnnl_version_t *v = dnnl_version();
     snprintf(name, sizeof name, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     return name;
 }
+
+/* --- the rate of this machine's products, for mfu and plan -------------------------------------------------------- */
+
+enum { RATE_RUNS = 64 };
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int64_t matmul_rate_size(void) { return 1024; }
+
+static void product_by(Stream *s, Matmul p, Way way) {
+    if (way == BY_SGEMM) product_by_sgemm(p);
+    else product_by_primitive(s, p);
+}
+
+/* Returns the rate. If bf16 is multiplied in panels, that is the rate of f32. oneDNN has two ways of multiplying plain
+ * f32 matrices, and the machine's rate is that of the faster. Allocates and frees its memory, because it runs once,
+ * before training. */
+double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
+    (void)math; /* the CPU has no TF32 */
+    DType  type = act == BF16 && has_native_bf16() ? BF16 : F32;
+    Matrix shape = {NULL, type, n, PLAIN};
+    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
+    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
+    Ledger none = {0};
+    Stream dry = stream_dry(&none);
+    product_by(&dry, p, BY_PRIMITIVE);
+    Stream own = stream_create(3 * matrix_bytes + dry.scratch.peak_bytes + 4 * ARENA_ALIGN);
+    p.a.data = arena_take(&own.scratch, matrix_bytes);
+    p.b.data = arena_take(&own.scratch, matrix_bytes);
+    p.c.data = arena_take(&own.scratch, matrix_bytes);
+    for (int64_t i = 0; i < n * n; i++) {
+        Tensor a = tensor_1d(p.a.data, type, n * n), b = tensor_1d(p.b.data, type, n * n);
+        tensor_set(a, i, (float)(i % 17 - 8) / 16.0f), tensor_set(b, i, (float)(i % 13 - 6) / 16.0f);
+    }
+    double best = 0.0;
+    for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
+        double ms[RATE_RUNS] = {0}, spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
+        int    runs = 0;
+        for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
+            double start = clock_ms();
+            product_by(&own, p, way);
+            double took = clock_ms() - start;
+            spent += took;
+            if (warm) ms[runs++] = took;
+        }
+        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+        double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
+        if (rate > best) best = rate;
+    }
+    stream_destroy(&own);
+    return best;
+}
+#endif

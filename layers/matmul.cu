@@ -12,8 +12,6 @@
  *
  * The library's handle and the descriptors are this file's only state. They belong to the main thread, like every op.
  */
-#include "layers/matmul.cuh"
-
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +19,8 @@
 
 #include "core/error.h"
 #include "layers/algorithms.h"
-#include "layers/gemm_hopper.cuh"
 #include "layers/layers.h"
+#include "layers/matmul.cuh"
 
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* AUX_LD_ELEMS: rows of cuBLASLt's aux matrix are a multiple of 8 elements apart, cublasLt.h at
@@ -127,10 +125,6 @@ static cudaDataType_t cuda_type(int32_t type) {
     if (type == E5M2) return CUDA_R_8F_E5M2;
     return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
-static cublasComputeType_t compute_type(const Key *k) {
-    return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
 static cublasLtEpilogue_t epilogue_of(const Key *k) {
     switch (k->epilogue) {
     case EPILOGUE_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
@@ -150,7 +144,8 @@ static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferen
 /* Makes the layout of rows x columns as they are in memory. */
 static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t rows, int64_t columns, int64_t ld) {
     cublasLtMatrixLayout_t layout;
-    uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows), lines = (uint64_t)(order == PLAIN ? rows : columns);
+    uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows),
+             lines = (uint64_t)(order == PLAIN ? rows : columns);
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(type), in_memory, lines, ld));
     return layout;
 }
@@ -173,13 +168,19 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     memset(e, 0, sizeof *e);
     e->key = key;
     key_text(e->record.key, &key);
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute_type(&key), CUDA_R_32F));
+    cublasComputeType_t compute = key.math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute, CUDA_R_32F));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
-    if (key.is_fp8) describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before (arXiv:2412.19437, section 3.3.2) */
-    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
-    if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
+    if (key.is_fp8)
+        describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                 (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before
+                              * (arXiv:2412.19437, section 3.3.2) */
+    if (key.has_bias)
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
+    if (key.epilogue == EPILOGUE_COLUMN_SUMS)
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
@@ -225,7 +226,9 @@ static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
 }
-static int own_must(const Call *c) { return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0); }
+static int own_must(const Call *c) {
+    return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0);
+}
 
 /* Restores the algorithm of a record. Returns 0 if this library or GPU cannot run it. */
 static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
@@ -233,7 +236,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
     algo->is_own = record->id == ALGORITHM_OWN;
     if (algo->is_own) {
         algo->way = {(int)record->state[1], (int)record->state[2]};
-        return own_may(c) && record->state[0] == GEMM_SUM_ORDER && gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
+        return own_may(c) && record->state[0] == GEMM_SUM_ORDER &&
+               gemm_hopper_has_way(&c->p, workspace_bytes(), algo->way);
     }
     memcpy(algo->lt.data, record->state, sizeof record->state);
     return !own_must(c) && algo_id(&algo->lt) == record->id &&
@@ -271,8 +275,8 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)e->key.a_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)e->key.c_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
-    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result, &count) !=
-        CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, LT_CANDIDATES, result,
+                                       &count) != CUBLAS_STATUS_SUCCESS)
         count = 0; /* the call also fails if there is no candidate */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
@@ -298,7 +302,9 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own) return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace), CUBLAS_STATUS_SUCCESS;
+    if (algo->is_own)
+        return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace),
+        CUBLAS_STATUS_SUCCESS;
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
@@ -362,7 +368,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (untimed || own_must(c)) return;
 
     Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
-    void  *aside = c->p.write == MATMUL_ADD ? xmalloc(tensor_bytes(sums), "a copy of the sums of a matrix product") : NULL;
+    void *aside = c->p.write == MATMUL_ADD ? xmalloc(tensor_bytes(sums), "a copy of the sums of a matrix product")
+                                           : NULL;
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
     for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);
@@ -382,7 +389,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (rest) {
         Call   plain = {plain_of(c->p, rest), EPILOGUE_NONE, NULL, NULL, NULL, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
-        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
+        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best)
+            e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
     free(aside);
@@ -397,7 +405,8 @@ static int adopt(Entry *e, const Call *c, const Rest *rest) {
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
     if ((e->record.id >= 0 || e->record.id == ALGORITHM_OWN) && algo_restore(e, c, &e->record, &e->algo)) return 1;
-    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen", e->record.key);
+    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen",
+         e->record.key);
     return 0;
 }
 
@@ -431,7 +440,8 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
 /* Writes the bias to c; the product is then added to it before it is rounded. */
 static Matmul with_bias_in_c(Stream *s, Matmul p) {
     unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
-    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n, (const uint16_t *)p.bias);
+    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n,
+           (const uint16_t *)p.bias);
     p.bias = NULL, p.write = MATMUL_ADD;
     return p;
 }
@@ -476,8 +486,10 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     Call c = {p, epilogue, aux, rest.sums, NULL, NULL, rest.head};
     /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
      * fp32. */
-    int  fits = is_own_alone(epilogue)             ? own_may(&c)
-              : epilogue == EPILOGUE_GELU_BACKWARD ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN : 1;
+    int fits = is_own_alone(epilogue) ? own_may(&c)
+               : epilogue == EPILOGUE_GELU_BACKWARD
+                   ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
+                   : 1;
     int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue were not worth it */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
@@ -495,4 +507,59 @@ const char *matmul_library(void) {
     size_t      version = cublasLtGetVersion();
     snprintf(name, sizeof name, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     return name;
+}
+
+/* --- the rate of this GPU's products, for mfu and plan ------------------------------------------------------------ */
+
+enum { RATE_RUNS = 64, RATE_BLOCK = 256 };
+
+/* Fills x with values uniform in (-1,1), by Knuth's multiplicative hash, because a GPU multiplies zeros faster than
+ * training's values. One thread per element. */
+template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * RATE_BLOCK + threadIdx.x;
+    if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+#ifdef CUDA_EMU
+int64_t matmul_rate_size(void) { return 64; }
+#else
+int64_t matmul_rate_size(void) { return 4096; }
+#endif
+
+/* Allocates and frees its memory and chooses the algorithm, because it runs once, before training. */
+double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
+    Matrix shape = {NULL, act, n, PLAIN};
+    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
+    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(act);
+    Ledger none = {};
+    Stream dry = stream_dry(&none);
+    matmul(&dry, p);
+    ledger_free(&none);
+    Stream own = stream_create(3 * matrix_bytes + dry.scratch.peak_bytes + 4 * ARENA_ALIGN);
+    own.math = math;
+    p.a.data = arena_take(&own.scratch, matrix_bytes);
+    p.b.data = arena_take(&own.scratch, matrix_bytes);
+    p.c.data = arena_take(&own.scratch, matrix_bytes);
+    DISPATCH_ACT(act, T,
+        LAUNCH(fill_kernel<T>, (unsigned)blocks_for(n * n, RATE_BLOCK), RATE_BLOCK, 0, &own, (T *)p.a.data, n * n);
+        LAUNCH(fill_kernel<T>, (unsigned)blocks_for(n * n, RATE_BLOCK), RATE_BLOCK, 0, &own, (T *)p.b.data, n * n));
+    matmul(&own, p);
+
+    double ms[RATE_RUNS], spent = 0.0;
+    int    runs = 0;
+    Timer  timer = timer_create();
+    while (runs < RATE_RUNS && (runs == 0 || spent < budget_ms)) {
+        timer_start(timer, &own);
+        matmul(&own, p);
+        spent += ms[runs++] = timer_stop_ms(timer, &own);
+    }
+    timer_destroy(&timer);
+    stream_destroy(&own);
+    qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+    return 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
 }

@@ -1,29 +1,33 @@
-/* matmul.cuh - epilogues of the GPU's matrix products: work on the output, or beside it, within the product.
+/* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the own product.
  *
- * Such an epilogue saves a pass over a large tensor, but may make the product slower by more than that, depending on
- * shape and GPU. So each has a separate kernel that does the same, and the first product of a shape times both.
+ * An epilogue is work on the output, or beside it, within the product. It saves a pass over a large tensor, but may
+ * make the product slower by more than that, depending on shape and GPU. So each has a separate kernel that does the
+ * same, and the first product of a shape times both.
+ *
+ * The own product (gemm_hopper.cu) takes 16-bit operands, and the orders that linear and head layers use. matmul.cu
+ * times it and cuBLASLt's, and keeps the quicker. Its epilogues work on c as it is stored.
  */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_CUH
 #define TRAIN_GPT_LAYERS_MATMUL_CUH
-
 #include "core/kernel.cuh"
 #include "layers/matmul.h"
+
+/* --- epilogues ---------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux in: type, shape and ld of c */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
-    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored    aux out, as c. Only the own product has it:
-                             * gemm_hopper.cuh */
+    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored    aux out, as c. Only the own product has it */
     EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to Rest's sums. Only the own
                              * product has it */
     EPILOGUE_RESIDUAL       /* c = aux + (a b + bias) as rounded   aux in, as c, in other memory. Only the own product
                              * has it */
 } Epilogue;
 
-/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the epilogue
- * leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory that the
- * product or its caller overwrites afterwards. */
+/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
+ * epilogue leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory
+ * that the product or its caller overwrites afterwards. */
 typedef struct {
     void (*queue)(Stream *s, void *ctx);
     void (*behind)(Stream *s, void *ctx);
@@ -43,5 +47,31 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 /* Computes the product. Returns 0 if the caller must do the rest, 1 if the epilogue did it, 2 if the epilogue also
  * wrote rest.sums. Only EPILOGUE_GELU and EPILOGUE_RESIDUAL allow a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
+
+/* --- an own product for compute capability 9.0, beside cuBLASLt's ------------------------------------------------- */
+
+/* Values of TRAIN_GPT_GEMM, for tests. "own" uses this product wherever it fits, without timing; "cublaslt" never;
+ * "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses cuBLASLt by default. Any
+ * other word: exit 64. */
+typedef enum { GEMM_TIMED, GEMM_OWN, GEMM_CUBLASLT } GemmAsked;
+GemmAsked gemm_asked(void);
+
+/* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
+ * and then added in order. */
+typedef struct { int cluster, parts; } GemmWay;
+enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes, so that stored ways no
+                                           * longer fit */ };
+
+/* Returns whether the product with this epilogue can be computed here. head: see Rest. */
+int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
+/* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
+int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
+int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
+/* Returns the bytes of the workspace for column sums after EPILOGUE_GELU_BACKWARD. */
+size_t gemm_hopper_sums_bytes(const Matmul *p);
+/* Queues the product. sums: after EPILOGUE_GELU_BACKWARD [n] f32, column sums of c as stored, or NULL; after
+ * EPILOGUE_DELTA [n/head,m]. */
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
+                 void *workspace);
 
 #endif

@@ -1,4 +1,5 @@
-/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt or an own kernel in matmul.cu. Internal to layers.
+/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt or an own kernel in matmul.cu. Internal to
+ * layers.
  *
  * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of
  * row-major memory with a leading dimension, read as it lies or transposed.
@@ -58,6 +59,25 @@ static inline int matmul_note(Stream *s, Matmul p) {
     int is_gradient = p.c.type == F32 && (p.a.type != F32 || p.a.order == TRANSPOSED);
     return stream_note(s, names[p.write == MATMUL_ADD ? 2 : is_gradient][dtype_bytes(p.a.type) == 1], p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
+}
+
+/* The products of a layer y = x w (+ bias), x [N,K], y [N,M]. `order` says how w and dw are stored: PLAIN is [K,M],
+ * TRANSPOSED is [M,K]. */
+static inline Matmul forward_product(Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias) {
+    Matmul p =
+        {matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, order), x.dim[0], y.dim[1], x.dim[1], MATMUL_SET, bias};
+    return p;
+}
+static inline Matmul input_gradient(Tensor dx, Tensor dy, Tensor w, MatrixOrder order) {
+    Matrix turned = matrix_of(w, order == PLAIN ? TRANSPOSED : PLAIN);
+    Matmul p = {matrix_of(dx, PLAIN), matrix_of(dy, PLAIN), turned, dy.dim[0], dx.dim[1], dy.dim[1], MATMUL_SET, NULL};
+    return p;
+}
+static inline Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy, MatrixOrder order) {
+    Tensor a = order == PLAIN ? x : dy, b = order == PLAIN ? dy : x;
+    Matmul p = {matrix_of(dw, PLAIN), matrix_of(a, TRANSPOSED), matrix_of(b, PLAIN), a.dim[1], b.dim[1], x.dim[0],
+                gradient_write(dw), NULL};
+    return p;
 }
 
 #ifdef __cplusplus

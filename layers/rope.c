@@ -15,11 +15,23 @@ typedef struct {
     float        direction;  /* 1, or -1 to rotate back */
 } Rope;
 
-#define SIMD_FILE "layers/rope_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, rope_row, (DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half),
-              (type, x, at, c, s, heads, half))
+/* Rotates channels i and i + half of each head, from element `at` of x on, by the angle of cosine c[i] and sine
+ * s[i]. */
+SIMD_INLINE void rope_row_of(DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads,
+                             int64_t half) {
+    for (int64_t head = 0; head < heads; head++, at += 2 * half)
+        for (int64_t i = 0; i < half; i += LANES) {
+            int64_t n = act16_count(i, half);
+            f32x16  low = act16_load_n(x, at + i, n, type), high = act16_load_n(x, at + half + i, n, type),
+                    cosine = f32x16_load(c + i), sine = f32x16_load(s + i);
+            act16_store_n(x, at + i, n, type, low * cosine - high * sine);
+            act16_store_n(x, at + half + i, n, type, high * cosine + low * sine);
+        }
+}
+ACT_KERNEL(rope_row, (DType type, void *x, int64_t at, const float *c, const float *s, int64_t heads, int64_t half), x,
+           at, c, s, heads, half)
 
+#if SIMD_HOST
 /* Rotates the rows at place t of every sequence. table [2][padded] holds the cosines and sines. */
 static void turn(const Rope *r, int64_t t, float *table, int64_t padded) {
     int64_t position = r->first + POSITION_OF(r->at, t);
@@ -45,20 +57,24 @@ static void rope(Stream *s, Rope r, int is_dry) {
 }
 
 static Rope rope_of(Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context) {
-    return (Rope){.qkv = qkv, .frequency = (const float *)frequencies.data, .half = h.size / 2, .heads = h.query + h.key, .T = T,
-                  .first = first, .at = positions_of(context, T), .direction = 1.0f};
+    return (Rope){.qkv = qkv, .frequency = (const float *)frequencies.data, .half = h.size / 2,
+                  .heads = h.query + h.key, .T = T, .first = first, .at = positions_of(context, T),
+                  .direction = 1.0f};
 }
 
-void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context) {
+void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
+                  ContextPart context) {
     EXPECT_ACT(qkv);
     int is_dry = rope_contract(s, "rope_forward", qkv, frequencies, h, T, first);
     rope(s, rope_of(qkv, frequencies, h, T, first, context), is_dry);
 }
 
-void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context) {
+void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
+                   ContextPart context) {
     EXPECT_ACT(dqkv);
     int  is_dry = rope_contract(s, "rope_backward", dqkv, frequencies, h, T, first);
     Rope r = rope_of(dqkv, frequencies, h, T, first, context);
     r.direction = -1.0f;
     rope(s, r, is_dry);
 }
+#endif

@@ -1,29 +1,100 @@
-/* swiglu.c - CPU side of the swiglu and expert_swiglu ops in layers.h. A thread owns a row. */
+/* swiglu.c - CPU side of the swiglu and expert_swiglu ops in layers.h. A thread owns a row.
+ *
+ *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
+ *
+ * Arguments are limited to above -80, in the gradient also to below 80. There silu is 0 or x in fp32 and the
+ * exponential is still finite. NaN stays NaN, because f32x16_max then returns its second argument.
+ */
 #include "layers/act_simd.h"
-#include "layers/expert_contracts.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
-#define SIMD_FILE "layers/swiglu_simd.h"
-#include "core/simd_each.h"
-SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F),
-              (type, y, gate_up, weight, row, F))
-SIMD_DISPATCH(void, swiglu_grad_row,
-              (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
-              (type, dgate_up, dy, gate_up, row, F))
-SIMD_DISPATCH(void, expert_swiglu_grad_row,
-              (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
-              (type, dgate_up, dweight, dy, gate_up, weight, row, F))
+#define SILU_FAR 80.0f
 
+SIMD_INLINE f32x16 silu16(f32x16 x) {
+    f32x16 low = f32x16_max(f32x16_all(-SILU_FAR), x);
+    return low / (f32x16_exp(-low) + 1.0f);
+}
+
+/* Returns silu'(x), and silu(x) in *silu, which shares the exponential. */
+SIMD_INLINE f32x16 silu_grad16(f32x16 *silu, f32x16 x) {
+    f32x16 far = f32x16_all(-SILU_FAR), low = f32x16_max(far, x), in = -f32x16_max(far, -low);
+    f32x16 e = f32x16_exp(-in), p = 1.0f / (e + 1.0f);
+    *silu = low * p;
+    return p + in * p * (e * p);
+}
+
+/* Computes n values from element `to` of y on. */
+SIMD_INLINE void swiglu_run(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up,
+                            float weight, int64_t n) {
+    ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
+    for (int k = 0; k < 2; k++) x.half[k] = silu16(x.half[k]) * u.half[k] * weight;
+    act32_store_n(y, to, n, type, x);
+}
+
+/* Computes a row of swiglu. A weight of 1 changes no bit. */
+SIMD_INLINE void swiglu_row_of(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F, f = 0;
+    for (; f + PAIR <= F; f += PAIR) swiglu_run(type, y, row * F + f, gate_up, gate + f, up + f, weight, PAIR);
+    if (f < F) swiglu_run(type, y, row * F + f, gate_up, gate + f, up + f, weight, F - f);
+}
+ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up,
+           weight, row, F)
+
+/* Computes n gradients, from elements gate and up of dgate_up on, which may be gate_up, and from `at` of dy. */
+SIMD_INLINE void swiglu_grad_run(DType type, void *dgate_up, const void *dy, int64_t at, const void *gate_up,
+                                 int64_t gate, int64_t up, int64_t n) {
+    ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type),
+            x = act32_load_n(gate_up, gate, n, type);
+    for (int k = 0; k < 2; k++) {
+        f32x16 silu, slope = silu_grad16(&silu, x.half[k]);
+        x.half[k] = d.half[k] * u.half[k] * slope, u.half[k] = d.half[k] * silu;
+    }
+    act32_store_n(dgate_up, gate, n, type, x);
+    act32_store_n(dgate_up, up, n, type, u);
+}
+
+SIMD_INLINE void swiglu_grad_row_of(DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row,
+                                    int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F, f = 0;
+    for (; f + PAIR <= F; f += PAIR) swiglu_grad_run(type, dgate_up, dy, row * F + f, gate_up, gate + f, up + f, PAIR);
+    if (f < F) swiglu_grad_run(type, dgate_up, dy, row * F + f, gate_up, gate + f, up + f, F - f);
+}
+ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
+           dgate_up, dy, gate_up, row, F)
+
+/* Computes a row of dgate_up, and the weight's gradient in *dweight. */
+SIMD_INLINE void expert_swiglu_grad_row_of(DType type, void *dgate_up, float *dweight, const void *dy,
+                                           const void *gate_up, float weight, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F;
+    f32x16  sum = f32x16_all(0.0f);
+    for (int64_t f = 0; f < F; f += LANES) {
+        int64_t n = act16_count(f, F);
+        f32x16  silu, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
+        f32x16  slope = silu_grad16(&silu, act16_load_n(gate_up, gate + f, n, type));
+        sum += d * u * silu;
+        d *= weight;
+        act16_store_n(dgate_up, gate + f, n, type, d * u * slope);
+        act16_store_n(dgate_up, up + f, n, type, d * silu);
+    }
+    *dweight = f32x16_sum(sum);
+}
+ACT_KERNEL(expert_swiglu_grad_row,
+           (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row,
+            int64_t F),
+           dgate_up, dweight, dy, gate_up, weight, row, F)
+
+#if SIMD_HOST
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT_ACT(y);
-    if (swiglu_forward_contract(s, y, gate_up)) return;
+    if (swiglu_forward_contract(s, y, gate_up, NULL)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++) swiglu_row(y.type, y.data, gate_up.data, 1.0f, row, y.dim[1]);
 }
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     EXPECT_ACT(dy);
-    if (swiglu_backward_contract(s, dgate_up, dy, gate_up)) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, NULL)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < dy.dim[0]; row++)
         swiglu_grad_row(dy.type, dgate_up.data, dy.data, gate_up.data, row, dy.dim[1]);
@@ -35,10 +106,12 @@ void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, T
     const int32_t *assignment = (const int32_t *)order.data;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < y.dim[0]; row++)
-        swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row, y.dim[1]);
+        swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment ? assignment[row] : row], row,
+                   y.dim[1]);
 }
 
-void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight,
+                            Tensor order) {
     EXPECT_ACT(dy);
     EXPECT2(dweight, F32, weight.dim[0], weight.dim[1]);
     if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0)) return;
@@ -50,3 +123,4 @@ void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor d
                                ((const float *)weight.data)[at], row, dy.dim[1]);
     }
 }
+#endif

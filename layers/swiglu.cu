@@ -1,6 +1,6 @@
 /* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the function itself is in swiglu.cuh. */
 #include "layers/swiglu.cuh"
-#include "layers/expert_contracts.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 128, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
@@ -66,14 +66,16 @@ template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T 
 
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     int64_t N = y.dim[0], F = y.dim[1];
-    if (swiglu_forward_contract(s, y, gate_up) || N * F == 0) return;
-    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
-        LAUNCH_EARLY((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up), F)));
+    if (swiglu_forward_contract(s, y, gate_up, NULL) || N * F == 0) return;
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
+                               LAUNCH_EARLY((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
+                                            ptr<T>(y), ptr<T>(gate_up), F)));
 }
 
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     int64_t N = dy.dim[0], F = dy.dim[1];
-    if (swiglu_backward_contract(s, dgate_up, dy, gate_up) || N * F == 0) return;
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, NULL) || N * F == 0) return;
     DISPATCH_ACT(dy.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
                                LAUNCH_EARLY((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
@@ -85,9 +87,11 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 /* Returns the assignment of a row. It is read again where it is needed, so that no register holds it through a loop. */
 DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
 
-/* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of traffic each. */
+/* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of
+ * traffic each. */
 template <typename T, int W>
-KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R, int64_t F) {
+KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R,
+                                    int64_t F) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     if (row >= R) return;
@@ -112,7 +116,8 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
     float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
-        Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)), up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
+        Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)),
+                       up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
         Pack<float, W> d = pack_to_f32(pack_load<T, W>(dy + row * F + f));
         for (int j = 0; j < W; j++) {
             float value, slope = silu_grad(value, dgate.v[j]);
@@ -130,19 +135,25 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
 
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {
     int64_t R = y.dim[0], F = y.dim[1];
-    if (expert_swiglu_contract(s, "expert_swiglu_forward", y, gate_up, gate_up, weight, order, 6.0, 3.0) || R * F == 0) return;
-    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
-        LAUNCH_EARLY((expert_swiglu_forward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up),
-               ptr<float>(weight), ptr<int32_t>(order), R, F)));
+    if (expert_swiglu_contract(s, "expert_swiglu_forward", y, gate_up, gate_up, weight, order, 6.0, 3.0) || R * F == 0)
+        return;
+    DISPATCH_ACT(y.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
+                               LAUNCH_EARLY((expert_swiglu_forward_kernel<T, W>), blocks_for(R, THREADS / WARP),
+                                            THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up), ptr<float>(weight),
+                                            ptr<int32_t>(order), R, F)));
 }
 
-void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight,
+                            Tensor order) {
     int64_t R = dy.dim[0], F = dy.dim[1];
     EXPECT2(dweight, F32, weight.dim[0], weight.dim[1]);
-    if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0) || R * F == 0) return;
+    if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0) ||
+        R * F == 0)
+        return;
     DISPATCH_ACT(dy.type, T,
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
-                               LAUNCH_EARLY((expert_swiglu_backward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s,
-                                      ptr<T>(dgate_up), ptr<float>(dweight), ptr<T>(dy), ptr<T>(gate_up), ptr<float>(weight),
-                                      ptr<int32_t>(order), R, F)));
+                               LAUNCH_EARLY((expert_swiglu_backward_kernel<T, W>), blocks_for(R, THREADS / WARP),
+                                            THREADS, 0, s, ptr<T>(dgate_up), ptr<float>(dweight), ptr<T>(dy),
+                                            ptr<T>(gate_up), ptr<float>(weight), ptr<int32_t>(order), R, F)));
 }

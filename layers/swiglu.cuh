@@ -18,7 +18,8 @@ DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_a
 /* Returns silu'(x), and silu(x) by reference, which shares the exponential. With e = exp(-|x|) nothing overflows; the
  * smaller of p and 1-p is e / (1+e). */
 DEVICE float silu_grad(float &silu, float x) {
-    float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
+    float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large,
+          p = x < 0.0f ? small : large;
     silu = fmaxf(x, -SILU_FAR) * p;
     return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
 }

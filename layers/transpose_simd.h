@@ -1,5 +1,4 @@
-/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in
- * every pass of core/simd_each.h, after act_simd.h.
+/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only.
  *
  * A block of L x L floats, L to a register, is transposed in log2(L) rounds. Interleaving register i with register i +
  * L/2 rotates the bits of (row, column) by one place. After log2(L) rounds row and column have been exchanged.
@@ -9,16 +8,11 @@
 
 #include "layers/act_simd.h"
 
-#define transpose SIMD(transpose)
-
-#endif
-
-#ifdef SIMD_PASS
-typedef float SIMD(TransposeRegister) __attribute__((vector_size(SIMD_BYTES)));
 #define REGISTER_FLOATS (SIMD_BYTES / 4)
 #if SIMD_BYTES == 64
 #define INTERLEAVE_LOW(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define INTERLEAVE_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define INTERLEAVE_HIGH(a, b)                                                                                          \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #elif SIMD_BYTES == 32
 #define INTERLEAVE_LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define INTERLEAVE_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
@@ -28,9 +22,9 @@ typedef float SIMD(TransposeRegister) __attribute__((vector_size(SIMD_BYTES)));
 #endif
 
 /* y[j * y_step + i] = x[i * x_step + j] for i, j < REGISTER_FLOATS, f32. */
-SIMD_INLINE void SIMD(transpose_block)(float *y, int64_t y_step, const float *x, int64_t x_step) {
+SIMD_INLINE void transpose_block(float *y, int64_t y_step, const float *x, int64_t x_step) {
     enum { L = REGISTER_FLOATS };
-    SIMD(TransposeRegister) even[L], odd[L];
+    f32reg even[L], odd[L];
     for (int i = 0; i < L; i++) memcpy(&even[i], x + i * x_step, SIMD_BYTES);
     for (int round = 1; round < L; round *= 4) {
         for (int i = 0; i < L / 2; i++) {
@@ -60,13 +54,11 @@ static void transpose(float *y, int64_t y_step, const void *x, int64_t x_step, i
             float turned[LANES * LANES];
             for (int i = 0; i < LANES; i += REGISTER_FLOATS)
                 for (int j = 0; j < LANES; j += REGISTER_FLOATS)
-                    SIMD(transpose_block)(turned + j * LANES + i, LANES, block + i * LANES + j, LANES);
+                    transpose_block(turned + j * LANES + i, LANES, block + i * LANES + j, LANES);
             for (int64_t i = 0; i < wide; i++)
                 act16_store_n(y, (c + i) * y_step + r, high, F32, f32x16_load(turned + i * LANES));
         }
     }
 }
-#undef INTERLEAVE_LOW
-#undef INTERLEAVE_HIGH
-#undef REGISTER_FLOATS
+
 #endif

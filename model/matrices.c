@@ -165,8 +165,8 @@ static void join(const Matrices *m, Stream *s, const Param *p, Tensor whole, Ten
         }
         part = tensor_of(part.data, F32, 2, p->local[0], p->local[1], 1, 1);
         for (int64_t k = 0; k < of; k++) {
-            if (way == TO_OWNER) columns_copy(s, whole, (k * m->tensor + i) * width, part, k * width, width);
-            else columns_copy(s, part, k * width, whole, (k * m->tensor + i) * width, width);
+            if (way == TO_OWNER) copy_columns(s, whole, (k * m->tensor + i) * width, part, k * width, width);
+            else copy_columns(s, part, k * width, whole, (k * m->tensor + i) * width, width);
         }
     }
 }

@@ -45,7 +45,7 @@ static int64_t attention(Sizes z) {
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
 static int64_t tokens(Sizes z) { return sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts; }
 
-/* Returns the buffers of fp8_linear.cu, fp8_outputs.cu and products.c: 8-bit copies of a product's three matrices,
+/* Returns the buffers of fp8.cu and products.c: 8-bit copies of a product's three matrices,
  * plain and transposed; a gradient and a norm's output in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };
@@ -58,7 +58,7 @@ static int64_t fp8(Sizes z, const Layout *l) {
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
 
-/* Returns Muon's buffers: matrices.c has two desks for matrices on their way, newton_schulz.h has four matrices in the
+/* Returns Muon's buffers: matrices.c has two desks for matrices on their way, muon.h has four matrices in the
  * type of the activations. */
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };

@@ -1,6 +1,6 @@
 /* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward, compared with
  * float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h), with the counts of what was lost. */
-#include "layers/bias.h"
+#include "layers/contracts.h"
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
 

@@ -1,4 +1,4 @@
-/* test_normuon.c - normuon and columns_copy, compared with float64. */
+/* test_normuon.c - normuon and copy_columns, compared with float64. */
 #include "test/ref/test.h"
 
 static const double BETA2 = 0.95;
@@ -62,7 +62,7 @@ static void test_columns(void **state) {
         const int64_t *z = sizes[i];
         Stage  s = stage_create(0);
         Tensor y = stage_random(&s, F32, 2, z[0], z[1], 1, 1, 0), x = stage_random(&s, F32, 2, z[0], z[3], 2, 1, 0), before = stage_copy(&s, y);
-        columns_copy(&s.stream, y, z[2], x, z[4], z[5]);
+        copy_columns(&s.stream, y, z[2], x, z[4], z[5]);
         device_sync(&s.stream);
         for (int64_t k = 0; k < z[0] * z[1]; k++) {
             int64_t c = k % z[1] - z[2];

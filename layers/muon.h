@@ -1,12 +1,14 @@
-/* newton_schulz.h - the products of newton_schulz in layers.h, for its host and CUDA sides. Each side has the passes
- * over memory between them.
+/* muon.h - the text of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the passes
+ * over memory: those between the products of newton_schulz, and the three of normuon.
  */
-#ifndef TRAIN_GPT_LAYERS_NEWTON_SCHULZ_H
-#define TRAIN_GPT_LAYERS_NEWTON_SCHULZ_H
+#ifndef TRAIN_GPT_LAYERS_MUON_H
+#define TRAIN_GPT_LAYERS_MUON_H
 
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
+
+/* --- newton_schulz ------------------------------------------------------------------------------------------------ */
 
 enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_LEAST = 1e-7;
@@ -34,9 +36,11 @@ static inline NewtonMap newton_map(NewtonKind kind) {
     return map;
 }
 
-/* Functions that each side defines. On a dry stream they only take their scratch. newton_narrow: X = columns [part M,
- * part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in X's type newton_widen: writes X to those
- * columns of x newton_mix: x = outer (y + inner x), of one type and size */
+/* Functions that each side defines. On a dry stream they only take their scratch.
+ *   newton_narrow   X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in
+ *                   X's type
+ *   newton_widen    writes X to those columns of x
+ *   newton_mix      x = outer (y + inner x), of one type and size */
 static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin);
 static void newton_widen(Stream *s, Tensor x, Tensor X, int64_t part);
 static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer);
@@ -70,6 +74,49 @@ static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DT
         newton_narrow(s, X, x, part, map.margin);
         for (int i = 0; i < NEWTON_ROUNDS; i++) newton_round(s, X, P, A, AA, map.step[i]);
         newton_widen(s, x, X, part);
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* --- normuon --------------------------------------------------------------------------------------------------------
+ *
+ * The neurons of a matrix are its rows or its columns. The norm of the scaled matrix is known before it is scaled: it
+ * is the sum over neurons of factor^2 |x|^2.
+ */
+
+static const double NORMUON_LEAST = 1e-10; /* least value beside sqrt(v), as in the authors' code */
+
+/* One matrix of x: its first element in x and v, whose rows are `width` apart, and its neurons. */
+typedef struct {
+    float  *x, *v;
+    int64_t R, M, width;
+    int64_t neurons, each;  /* number of neurons; elements of each */
+    int     are_rows;
+} NeuronPart;
+typedef struct {
+    double *squares;        /* [neurons] sum of squares of each neuron */
+    float  *factor, *fresh; /* [neurons] factor by which x is multiplied; new value of v */
+} NeuronNumbers;
+
+/* The three passes. neuron_squares sets squares. neuron_factors sets factor and fresh, which depend on a sum over all
+ * neurons. neuron_scale writes x and v. */
+static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n);
+static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2);
+static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n);
+
+static inline void normuon_by_parts(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2) {
+    int64_t       R = x.dim[0], M = x.dim[1] / parts, rows = side == NEURON_ROWS;
+    int64_t       neurons = rows ? R : M;
+    size_t        mark = arena_mark(&s->scratch);
+    NeuronNumbers n = {(double *)arena_take(&s->scratch, sizeof(double) * (size_t)neurons),
+                       (float *)arena_take(&s->scratch, sizeof(float) * (size_t)neurons),
+                       (float *)arena_take(&s->scratch, sizeof(float) * (size_t)neurons)};
+    for (int64_t part = 0; part < parts && !s->ledger; part++) {
+        NeuronPart p =
+            {(float *)x.data + part * M, (float *)v.data + part * M, R, M, x.dim[1], neurons, rows ? M : R, (int)rows};
+        neuron_squares(s, p, n);
+        neuron_factors(s, p, n, beta2);
+        neuron_scale(s, p, n);
     }
     arena_release(&s->scratch, mark);
 }

@@ -1,0 +1,414 @@
+/* fp8.cu - CUDA side of the ops in fp8 of layers.h: casts to 8 bits, cuBLASLt's products of those, and bf16 ops that
+ * write their output as 8 bits.
+ *
+ * Hopper multiplies 8-bit matrices only if the sums run along the rows of both in memory. So each product has its own
+ * copies: forward x and w^T, the input's gradient dy and w, the weight's gradient x^T and dy^T. A cast reads a tensor
+ * once and writes it in row-major order, transposed, or both. An op with an output in fp8 computes the bf16 op, rounds
+ * to bf16, and writes both copies of what that op would have stored. A tensor then costs the bytes of one bf16 copy,
+ * and no cast reads it again. fp8_tile.cuh casts and transposes.
+ */
+#include "layers/contracts.h"
+#include "layers/fp8_tile.cuh"
+#include "layers/gelu.cuh"
+#include "layers/layers.h"
+#include "layers/matmul.cuh"
+#include "layers/swiglu.cuh"
+
+/* --- casts -------------------------------------------------------------------------------------------------------- */
+
+enum { ROUND_UP = 16 };
+
+/* Casts x [R,C] to t. Block: a tile. Bound: its traffic. */
+template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
+    await_kernels();
+    write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
+}
+
+/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's amax. amax, unless it is NULL, becomes at
+ * least `measured`. One thread. */
+KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
+    int exponent = fp8_exponent((uint32_t)*measured, type);
+    scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);
+    if (amax) atomicMax(amax, *measured);
+}
+
+typedef enum { NOTED, NOT_NOTED } Noting;
+typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
+
+typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* in scratch, or where an op has written them */
+
+void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
+    dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
+    CHECK((uintptr_t)x % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
+    if (type == E4M3) LAUNCH_EARLY((fp8_cast_kernel<E4M3>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
+    else LAUNCH_EARLY((fp8_cast_kernel<E5M2>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
+}
+
+Fp8Target fp8_target(Tensor y, Fp8 f) {
+    int64_t             R = y.dim[0], C = y.dim[1], which = y.type == E4M3 ? FP8_X : FP8_DY;
+    unsigned long long *counts = tensor_is_none(f.counts) ? NULL : (unsigned long long *)f.counts.data + 2 * which;
+    return {ptr<uint8_t>(y), ptr<uint8_t>(y) + R * C, R, C, R, C, ptr<float>(f.scale) + FP8_SCALES * which,
+            ptr<int32_t>(f.amax) + which, counts};
+}
+
+/* Returns 1/s and s from x's own largest value, in scratch. `amax`, unless it is NULL, becomes at least that value. */
+static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
+    Tensor scale = arena_tensor(&s->scratch, F32, 1, FP8_SCALES, 1, 1),
+           measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
+    Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
+    device_zero(s, measured);
+    fp8_queue_cast(s, largest, x.data, type);
+    LAUNCH(own_scale_kernel, 1, 1, 0, s, ptr<float>(scale), amax, ptr<int32_t>(measured), type);
+    return ptr<float>(scale);
+}
+
+/* Returns x, w or dy as 8 bits. */
+static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
+    if (fp8_is_codes(x)) {
+        Fp8Target t = fp8_target(x, f);
+        return {{t.plain, x.type, t.C, PLAIN}, {t.turned, x.type, t.R, PLAIN}, &t.scale[FP8_INVERSE]};
+    }
+    int64_t R = x.dim[0], C = x.dim[1], up = blocks_for(R, ROUND_UP) * ROUND_UP;
+    DType   type = which == FP8_DY ? E5M2 : E4M3;
+    Codes   c = {{NULL, type, C, PLAIN}, {NULL, type, up, PLAIN}, NULL};
+    if (copies & AS_IT_LIES) c.plain.data = arena_take(&s->scratch, (size_t)(R * C));
+    if (copies & TURNED) c.turned.data = arena_take(&s->scratch, (size_t)(C * up));
+    int is_dry = fp8_cast_contract(s, x, copies == (AS_IT_LIES | TURNED) ? 2 : 1), notes = noting == NOTED && !is_dry;
+    int32_t     *amax = notes ? ptr<int32_t>(f.amax) + which : NULL;
+    int64_t     *counts = notes && !tensor_is_none(f.counts) ? ptr<int64_t>(f.counts) + 2 * which : NULL;
+    const float *scale = f.uses_own ? own_scale(s, x, type, amax)
+                         : is_dry   ? NULL
+                                    : ptr<float>(f.scale) + FP8_SCALES * which;
+    Fp8Target    t = {(uint8_t *)c.plain.data, (uint8_t *)c.turned.data, R, C, up, C, scale, f.uses_own ? NULL : amax,
+                      (unsigned long long *)counts};
+    fp8_queue_cast(s, t, x.data, type);
+    c.inverse = is_dry ? NULL : scale + FP8_INVERSE;
+    return c;
+}
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
+
+/* c [m,n] = or += a b^T, with a [m,k], b [n,k] of 8 bits. */
+static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Codes &of_b, Matrix b, int64_t k,
+                    MatmulWrite write, const void *bias) {
+    b.order = TRANSPOSED;
+    Matmul p = {matrix_of(c, PLAIN), a, b, c.dim[0], c.dim[1], k, write, bias};
+    matmul_fp8(s, p, of_a.inverse, of_b.inverse);
+}
+
+static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias, Fp8 f) {
+    fp8_expect(y, x, w, f, order);
+    size_t mark = arena_mark(&s->scratch);
+    Codes x8 = cast(s, x, FP8_X, f, NOTED, AS_IT_LIES),
+          w8 = cast(s, w, FP8_W, f, NOTED, order == PLAIN ? TURNED : AS_IT_LIES);
+    product(s, y, x8, x8.plain, w8, order == PLAIN ? w8.turned : w8.plain, x.dim[1], MATMUL_SET, bias);
+    arena_release(&s->scratch, mark);
+}
+
+static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, MatrixOrder order, Fp8 f) {
+    size_t mark = arena_mark(&s->scratch);
+    Codes  dy8 = cast(s, dy, FP8_DY, f, NOTED, AS_IT_LIES | TURNED);
+    Codes w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED),
+          x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
+    product(s, dx, dy8, dy8.plain, w8, order == PLAIN ? w8.plain : w8.turned, dy.dim[1], MATMUL_SET, NULL);
+    int64_t rows = x8.turned.ld; /* with zeros after the last row */
+    if (order == PLAIN) product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
+    else product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
+    arena_release(&s->scratch, mark);
+}
+
+void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f) {
+    forward(s, y, x, w, PLAIN, b.data, f);
+}
+
+void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f) {
+    fp8_backward_expect(dx, dw, db, dy, x, w, f, PLAIN);
+    backward(s, dx, dw, dy, x, w, PLAIN, f);
+    if (!tensor_is_none(db)) bias_backward(s, db, dy);
+}
+
+void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f) { forward(s, y, x, w, TRANSPOSED, NULL, f); }
+
+void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f) {
+    fp8_backward_expect(dx, dw, tensor_none(), dy, x, w, f, TRANSPOSED);
+    backward(s, dx, dw, dy, x, w, TRANSPOSED, f);
+}
+
+/* --- outputs: what a bf16 op would have stored, cast -------------------------------------------------------------- */
+
+static void expect_aligned(std::initializer_list<const void *> tensors) {
+    CHECK(packs_fit(PACK_BYTES, tensors), "tensors for fp8 that are not aligned to %d bytes", PACK_BYTES);
+}
+
+/* gelu */
+
+/* Writes t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
+    await_kernels();
+    write_block<E4M3>(t, [=](int64_t r, int64_t c) {
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
+        for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
+        return pairs_from_f32(v);
+    });
+}
+
+void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
+    if (gelu_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
+    expect_aligned({y.data, x.data});
+    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                 fp8_target(y, f), ptr<bf16>(x));
+}
+
+/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Block: rows_per_block rows of a strip of columns.
+ * Bound: its traffic, 6 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS)
+fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
+    await_kernels();
+    write_stretch<E5M2>(t, sums, rows_per_block, [=](int64_t r, int64_t c) {
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c));
+        Pack<float, PACK8> d = pairs_to_f32(load_pairs_once(dy + r * t.C + c));
+        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+        return pairs_from_f32(v);
+    });
+}
+
+void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+    int64_t N = x.dim[0], M = x.dim[1], rows = stretch_rows(N), parts = blocks_for(N, rows);
+    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
+    if (N == 0) return;
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
+    if (!is_dry) {
+        expect_aligned({dx.data, dy.data, x.data});
+        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial,
+                     ptr<bf16>(dy), ptr<bf16>(x), rows);
+        if (is_summed) column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* swiglu */
+
+/* Writes t = silu(gate) up. Block: a tile. Bound: its traffic, 6 bytes an element. */
+KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
+    await_kernels();
+    write_block<E4M3>(t, [=](int64_t r, int64_t c) {
+        const bf16        *gate = gate_up + r * 2 * t.C + c;
+        Pack<float, PACK8> v = pairs_to_f32(load_pairs(gate)), up = pairs_to_f32(load_pairs(gate + t.C));
+        for (int j = 0; j < PACK8; j++) v.v[j] = silu(v.v[j]) * up.v[j];
+        return pairs_from_f32(v);
+    });
+}
+
+void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
+    if (swiglu_forward_contract(s, y, gate_up, &f) || tensor_elems(y) == 0) return;
+    expect_aligned({y.data, gate_up.data});
+    LAUNCH_EARLY(fp8_swiglu_forward_kernel, tile_grid(y.dim[0], y.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                 fp8_target(y, f), ptr<bf16>(gate_up));
+}
+
+/* Writes gate = dy up silu'(gate) and up = dy silu(gate). Block: a tile of each. Bound: its traffic, 10 bytes an
+ * element of dy. */
+KERNEL __launch_bounds__(TILE_THREADS)
+fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const bf16 *gate_up) {
+    await_kernels();
+    int64_t    first_row = (int64_t)blockIdx.y * TILE_ROWS, first_column = (int64_t)blockIdx.x * TILE_COLUMNS;
+    Seen       seen = {0, 0, 0};
+    TileValues dgate = {}, dup = {};
+    TilePlace  at = tile_place(first_row, first_column);
+    #pragma unroll
+    for (int k = 0; k < THREAD_ROWS; k++) {
+        if (at.row + k >= gate.R || at.column >= gate.C) continue;
+        const bf16        *from = gate_up + (at.row + k) * 2 * gate.C + at.column;
+        Pack<float, PACK8> g = pairs_to_f32(load_pairs(from)), u = pairs_to_f32(load_pairs(from + gate.C));
+        Pack<float, PACK8> d = pairs_to_f32(load_pairs(dy + (at.row + k) * gate.C + at.column));
+        for (int j = 0; j < PACK8; j++) {
+            float value, slope = silu_grad(value, g.v[j]);
+            g.v[j] = d.v[j] * u.v[j] * slope;
+            d.v[j] *= value;
+        }
+        dgate.row[k] = pairs_from_f32(g), dup.row[k] = pairs_from_f32(d);
+    }
+    write_tile<E5M2>(gate, first_row, first_column, dgate, &seen);
+    write_tile<E5M2>(up, first_row, first_column, dup, &seen);
+    note_seen(seen, gate.amax, gate.counts);
+}
+
+void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f) {
+    int64_t N = dy.dim[0], F = dy.dim[1];
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up, &f) || N * F == 0) return;
+    expect_aligned({dgate_up.data, dy.data, gate_up.data});
+    Fp8Target gate = fp8_target(dgate_up, f), up = gate;
+    gate.C = up.C = F;
+    up.plain += F, up.turned += F * gate.R_up;
+    LAUNCH_EARLY(fp8_swiglu_backward_kernel, tile_grid(N, F, TILE_ROWS), TILE_THREADS, 0, s, gate, up, ptr<bf16>(dy),
+                 ptr<bf16>(gate_up));
+}
+
+/* norms */
+
+enum {
+    NORM_WARPS = 8, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS, HELD_PACKS = 8,
+    SKEW_WORDS = 16 /* words by which a block's lower rows are moved in shared memory, so that its two chunks of a
+                     * column are in different banks */
+};
+
+typedef struct {
+    bf16       *sum; /* x + update as stored, if there is an update */
+    float      *mean, *rstd;
+    const bf16 *x, *update, *w, *b;
+    float       eps;
+} NormForward;
+
+/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. */
+DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
+    Pairs8 x = load_pairs(f.x + i);
+    if (!f.update) return x;
+    Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
+    for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
+    x = pairs_from_f32(sum);
+    pack_store_once((uint32_t *)(f.sum + i), x); /* needed again only when the next branch ends */
+    return x;
+}
+
+/* Sums with the expressions of norm.cu, for the same bits. */
+DEVICE float pack_total(Pairs8 x) {
+    Pack<float, PACK8> v = pairs_to_f32(x);
+    float              total = 0.0f;
+    for (int j = 0; j < PACK8; j++) total += v.v[j];
+    return total;
+}
+template <bool centred> DEVICE float pack_square(Pairs8 x, float mean) {
+    Pack<float, PACK8> v = pairs_to_f32(x);
+    float              total = 0.0f;
+    for (int j = 0; j < PACK8; j++) {
+        float d = centred ? v.v[j] - mean : v.v[j];
+        total += d * d;
+    }
+    return total;
+}
+template <bool centred> DEVICE Pairs8 normed(const NormForward &f, int64_t c, Pairs8 x, float mean, float rstd) {
+    Pack<float, PACK8> y = pairs_to_f32(x), w = pairs_to_f32(load_pairs(f.w + c));
+    if (centred) {
+        Pack<float, PACK8> b = pairs_to_f32(load_pairs(f.b + c));
+        for (int j = 0; j < PACK8; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
+    } else {
+        for (int j = 0; j < PACK8; j++) y.v[j] = y.v[j] * rstd * w.v[j];
+    }
+    return pairs_from_f32(y);
+}
+
+/* Computes one row, by a warp. The codes go to t.plain and to `codes` [C/4] in shared memory. */
+template <bool centred, int HELD>
+DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint32_t *codes, Seen *seen) {
+    int     lane = (int)threadIdx.x % WARP, C = (int)t.C;
+    Pairs8 x[HELD];
+    float   sum = 0.0f, square = 0.0f, mean = 0.0f;
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * PACK8 < C) x[k] = updated_pack(f, row * C + (k * WARP + lane) * PACK8);
+    if (centred) {
+        #pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if ((k * WARP + lane) * PACK8 < C) sum += pack_total(x[k]);
+        mean = warp_sum(sum) / (float)t.C;
+    }
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * PACK8 < C) square += pack_square<centred>(x[k], mean);
+    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)t.C + f.eps);
+    CastScale by = cast_scale<E4M3>(t.scale);
+    #pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int c = (k * WARP + lane) * PACK8;
+        if (c >= C) continue;
+        Codes8 code = cast_pack<E4M3>(normed<centred>(f, c, x[k], mean, rstd), by, seen);
+        pack_store((uint32_t *)(t.plain + row * C + c), code);
+        pack_store(codes + c / 4, code);
+    }
+    if (lane == 0) f.rstd[row] = rstd;
+    if (lane == 0 && centred) f.mean[row] = mean;
+}
+
+/* Block: 32 rows of at most WARP HELD 8 channels. Each warp processes four of them one after another, in registers.
+ * Then a thread transposes 16 rows of four columns at a time. grid ceil(R/32), dynamic shared memory of a byte an
+ * element. Bound: its traffic, 4 bytes an element, 8 with an update. */
+template <bool centred, int HELD>
+KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
+    await_kernels();
+    SMEM_DYN(uint32_t, codes);
+    int     warp = (int)threadIdx.x / WARP, row_words = (int)t.C / 4;
+    int64_t first = (int64_t)blockIdx.x * NORM_ROWS;
+    Seen    seen = {0, 0, 0};
+    #pragma unroll 1
+    for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
+        norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
+    __syncthreads(); /* the rows are complete */
+    for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_WARPS * WARP) {
+        int         chunk = i % 2, word = i / 2;
+        ColumnChunk column[4];
+        if (first + chunk * CHUNK >= t.R) continue;
+        #pragma unroll
+        for (int rows = 0; rows < CHUNK / 4; rows++) {
+            uint32_t w[4];
+            for (int j = 0; j < 4; j++)
+                w[j] = codes[(chunk * CHUNK + rows * 4 + j) * row_words + chunk * SKEW_WORDS + word];
+            turn_words(w);
+            for (int j = 0; j < 4; j++) column[j].v[rows] = w[j];
+        }
+        for (int j = 0; j < 4; j++)
+            pack_store((uint32_t *)(t.turned + (word * 4 + j) * t.R_up + first + chunk * CHUNK), column[j]);
+    }
+    note_seen(seen, t.amax, t.counts);
+}
+
+template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Target t) {
+    size_t shared = (size_t)(NORM_ROWS * t.C) + SKEW_WORDS * sizeof(uint32_t);
+    if (t.C <= WARP * PACK8 * HELD_PACKS / 2)
+        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
+                     shared, s, f, t);
+    else
+        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
+                     shared, s, f, t);
+}
+
+/* Returns whether the kernel takes the row. Longer rows, and unaligned weights, use the op in bf16, in scratch, and a
+ * cast. */
+static int norm_fits(int64_t C, Tensor w, Tensor b) {
+    return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data});
+}
+
+template <bool centred>
+static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                         Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
+    bool runs = !norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
+    if (norm_fits(x.dim[1], w, b)) {
+        NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
+                         ptr<bf16>(w), ptr<bf16>(b), eps};
+        expect_aligned({sum.data, y.data, x.data, update.data});
+        if (runs) norm_rows<centred>(s, n, fp8_target(y, f));
+        return;
+    }
+    size_t mark = arena_mark(&s->scratch);
+    Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
+    if (runs) {
+        bool is_alone = tensor_is_none(update);
+        if (centred && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
+        else if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
+        else if (is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
+        else residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+        fp8_cast_contract(s, plain, 2);
+        fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+    }
+    arena_release(&s->scratch, mark);
+}
+
+void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                           Tensor b, float eps, Fp8 f) {
+    norm_forward<true>(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps, f);
+}
+
+void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
+                         Fp8 f) {
+    norm_forward<false>(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
+}
