@@ -72,7 +72,8 @@ static void report_saved(Run *r, double ms) {
 /* Called after every step. Moves the copies in memory on to their next phase, and logs a copy that is complete. */
 static void report_copied(Run *r) {
     MemoryCopied copied;
-    if (memory_copies_next(r->copies, &copied) && r->metrics) metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
+    if (memory_copies_next(r->copies, &copied) && r->metrics)
+        metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
 }
 
 /* Ends the job with exit 76. First finishes the save in flight, which holds good weights, and removes the copies in
@@ -144,9 +145,9 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
     compute_gradients(r);                                            /* forward, backward, reduction */
-    StepNumbers n = reduce_numbers(r, step);                         /* loss, norm, requests: the one reduction of scalars */
-    GuardAct act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n, again(r),
-                              shards_state_is_shared(model->shards), said);
+    StepNumbers n = reduce_numbers(r, step); /* loss, norm, requests: the one reduction of scalars */
+    GuardAct    act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n,
+                                 again(r), shards_state_is_shared(model->shards), said);
     if (act != GUARD_STOP && said[0] && run_is_rank0(r)) progress_note("%s", said);
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
@@ -200,7 +201,8 @@ static void save_now(Run *r, int64_t step) {
     if (r->groups.replicas) {
         /* Only one group of replicas knows a fault. comm_any_fault sends it to all ranks, and rank 0 prints it. */
         char differ[MANIFEST_FAULT_BYTES] = "";
-        if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) snprintf(differ, sizeof differ, "%s", said);
+        if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said))
+            snprintf(differ, sizeof differ, "%s", said);
         if (comm_any_fault(r->comm, differ)) stop_with(r, differ);
     }
     report_saved(r, saver_finish(r->saver));
@@ -313,7 +315,9 @@ int main(int argc, char **argv) {
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    Course  c = {.step = r->resumed.step, .last = schedule_last_step(&config), .eval = eval_is_pending(r, r->resumed.step)};
+    Course  c = {.step = r->resumed.step,
+                 .last = schedule_last_step(&config),
+                 .eval = eval_is_pending(r, r->resumed.step)};
     int64_t steps = config.run.steps;
     if (c.step >= c.last && !c.eval) {
         if (run_is_rank0(r))

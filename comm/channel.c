@@ -305,8 +305,8 @@ static const char CLOSED_EARLY[] =
     "closed the connection before it proved the key; a train_gpt of another version does so";
 
 /* Looks at the first byte of a connection to a server. Returns 1 if it is TLS's; TLS then reads it. Otherwise reads the
- * bytes that begin a connection of protocol 2 and less, and returns 0. If they are others, or all of them are there, the
- * channel is then broken. */
+ * bytes that begin a connection of protocol 2 and less, and returns 0. If they are others, or all of them are there,
+ * the channel is then broken. */
 static int is_tls(Channel *c) {
     static const uint8_t MINE[OLD_HEAD_BYTES] = {'T', 'G', 'O', '1', CHANNEL_PROTOCOL};
     uint8_t             *head = c->old_head;

@@ -21,7 +21,7 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. 3: connections are TLS; no fragments, no moments */
+    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. 3: TLS; no fragments, no moments */
     CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
     CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,

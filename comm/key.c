@@ -67,7 +67,8 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)name);
     int error = length < (int)sizeof draft ? write_key(draft, path, text) : -ENAMETOOLONG;
     explicit_bzero(text, sizeof text), explicit_bzero(&key, sizeof key);
-    if (error) return fault_of(fault, EXIT_IO, "cannot make the key file %s (outer.key): %s", path, io_error_text(error));
+    if (error)
+        return fault_of(fault, EXIT_IO, "cannot make the key file %s (outer.key): %s", path, io_error_text(error));
     return 0;
 }
 
@@ -85,14 +86,17 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     if (stat(path, &st) != 0)
         return fault_of(fault, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
                         "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
-                        "(scp -p SERVER:%s %s)", path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
-    if (!S_ISREG(st.st_mode)) return fault_of(fault, EXIT_CONFIG, "outer.key: %s %s", path, io_error_text(io_kind(st.st_mode)));
+                        "(scp -p SERVER:%s %s)",
+                        path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
+    if (!S_ISREG(st.st_mode))
+        return fault_of(fault, EXIT_CONFIG, "outer.key: %s %s", path, io_error_text(io_kind(st.st_mode)));
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return fault_of(fault, EXIT_CONFIG, "others than its owner may use the key file %s (outer.key): chmod 600 %s",
                         path, shell_word(path).text);
     int64_t bytes = io_read_file(path, 4096, &text);
     if (bytes < 0 && bytes != -EFBIG)
-        return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path, io_error_text((int)bytes));
+        return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path,
+                        io_error_text((int)bytes));
     int is_key = bytes >= 0 && parse_key(text, bytes, key);
     if (bytes > 0) explicit_bzero(text, (size_t)bytes);
     free(text);

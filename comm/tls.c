@@ -86,7 +86,8 @@ static SSL_SESSION *session_of(SSL *ssl) {
     const Tls   *t = SSL_get_app_data(ssl);
     SSL_SESSION *s = SSL_SESSION_new();
     if (s && SSL_SESSION_set1_master_key(s, t->key.bytes, KEY_BYTES) &&
-        SSL_SESSION_set_cipher(s, SSL_CIPHER_find(ssl, CIPHER_ID)) && SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
+        SSL_SESSION_set_cipher(s, SSL_CIPHER_find(ssl, CIPHER_ID)) &&
+        SSL_SESSION_set_protocol_version(s, TLS1_3_VERSION))
         return s;
     SSL_SESSION_free(s);
     return NULL;
@@ -131,7 +132,8 @@ static void make_contexts(void) {
         SSL_CTX_set_psk_use_session_callback(c, offer_key);
     }
     if (!is_made)
-        fail(EXIT_IO, "OpenSSL cannot speak TLS 1.3 with %s here: %s", CIPHER, ERR_reason_error_string(ERR_peek_error()));
+        fail(EXIT_IO, "OpenSSL cannot speak TLS 1.3 with %s here: %s", CIPHER,
+             ERR_reason_error_string(ERR_peek_error()));
 }
 
 Tls *tls_create(int fd, Side side, const Key *key) {

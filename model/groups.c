@@ -75,11 +75,14 @@ void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 enum { MOST = 10 + MOST_PAIRS };
 /* Lists each group once and returns their number. axis: the axis for which a group's times and bytes count. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    const struct { Comm *comm; Axis axis; } each[MOST] = {
-        {g->job, AXIS_SHARD},         {g->tensor, AXIS_TENSOR},   {g->context, AXIS_CONTEXT}, {g->state, AXIS_SHARD},
-        {g->replicas, AXIS_REPLICA},  {g->weights, AXIS_SHARD},   {g->stages, AXIS_STAGE},    {g->pair[0], AXIS_STAGE},
-        {g->pair[1], AXIS_STAGE},     {g->pair[2], AXIS_STAGE},   {g->pair[3], AXIS_STAGE},   {g->pair[4], AXIS_STAGE},
-        {g->pair[5], AXIS_STAGE},     {g->matrices, AXIS_SHARD},  {g->experts, AXIS_SHARD},   {g->expert_state, AXIS_SHARD},
+    const struct { Comm *comm; Axis axis;
+    } each[MOST] = {
+        {g->job, AXIS_SHARD},          {g->tensor, AXIS_TENSOR},    {g->context, AXIS_CONTEXT},
+        {g->state, AXIS_SHARD},        {g->replicas, AXIS_REPLICA}, {g->weights, AXIS_SHARD},
+        {g->stages, AXIS_STAGE},       {g->pair[0], AXIS_STAGE},    {g->pair[1], AXIS_STAGE},
+        {g->pair[2], AXIS_STAGE},      {g->pair[3], AXIS_STAGE},    {g->pair[4], AXIS_STAGE},
+        {g->pair[5], AXIS_STAGE},      {g->matrices, AXIS_SHARD},   {g->experts, AXIS_SHARD},
+        {g->expert_state, AXIS_SHARD},
     };
     int count = 0;
     for (int i = 0; i < MOST; i++) {

@@ -72,8 +72,8 @@ static int softcap_text(char *text, int bytes, double softcap) {
     CHECK(end, "a config.json without a model_type");
     memcpy(plain, text, (size_t)bytes + 1);
     int before = (int)(end - text);
-    return snprintf(text, HF_CONFIG_BYTES,
-                    "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain, softcap, plain + before + 1);
+    return snprintf(text, HF_CONFIG_BYTES, "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain,
+                    softcap, plain + before + 1);
 }
 
 /* Returns the length of a model_type without the suffix, -1 if it has no suffix or is not a string. */
@@ -131,9 +131,12 @@ static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *tex
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64
         ",\n  \"n_positions\": %" PRId64 ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64
         ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
-        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
-        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": %.15g,\n"
-        "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  "
+        "\"attn_pdrop\": 0.0,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": "
+        "%.15g,\n"
+        "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  "
+        "\"torch_dtype\": \"%s\"\n}\n",
         g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype,
         dtype);
 }
@@ -205,20 +208,24 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
     if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
     if (g.rope_factor != 0.0)
         snprintf(scaling, sizeof scaling,
-                 "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": %.15g, "
+                 "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": "
+                 "%.15g, "
                  "\"original_max_position_embeddings\": %" PRId64 "}",
                  g.rope_factor, g.rope_low_freq_factor, g.rope_high_freq_factor, g.rope_original_positions);
     return snprintf(text, HF_CONFIG_BYTES,
-        "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"vocab_size\": %" PRId64
-        ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64
-        ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
-        ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
-        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s%s,\n  \"attention_dropout\": 0.0,\n"
-        "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
-        "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
-        class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head, shape_kv_heads(g),
-        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, shape_init_std(g), end, end,
-        g.tie_embeddings ? "true" : "false", dtype, dtype);
+                    "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"vocab_size\": %" PRId64
+                    ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64
+                    ",\n  \"intermediate_size\": %" PRId64 ",\n  \"num_hidden_layers\": %" PRId64
+                    ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
+                    ",\n  \"head_dim\": %" PRId64
+                    ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
+                    "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s%s,\n  \"attention_dropout\": 0.0,\n"
+                    "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  "
+                    "\"tie_word_embeddings\": %s,\n"
+                    "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+                    class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head,
+                    shape_kv_heads(g), shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts,
+                    shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
 /* Returns a number above 0, or `fallback` if the key is missing or null. */
@@ -333,7 +340,8 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
     if (shape.n_head % shape.n_kv_head != 0 ||
         (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
-             "%s: num_attention_heads %lld, hidden_size %lld, num_key_value_heads %lld: head_dim, or hidden_size / num_attention_heads, must "
+             "%s: num_attention_heads %lld, hidden_size %lld, num_key_value_heads %lld: head_dim, or hidden_size / "
+             "num_attention_heads, must "
              "be even, and num_attention_heads a multiple of num_key_value_heads",
              path, (long long)shape.n_head, (long long)shape.n_embd, (long long)shape.n_kv_head);
     return shape;
@@ -408,7 +416,8 @@ int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *t
 int hf_generation_text(int32_t end_of_text, char *text) {
     char end[ID_CHARS];
     id_text(end_of_text, end);
-    return snprintf(text, HF_CONFIG_BYTES, "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
+    return snprintf(text, HF_CONFIG_BYTES,
+                    "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
 }
 
 int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_begin, const char *end_of_text,
@@ -418,10 +427,14 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
     if (begin || end_of_text) json_quote_short(bos, sizeof bos, begin ? begin : end_of_text);
     return snprintf(text, HF_CONFIG_BYTES,
                     "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %" PRId64
-                    ",\n  \"add_prefix_space\": false,\n  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": %s,\n"
+                    ",\n  \"add_prefix_space\": false,\n  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": "
+                    "%s,\n"
                     "%s  \"eos_token\": %s,\n  \"unk_token\": %s\n}\n",
                     n_positions, bos,
-                    adds_begin < 0 ? "" : adds_begin ? "  \"add_bos_token\": true,\n" : "  \"add_bos_token\": false,\n", end, end);
+                    adds_begin < 0 ? ""
+                    : adds_begin   ? "  \"add_bos_token\": true,\n"
+                                   : "  \"add_bos_token\": false,\n",
+                    end, end);
 }
 
 /* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
@@ -472,7 +485,8 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, in
     number_text(cap, has), number_text(ours.logit_softcap, have);
     if (cap != ours.logit_softcap)
         fail(EXIT_DATA,
-             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): give "
+             "%s: the soft cap of this model's logits is %s, ours %s (0: none; the shapes of weights do not show it): "
+             "give "
              "model.logit_softcap=%s",
              path, has, have, has);
     block_kind(ours)->files->expect(config, path, ours, has_head);

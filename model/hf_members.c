@@ -40,10 +40,15 @@ static const Member MEMBERS[] = {
     {"add_cross_attention", G, NULL, "false", "attention to another model is not supported"},
     /* only another order of the product, in fp32, as in this program */
     {"reorder_and_upcast_attn", G, NULL, NULL, NULL},
-    {"n_ctx", G, NULL, NULL, NULL},                   /* no longer read by transformers: n_positions counts */
-    {"embd_pdrop", G, NULL, NULL, NULL}, {"attn_pdrop", G, NULL, NULL, NULL}, {"resid_pdrop", G, NULL, NULL, NULL},
-    {"summary_type", G, NULL, NULL, NULL}, {"summary_use_proj", G, NULL, NULL, NULL}, {"summary_activation", G, NULL, NULL, NULL},
-    {"summary_proj_to_labels", G, NULL, NULL, NULL}, {"summary_first_dropout", G, NULL, NULL, NULL},
+    {"n_ctx", G, NULL, NULL, NULL}, /* no longer read by transformers: n_positions counts */
+    {"embd_pdrop", G, NULL, NULL, NULL},
+    {"attn_pdrop", G, NULL, NULL, NULL},
+    {"resid_pdrop", G, NULL, NULL, NULL},
+    {"summary_type", G, NULL, NULL, NULL},
+    {"summary_use_proj", G, NULL, NULL, NULL},
+    {"summary_activation", G, NULL, NULL, NULL},
+    {"summary_proj_to_labels", G, NULL, NULL, NULL},
+    {"summary_first_dropout", G, NULL, NULL, NULL},
 
     {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* gpt2 accepts these four as second names */
     {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
@@ -77,7 +82,8 @@ static const Member MEMBERS[] = {
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
     /* a loss in training only */
-    {"output_router_logits", M, NULL, NULL, NULL}, {"router_aux_loss_coef", M, NULL, NULL, NULL},
+    {"output_router_logits", M, NULL, NULL, NULL},
+    {"router_aux_loss_coef", M, NULL, NULL, NULL},
 
     {"quantization_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
     {"compression_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
@@ -85,19 +91,40 @@ static const Member MEMBERS[] = {
     {"is_encoder_decoder", ALL, NULL, "false", "encoders are not supported"},
     {"cross_attention_hidden_size", ALL, NULL, "null", "encoders are not supported"},
 
-    {"architectures", ALL, NULL, NULL, NULL}, {"transformers_version", ALL, NULL, NULL, NULL}, {"_name_or_path", ALL, NULL, NULL, NULL},
-    {"dtype", ALL, NULL, NULL, NULL}, {"torch_dtype", ALL, NULL, NULL, NULL}, {"use_cache", ALL, NULL, NULL, NULL},
-    {"initializer_range", ALL, NULL, NULL, NULL}, {"pad_token_id", ALL, NULL, NULL, NULL}, {"sep_token_id", ALL, NULL, NULL, NULL},
-    {"cls_token_id", ALL, NULL, NULL, NULL}, {"decoder_start_token_id", ALL, NULL, NULL, NULL}, {"is_decoder", ALL, NULL, NULL, NULL},
-    {"return_dict", ALL, NULL, NULL, NULL}, {"output_attentions", ALL, NULL, NULL, NULL}, {"output_hidden_states", ALL, NULL, NULL, NULL},
-    {"chunk_size_feed_forward", ALL, NULL, NULL, NULL}, {"task_specific_params", ALL, NULL, NULL, NULL},
-    {"problem_type", ALL, NULL, NULL, NULL}, {"finetuning_task", ALL, NULL, NULL, NULL}, {"id2label", ALL, NULL, NULL, NULL},
-    {"label2id", ALL, NULL, NULL, NULL}, {"num_labels", ALL, NULL, NULL, NULL}, {"tokenizer_class", ALL, NULL, NULL, NULL},
-    {"prefix", ALL, NULL, NULL, NULL}, {"torchscript", ALL, NULL, NULL, NULL}, {"use_bfloat16", ALL, NULL, NULL, NULL},
-    {"tf_legacy_loss", ALL, NULL, NULL, NULL}, {"gradient_checkpointing", ALL, NULL, NULL, NULL},
-    {"attn_implementation", ALL, NULL, NULL, NULL}, {"_attn_implementation", ALL, NULL, NULL, NULL},
-    {"_attn_implementation_autoset", ALL, NULL, NULL, NULL}, {"keys_to_ignore_at_inference", ALL, NULL, NULL, NULL},
-    {"_commit_hash", ALL, NULL, NULL, NULL}, {"$comment", ALL, NULL, NULL, NULL},
+    {"architectures", ALL, NULL, NULL, NULL},
+    {"transformers_version", ALL, NULL, NULL, NULL},
+    {"_name_or_path", ALL, NULL, NULL, NULL},
+    {"dtype", ALL, NULL, NULL, NULL},
+    {"torch_dtype", ALL, NULL, NULL, NULL},
+    {"use_cache", ALL, NULL, NULL, NULL},
+    {"initializer_range", ALL, NULL, NULL, NULL},
+    {"pad_token_id", ALL, NULL, NULL, NULL},
+    {"sep_token_id", ALL, NULL, NULL, NULL},
+    {"cls_token_id", ALL, NULL, NULL, NULL},
+    {"decoder_start_token_id", ALL, NULL, NULL, NULL},
+    {"is_decoder", ALL, NULL, NULL, NULL},
+    {"return_dict", ALL, NULL, NULL, NULL},
+    {"output_attentions", ALL, NULL, NULL, NULL},
+    {"output_hidden_states", ALL, NULL, NULL, NULL},
+    {"chunk_size_feed_forward", ALL, NULL, NULL, NULL},
+    {"task_specific_params", ALL, NULL, NULL, NULL},
+    {"problem_type", ALL, NULL, NULL, NULL},
+    {"finetuning_task", ALL, NULL, NULL, NULL},
+    {"id2label", ALL, NULL, NULL, NULL},
+    {"label2id", ALL, NULL, NULL, NULL},
+    {"num_labels", ALL, NULL, NULL, NULL},
+    {"tokenizer_class", ALL, NULL, NULL, NULL},
+    {"prefix", ALL, NULL, NULL, NULL},
+    {"torchscript", ALL, NULL, NULL, NULL},
+    {"use_bfloat16", ALL, NULL, NULL, NULL},
+    {"tf_legacy_loss", ALL, NULL, NULL, NULL},
+    {"gradient_checkpointing", ALL, NULL, NULL, NULL},
+    {"attn_implementation", ALL, NULL, NULL, NULL},
+    {"_attn_implementation", ALL, NULL, NULL, NULL},
+    {"_attn_implementation_autoset", ALL, NULL, NULL, NULL},
+    {"keys_to_ignore_at_inference", ALL, NULL, NULL, NULL},
+    {"_commit_hash", ALL, NULL, NULL, NULL},
+    {"$comment", ALL, NULL, NULL, NULL},
     {NULL, 0, NULL, NULL, NULL},
 };
 
@@ -117,30 +144,83 @@ static const Member ROPE_MEMBERS[] = {
 /* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A
  * value that is null or among `idle` changes no text; with idle NULL no value does. key is the key of `sample` that
  * does the same, "" or NULL if there is none. */
-static const struct { const char *name, *idle, *key; } GENERATION[] = {
-    {"temperature", "1", "temperature"}, {"top_k", "0", "top_k"}, {"top_p", "1", "top_p"}, {"min_p", "0", "min_p"},
-    {"do_sample", "true", "temperature"}, {"max_new_tokens", "null", "tokens"}, {"max_length", "null", "tokens"},
-    {"num_return_sequences", "1", "n"}, {"stop_strings", "null", "stop"},
-    {"typical_p", "1", ""}, {"top_h", "null", ""}, {"epsilon_cutoff", "0", ""}, {"eta_cutoff", "0", ""},
-    {"repetition_penalty", "1", ""}, {"encoder_repetition_penalty", "1", ""}, {"no_repeat_ngram_size", "0", ""},
-    {"encoder_no_repeat_ngram_size", "0", ""}, {"bad_words_ids", "null", ""}, {"suppress_tokens", "null", ""},
-    {"begin_suppress_tokens", "null", ""}, {"forced_bos_token_id", "null", ""}, {"forced_eos_token_id", "null", ""},
-    {"force_bos_token_to_be_generated", "false", ""}, {"sequence_bias", "null", ""},
-    {"exponential_decay_length_penalty", "null", ""}, {"guidance_scale", "1", ""}, {"penalty_alpha", "0", ""},
-    {"num_beams", "1", ""}, {"num_beam_groups", "1", ""}, {"diversity_penalty", "0", ""}, {"constraints", "null", ""},
-    {"force_words_ids", "null", ""}, {"watermarking_config", "null", ""}, {"dola_layers", "null", ""}, {"min_length", "0", ""},
-    {"min_new_tokens", "0", ""}, {"max_time", "null", ""}, {"token_healing", "false", ""},
-    {"bos_token_id", NULL, NULL}, {"eos_token_id", NULL, NULL}, /* read by run/text/stored_model.c */
-    {"pad_token_id", NULL, NULL}, {"decoder_start_token_id", NULL, NULL}, {"length_penalty", NULL, NULL}, {"early_stopping", NULL, NULL},
-    {"renormalize_logits", NULL, NULL}, {"remove_invalid_values", NULL, NULL}, {"use_cache", NULL, NULL}, {"use_mtp", NULL, NULL},
-    {"cache_implementation", NULL, NULL}, {"cache_config", NULL, NULL}, {"max_cache_len", NULL, NULL},
-    {"output_attentions", NULL, NULL}, {"output_hidden_states", NULL, NULL}, {"output_scores", NULL, NULL}, {"output_logits", NULL, NULL},
-    {"return_dict_in_generate", NULL, NULL}, {"is_assistant", NULL, NULL}, {"num_assistant_tokens", NULL, NULL},
-    {"num_assistant_tokens_schedule", NULL, NULL}, {"assistant_confidence_threshold", NULL, NULL}, {"prompt_lookup_num_tokens", NULL, NULL},
-    {"max_matching_ngram_size", NULL, NULL}, {"assistant_early_exit", NULL, NULL}, {"assistant_lookbehind", NULL, NULL},
-    {"target_lookbehind", NULL, NULL}, {"speculation_type", NULL, NULL}, {"compile_config", NULL, NULL}, {"disable_compile", NULL, NULL},
-    {"continuous_batching_config", NULL, NULL}, {"low_memory", NULL, NULL}, {"prefill_chunk_size", NULL, NULL},
-    {"transformers_version", NULL, NULL}, {"_from_model_config", NULL, NULL}, {"_commit_hash", NULL, NULL}, {"$comment", NULL, NULL},
+static const struct { const char *name, *idle, *key;
+} GENERATION[] = {
+    {"temperature", "1", "temperature"},
+    {"top_k", "0", "top_k"},
+    {"top_p", "1", "top_p"},
+    {"min_p", "0", "min_p"},
+    {"do_sample", "true", "temperature"},
+    {"max_new_tokens", "null", "tokens"},
+    {"max_length", "null", "tokens"},
+    {"num_return_sequences", "1", "n"},
+    {"stop_strings", "null", "stop"},
+    {"typical_p", "1", ""},
+    {"top_h", "null", ""},
+    {"epsilon_cutoff", "0", ""},
+    {"eta_cutoff", "0", ""},
+    {"repetition_penalty", "1", ""},
+    {"encoder_repetition_penalty", "1", ""},
+    {"no_repeat_ngram_size", "0", ""},
+    {"encoder_no_repeat_ngram_size", "0", ""},
+    {"bad_words_ids", "null", ""},
+    {"suppress_tokens", "null", ""},
+    {"begin_suppress_tokens", "null", ""},
+    {"forced_bos_token_id", "null", ""},
+    {"forced_eos_token_id", "null", ""},
+    {"force_bos_token_to_be_generated", "false", ""},
+    {"sequence_bias", "null", ""},
+    {"exponential_decay_length_penalty", "null", ""},
+    {"guidance_scale", "1", ""},
+    {"penalty_alpha", "0", ""},
+    {"num_beams", "1", ""},
+    {"num_beam_groups", "1", ""},
+    {"diversity_penalty", "0", ""},
+    {"constraints", "null", ""},
+    {"force_words_ids", "null", ""},
+    {"watermarking_config", "null", ""},
+    {"dola_layers", "null", ""},
+    {"min_length", "0", ""},
+    {"min_new_tokens", "0", ""},
+    {"max_time", "null", ""},
+    {"token_healing", "false", ""},
+    {"bos_token_id", NULL, NULL},
+    {"eos_token_id", NULL, NULL}, /* read by run/text/stored_model.c */
+    {"pad_token_id", NULL, NULL},
+    {"decoder_start_token_id", NULL, NULL},
+    {"length_penalty", NULL, NULL},
+    {"early_stopping", NULL, NULL},
+    {"renormalize_logits", NULL, NULL},
+    {"remove_invalid_values", NULL, NULL},
+    {"use_cache", NULL, NULL},
+    {"use_mtp", NULL, NULL},
+    {"cache_implementation", NULL, NULL},
+    {"cache_config", NULL, NULL},
+    {"max_cache_len", NULL, NULL},
+    {"output_attentions", NULL, NULL},
+    {"output_hidden_states", NULL, NULL},
+    {"output_scores", NULL, NULL},
+    {"output_logits", NULL, NULL},
+    {"return_dict_in_generate", NULL, NULL},
+    {"is_assistant", NULL, NULL},
+    {"num_assistant_tokens", NULL, NULL},
+    {"num_assistant_tokens_schedule", NULL, NULL},
+    {"assistant_confidence_threshold", NULL, NULL},
+    {"prompt_lookup_num_tokens", NULL, NULL},
+    {"max_matching_ngram_size", NULL, NULL},
+    {"assistant_early_exit", NULL, NULL},
+    {"assistant_lookbehind", NULL, NULL},
+    {"target_lookbehind", NULL, NULL},
+    {"speculation_type", NULL, NULL},
+    {"compile_config", NULL, NULL},
+    {"disable_compile", NULL, NULL},
+    {"continuous_batching_config", NULL, NULL},
+    {"low_memory", NULL, NULL},
+    {"prefill_chunk_size", NULL, NULL},
+    {"transformers_version", NULL, NULL},
+    {"_from_model_config", NULL, NULL},
+    {"_commit_hash", NULL, NULL},
+    {"$comment", NULL, NULL},
 };
 enum { GENERATIONS = sizeof GENERATION / sizeof *GENERATION };
 
@@ -153,7 +233,8 @@ static int generation_find(const char *name) {
 /* Returns the next row of this kind of model, from m on, with this name or with this option. NULL: any. */
 static const Member *member_find(const Member *m, int arch, const char *name, const char *option) {
     for (; m->name; m++)
-        if (m->kinds & 1 << arch && (!name || strcmp(m->name, name) == 0) && (!option || (m->option && strcmp(m->option, option) == 0)))
+        if (m->kinds & 1 << arch && (!name || strcmp(m->name, name) == 0) &&
+            (!option || (m->option && strcmp(m->option, option) == 0)))
             return m;
     return NULL;
 }
@@ -256,7 +337,8 @@ const char *hf_member_of(int arch, const char *option) {
 
 void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
     char ours[160];
-    snprintf(ours, sizeof ours, "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
+    snprintf(ours, sizeof ours,
+             "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
              (long long)stored);
     for (const Member *m = MEMBERS; (m = member_find(m, arch, NULL, option)); m++) {
         const cJSON *value = json_member(config, m->name);

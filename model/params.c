@@ -42,7 +42,7 @@ const char *dim_option(Dim dim) {
     return names[dim] ? names[dim] : "1";
 }
 
-/* --- µP ----------------------------------------------------------------------------------------------------------- */
+/* --- µP ---------------------------------------------------------------------------------------------------------- */
 
 /* Parameters of blocks that are multiplied by b^power. */
 static const struct { const char *name; int power; } ATTENTION[] = {

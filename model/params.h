@@ -112,7 +112,7 @@ ShapeText model_shape_text(ModelShape shape);
  * only on seed and offset. */
 void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
 
-/* --- µP ----------------------------------------------------------------------------------------------------------- */
+/* --- µP ---------------------------------------------------------------------------------------------------------- */
 
 /* µP, the maximal update parametrization: first values and learning rates that follow the width, so that the best
  * learning rate of a narrow model is that of a wide one. Yang et al., arXiv:2203.03466, table 8.

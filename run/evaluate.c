@@ -46,7 +46,8 @@ static Batch eval_batch(Run *r, int64_t first, int64_t count) {
         document_starts(sample + 2 * whole, sample, whole, r->end_of_text);
         context_take(starts + i * T, sample + 2 * whole, part, T);
     }
-    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T),
+    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T),
+                   tensor_2d(r->eval_batch.targets.data, I32, count, T),
                    divides ? tensor_2d(r->eval_batch.starts.data, I32, count, T) : tensor_none()};
     device_from_host(&r->model->stream, batch.inputs, inputs);
     device_from_host(&r->model->stream, batch.targets, targets);

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "run/run.h"
 
-/* --- stragglers ------------------------------------------------------------------------------------------------------- */
+/* --- stragglers --------------------------------------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -54,11 +54,13 @@ static int first_elsewhere(const Comm *comm) {
 static void print_found(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
-        warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for it",
+        warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for "
+             "it",
              slow, comm_host(comm, slow), pace[slow].compute_ms, best, comm_host(comm, best), pace[best].compute_ms,
              STRAGGLER_STEPS);
     else
-        warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less (medians of %d steps): the link between "
+        warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less "
+             "(medians of %d steps): the link between "
              "%s and %s is slow, or a step is too little work for it",
              comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
              comm_host(comm, other));
@@ -82,7 +84,7 @@ void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {
     free(all), free(bytes);
 }
 
-/* --- slowness --------------------------------------------------------------------------------------------------------- */
+/* --- slowness ----------------------------------------------------------------------------------------------------- */
 
 int slowness_note(Slowness *s, double ms) {
     if (s->best_ms == 0 || ms < s->best_ms) s->best_ms = ms;
@@ -97,12 +99,13 @@ int slowness_note(Slowness *s, double ms) {
 void slowness_warn(const Slowness *s, double ms) {
     double load[1] = {0};
     if (getloadavg(load, 1) != 1) load[0] = 0;
-    warn("%d steps in a row took over %d times the best one (%.1f ms; the last %.1f ms): the machine's load is %.1f on %ld cores, other programs may be "
+    warn("%d steps in a row took over %d times the best one (%.1f ms; the last %.1f ms): the machine's load is %.1f "
+         "on %ld cores, other programs may be "
          "using them",
          SLOW_STEPS, SLOW_FACTOR, s->best_ms, ms, load[0], sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-/* --- balance ---------------------------------------------------------------------------------------------------------- */
+/* --- balance ------------------------------------------------------------------------------------------------------ */
 
 static double slowest_of(const double *per_micro, const int64_t *micro, int datas) {
     double most = 0.0;

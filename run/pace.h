@@ -1,5 +1,5 @@
-/* pace.h - how fast the steps and ranks of a run are, and what follows from it: a warning of a rank that the others wait
- * for, a warning of a machine that has become slow, and parallel.balance.
+/* pace.h - how fast the steps and ranks of a run are, and what follows from it: a warning of a rank that the others
+ * wait for, a warning of a machine that has become slow, and parallel.balance.
  */
 #ifndef TRAIN_GPT_RUN_PACE_H
 #define TRAIN_GPT_RUN_PACE_H
@@ -9,11 +9,11 @@
 
 typedef struct Run Run;
 
-/* --- stragglers ------------------------------------------------------------------------------------------------------- */
+/* --- stragglers --------------------------------------------------------------------------------------------------- */
 
-/* Finds the rank that the others wait for. A step is as fast as its slowest rank. A hot GPU, shared cores or a slow disk
- * may slow that rank, and a mean hides it. Each rank keeps its own time of the last steps, which is a step without its
- * waits for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only warns, because a slow rank or
+/* Finds the rank that the others wait for. A step is as fast as its slowest rank. A hot GPU, shared cores or a slow
+ * disk may slow that rank, and a mean hides it. Each rank keeps its own time of the last steps: a step without its waits
+ * for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only warns, because a slow rank or
  * link is no fault. */
 
 /* A rank is slow if its speed is below STRAGGLER_SPEED of the best. Two windows in a row must agree, because a pause of
@@ -41,7 +41,7 @@ Pace stragglers_median(const Stragglers *s);
  * wait longer than any of them computes. Else returns 0. */
 int stragglers_find(const Pace *pace, int ranks, int has_hosts);
 
-/* --- slowness --------------------------------------------------------------------------------------------------------- */
+/* --- slowness ----------------------------------------------------------------------------------------------------- */
 
 /* Warns if steps stay far slower than the fastest step, because another program may use the machine. */
 
@@ -59,7 +59,7 @@ int slowness_note(Slowness *s, double ms);
 /* Prints the warning, with the load of the machine. */
 void slowness_warn(const Slowness *s, double ms);
 
-/* --- balance ---------------------------------------------------------------------------------------------------------- */
+/* --- balance ------------------------------------------------------------------------------------------------------ */
 
 /* With parallel.balance, ranks that compute faster get more of the micro-batches of a step. The gradient of the step is
  * the same sum of the same micro-batches. Only the rank that computes each of them changes. A group of ranks that

@@ -30,8 +30,8 @@ static void open_tasks(Run *r) {
         Task *t = &r->task[r->tasks];
         *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len, 0, 0});
         if (t->cut > 0)
-            warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path, (long long)t->cut,
-                 (long long)c->batch.seq_len);
+            warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path,
+                 (long long)t->cut, (long long)c->batch.seq_len);
     }
 }
 
@@ -46,14 +46,16 @@ static void open_inputs(Run *r) {
     run_folder_check(c);
     r->tokenizer = run_tokenizer(c);
     r->end_of_text = run_documents(c, &r->tokenizer);
-    r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
-                                  c->model.shape.vocab_size);
+    r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
+                                  c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
-        r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
+        r->val =
+            dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
     open_tasks(r);
     dataset_warn_shared(&r->val, &r->train);
-    r->bytes_per_token = r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
-                                       : dataset_bytes_per_token(&r->train, &r->tokenizer, r->train.samples);
+    r->bytes_per_token =
+        r->val.shards ? dataset_bytes_per_token(&r->val, &r->tokenizer, dataset_first_samples(&r->val, c->eval.tokens))
+                      : dataset_bytes_per_token(&r->train, &r->tokenizer, r->train.samples);
     r->train.tokenizer = tokenizer_fingerprint(&r->tokenizer);
     checkpoint_precheck_source(c, &r->tokenizer);
 }
@@ -63,7 +65,8 @@ static void open_inputs(Run *r) {
 static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
-        fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it", ranks);
+        fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it",
+             ranks);
     struct {
         const char *key;
         uint64_t    seen;
@@ -74,7 +77,8 @@ static void agree_on_inputs(const Run *r) {
     for (int i = 0; i < 4; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
             fail(EXIT_DATA,
-                 "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and samples of what they hold",
+                 "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and "
+                 "samples of what they hold",
                  inputs[i].key, ranks);
 }
 
@@ -86,7 +90,8 @@ static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
     comm_all_reduce_i64(comm, &most, 1, COMM_MAX);
     int own = comm_size(comm) > 1 && most == 1;
     if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
-        fail(EXIT_NODEVICE, "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
+        fail(EXIT_NODEVICE,
+             "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;
         case PARALLEL_MPI: return COMM_MPI;
@@ -95,7 +100,8 @@ static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
     }
     int has_nccl = strcmp(world_nccl(), "none") != 0;
     if (own && !has_nccl && comm_rank(comm) == 0)
-        warn("this build has no NCCL: gradients travel by way of host memory, which is slow; install libnccl-dev, then make BACKEND=cuda");
+        warn("this build has no NCCL: gradients travel by way of host memory, which is slow; install libnccl-dev, "
+             "then make BACKEND=cuda");
     return own && has_nccl ? COMM_NCCL : COMM_RING;
 }
 
@@ -107,7 +113,8 @@ static int stage_of(const Run *r) {
  * memory. */
 static void make_plan(Run *r, CommKind kind, int joined) {
     r->plan = plan_make(r->config, r->numerics.act,
-                        (PlanRanks){comm_size(r->comm), kind, stage_of(r), memory_host(r->comm, comm_rank(r->comm)).hosts, joined});
+                        (PlanRanks){comm_size(r->comm), kind, stage_of(r),
+                                    memory_host(r->comm, comm_rank(r->comm)).hosts, joined});
     error_set_memory_advice(NULL);
     free(r->memory_advice);
     r->memory_advice = plan_memory_advice(r->config, &r->plan);
@@ -127,7 +134,8 @@ static void warn_of_wide_groups(const Run *r) {
         if (end < ranks && end % tensor && !wide) wide = end;
     }
     if (wide && run_is_rank0(r))
-        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor = %d fits each host",
+        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor "
+             "= %d fits each host",
              wide / tensor * tensor, wide / tensor * tensor + tensor - 1, comm_host(r->comm, wide - 1),
              comm_host(r->comm, wide), fits);
 }
@@ -135,7 +143,8 @@ static void warn_of_wide_groups(const Run *r) {
 static void refuse_fp8(const Config *c) {
     const char *isa = device_isa();
     if (c->precision != PRECISION_FP8 || strncmp(isa, "sm_", 3) != 0 || atoi(isa + 3) >= 89) return;
-    fail(EXIT_NODEVICE, "precision \"fp8\" needs a GPU of compute capability 8.9 or more, and %s is %s: \"bf16\"", device_name(), isa);
+    fail(EXIT_NODEVICE, "precision \"fp8\" needs a GPU of compute capability 8.9 or more, and %s is %s: \"bf16\"",
+         device_name(), isa);
 }
 
 static void join_ranks(Run *r, Launch launch) {
@@ -208,7 +217,8 @@ static void refuse_too_many_ranks(const Run *r) {
                    2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG,
-             "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
+             "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json "
+             "holds; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards,
              l.ranks > 1 ? "fewer ranks" : "a smaller model");
     layout_destroy(&l);
@@ -239,8 +249,10 @@ static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "th
 
 /* Sends the first weights to all ranks: those of the resumed checkpoint, of model.init_from, or new ones. */
 static void publish_first_weights(Run *r) {
-    if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
-    else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
+    if (r->resumed.ranks == 0 && r->config->model.init_from[0])
+        checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
+    else if (r->resumed.ranks == 0)
+        model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
     fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
@@ -281,7 +293,8 @@ int run_await_batches(Run *r) {
         requests_begin(&r->requests); /* so that requests_agree exchanges at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
-        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is",
+        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what "
+             "there is",
              DATA_PATIENCE_MS * 1e-3);
     }
 }

@@ -31,7 +31,8 @@ __attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(
     is_stack_raised = most > now && setrlimit(RLIMIT_STACK, &stack) == 0;
     if (most < STACK_LEAST)
         fail(EXIT_MEMORY,
-             "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 before it, "
+             "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 "
+             "before it, "
              "or raise the hard limit",
              (long long)(most >> 10), (long long)(STACK_LEAST >> 10));
 }

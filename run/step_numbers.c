@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "run/run.h"
 
-/* --- experts ---------------------------------------------------------------------------------------------------------- */
+/* --- experts ------------------------------------------------------------------------------------------------------ */
 
 ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     ExpertShares s = {0};
@@ -51,9 +51,11 @@ void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
         if (l->has_warned || !is_collapse(s, n, shape.top_k)) continue;
         l->has_warned = 1;
         if (comm_rank(all) == 0)
-            warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, an even "
+            warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, "
+                 "an even "
                  "share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
-                 (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest, 100.0 / (double)n);
+                 (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest,
+                 100.0 / (double)n);
     }
 }
 
@@ -62,7 +64,7 @@ void expert_load_drop(ExpertLoad *l) {
     l->counts = NULL;
 }
 
-/* --- fp8 -------------------------------------------------------------------------------------------------------------- */
+/* --- fp8 ---------------------------------------------------------------------------------------------------------- */
 
 Fp8Steps fp8_steps_create(int64_t n_layer) {
     Fp8Steps f = {.history = fp8_history_create(n_layer)};
@@ -101,7 +103,7 @@ void fp8_steps_accept(Fp8Steps *f, Model *m) {
     fp8_scales_set(&m->gpt.fp8, &m->stream, &f->history);
 }
 
-/* --- the reduction ---------------------------------------------------------------------------------------------------- */
+/* --- the reduction ------------------------------------------------------------------------------------------------ */
 
 /* The numbers that the reduction sends. It adds each of them over the ranks. */
 typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
@@ -128,7 +130,7 @@ static int is_suspect(const Words *own, int ranks) {
 StepNumbers reduce_numbers(Run *r, int64_t step) {
     Model   *m = r->model;
     Between *b = &r->between;
-    int    ranks = comm_size(r->comm), verifies = m->shards->hashes_own, compares = guard_hash_due(r->config, ranks, step);
+    int ranks = comm_size(r->comm), verifies = m->shards->hashes_own, compares = guard_hash_due(r->config, ranks, step);
     optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
@@ -141,7 +143,10 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
     b->written = w.written == ranks, b->fed = w.fed == ranks;
     return (StepNumbers){.loss = exact_value(&w.sum[SUM_LOSS]) / (double)r->config->batch.global_tokens,
-                         .grad_norm = sqrt(exact_value(&w.sum[SUM_GRAD_SQUARES])) / r->state.loss_scale.scale, .suspect = suspect,
-                         .own_grads = v.hash[HASH_OWN_GRADS], .grads = v.hash[HASH_GRADS], .replicas = v.hash[HASH_REPLICAS],
+                         .grad_norm = sqrt(exact_value(&w.sum[SUM_GRAD_SQUARES])) / r->state.loss_scale.scale,
+                         .suspect = suspect,
+                         .own_grads = v.hash[HASH_OWN_GRADS],
+                         .grads = v.hash[HASH_GRADS],
+                         .replicas = v.hash[HASH_REPLICAS],
                          .replicas_differ = guard_hashes_differ(w.hash, ranks)};
 }

@@ -1,5 +1,5 @@
-/* step_numbers.h - the numbers of a step that need all ranks: the one reduction of scalars, the load of the experts, the
- * scales of fp8.
+/* step_numbers.h - the numbers of a step that need all ranks: the one reduction of scalars, the load of the experts,
+ * and the scales of fp8.
  */
 #ifndef TRAIN_GPT_RUN_STEP_NUMBERS_H
 #define TRAIN_GPT_RUN_STEP_NUMBERS_H
@@ -14,7 +14,7 @@ typedef struct Run Run;
  * norm, hashes. Sets the requests in r->between. Waits for the stream. */
 StepNumbers reduce_numbers(Run *r, int64_t step);
 
-/* --- experts ---------------------------------------------------------------------------------------------------------- */
+/* --- experts ------------------------------------------------------------------------------------------------------ */
 
 /* Measures how evenly the experts of each block share the assignments of a step: for metrics, for the balance of
  * experts, and for a warning if few experts have nearly all. */
@@ -36,10 +36,10 @@ void expert_load_drop(ExpertLoad *l);
 typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
 ExpertShares expert_shares(const int64_t *counts, int64_t n);
 
-/* --- fp8 -------------------------------------------------------------------------------------------------------------- */
+/* --- fp8 ---------------------------------------------------------------------------------------------------------- */
 
-/* Keeps the scales of fp8 from step to step (model/precision.h). The maxima of all ranks are reduced with the numbers of the
- * step. They enter the scales once the step is accepted. */
+/* Keeps the scales of fp8 from step to step (model/precision.h). The maxima of all ranks are reduced with the numbers
+ * of the step. They enter the scales once the step is accepted. */
 
 typedef struct {
     Fp8History history;

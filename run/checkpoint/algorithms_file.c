@@ -73,7 +73,8 @@ static int is_from_here(const cJSON *json, const char *where) {
         const cJSON *there = json_member(json, made[i].key);
         if (!cJSON_IsString(there)) return refuse_table(where);
         if (strcmp(there->valuestring, made[i].here) == 0) continue;
-        warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, and the bits of this run differ "
+        warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, "
+             "and the bits of this run differ "
              "from there on",
              where, made[i].what, there->valuestring, made[i].here);
         return 0;
@@ -108,7 +109,8 @@ static int read_file(const char *path) {
     int       taken = 0;
     if (bytes < 0) return 0; /* there is no file yet */
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
-        warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column, fault.text);
+        warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column,
+             fault.text);
     } else {
         taken = algorithms_from_json(json.root, path);
         json_free(&json);
@@ -186,7 +188,8 @@ static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) 
     for (int64_t i = 0; i < n; i++) {
         float    v = (float)(scale * (2.0 * rng_uniform(seed, RNG_TIMING, (uint64_t)i) - 1.0));
         uint16_t h = x.type == BF16 ? bf16_from_f32(v) : f16_from_f32(v);
-        memcpy(values + (size_t)i * dtype_bytes(x.type), x.type == F32 ? (const void *)&v : (const void *)&h, dtype_bytes(x.type));
+        memcpy(values + (size_t)i * dtype_bytes(x.type), x.type == F32 ? (const void *)&v : (const void *)&h,
+               dtype_bytes(x.type));
     }
     device_from_host(s, x, values);
     device_sync(s);

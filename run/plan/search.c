@@ -222,11 +222,11 @@ static int sets(const char *override, const char *section, const char *name) {
 }
 
 unsigned search_held(char *const *overrides, int count) {
-    static const struct { const char *section, *name; unsigned held; } KEYS[] = {
-        {"parallel", "tensor", HOLD_TENSOR}, {"parallel", "context", HOLD_CONTEXT}, {"parallel", "pipeline", HOLD_PIPELINE},
-        {"parallel", "interleave", HOLD_INTERLEAVE}, {"parallel", "replicas", HOLD_REPLICAS},
-        {"parallel", "zero_stage", HOLD_ZERO_STAGE}, {"batch", "micro_batch", HOLD_MICRO_BATCH},
-        {"memory", "recompute", HOLD_RECOMPUTE}};
+    static const struct { const char *section, *name; unsigned held;
+    } KEYS[] = {{"parallel", "tensor", HOLD_TENSOR},        {"parallel", "context", HOLD_CONTEXT},
+                {"parallel", "pipeline", HOLD_PIPELINE},    {"parallel", "interleave", HOLD_INTERLEAVE},
+                {"parallel", "replicas", HOLD_REPLICAS},    {"parallel", "zero_stage", HOLD_ZERO_STAGE},
+                {"batch", "micro_batch", HOLD_MICRO_BATCH}, {"memory", "recompute", HOLD_RECOMPUTE}};
     unsigned held = 0;
     for (int i = 0; i < count; i++)
         for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++)

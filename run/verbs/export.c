@@ -36,7 +36,8 @@ enum { OUT, DTYPE, SHARD_BYTES };
 static const VerbKey EXPORT_KEYS[] = {
     [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
     [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
-    [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
+    [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several "
+                                                                "files"},
     {.name = NULL},
 };
 

@@ -59,7 +59,8 @@ static void print_stages(const Config *c, const Plan *p) {
     for (int stage = 0; stage < P; stage++)
         if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
     if (c->parallel.zero_stage == 3)
-        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a step: "
+        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a "
+               "step: "
                "of what is sent, shard %.0f bytes; stage 2 sends less\n",
                (long long)p->micro_steps, p->sent[AXIS_SHARD]);
 }
@@ -92,10 +93,12 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     if (there > 0)
         printf("  %s%s of the %s of this %s%s\n", bytes_text(all).text, whose, bytes_text(there).text,
                device_is_host() ? "machine" : "GPU",
-               all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less"
+               all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes "
+                             "less"
                            : "");
     if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
-        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n",
+        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = "
+               "\"nccl\" plans for a GPU each\n",
                ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
         printf("  largest batch.micro_batch in %s: %lld\n", bytes_text((double)memory_bytes).text,
@@ -136,12 +139,16 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
         printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(),
                plan_count_text(matmul_flops).text, dtype_name(p->act));
         printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
-               "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
-               ranks > 1 ? ", for ranks that share this machine" : "");
-    } else printf("machine      no GPU here: its rate, its memory and what its libraries take of it are not measured\n");
-    if (device_is_host()) printf("left out     GPUs: this build computes on the processor; plan gpu=h100 is for a card\n");
+               "             models much smaller than GPT-2 124M reach a smaller part of it\n",
+               time, 100 * EXPECTED_MFU, ranks > 1 ? ", for ranks that share this machine" : "");
+    } else
+        printf("machine      no GPU here: its rate, its memory and what its libraries take of it are not measured\n");
+    if (device_is_host())
+        printf("left out     GPUs: this build computes on the processor; plan gpu=h100 is for a card\n");
     else if (ranks > 1 && !has_nccl())
-        printf("left out     NCCL: this build has none, and ranks exchange by way of host memory; install libnccl-dev, then make BACKEND=cuda\n");
+        printf(
+            "left out     NCCL: this build has none, and ranks exchange by way of host memory; install libnccl-dev, "
+            "then make BACKEND=cuda\n");
 }
 
 /* Prints every operation of a step of one rank, from the dry run. */
@@ -182,7 +189,8 @@ const VerbKey PLAN_KEYS[] = {
 static int take_one(Asked *asked, const char *argument) {
     if (strcmp(argument, "zero_bubble=false") == 0) return 1; /* a key of former versions, with its default */
     if (strncmp(argument, "zero_bubble=", 12) == 0)
-        fail(EXIT_CONFIG, "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
+        fail(EXIT_CONFIG,
+             "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
     VerbArgument a = verb_key_or_config("plan", argument);
     switch (a.row) {
         case RANKS: asked->ranks = (int)verb_count(&a, 1, MOST_RANKS); return 1;
@@ -204,7 +212,8 @@ static int take_one(Asked *asked, const char *argument) {
 
 static void check_kernels(const Asked *asked) {
     if (asked->rates && !asked->kernels)
-        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked->rates, asked->rates);
+        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked->rates,
+             asked->rates);
     if (asked->kernels && !asked->on.gpu)
         fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
     if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->fits))
@@ -228,14 +237,16 @@ static Asked take_asked(int *count, char **overrides) {
         fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
     if (!elsewhere && (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0))
         fail(EXIT_CONFIG,
-             "plan: search=, json= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
+             "plan: search=, json= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of "
+             "a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
              "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",
              key, elsewhere);
     if (asked.fits && asked.on.searches)
         fail(EXIT_CONFIG,
-             "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
+             "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for "
+             "a grid: one of them");
     check_kernels(&asked);
     asked.on.held = search_held(overrides, kept);
     return asked;
@@ -248,7 +259,9 @@ static CommKind comm_of(const Config *c, int ranks) {
         case PARALLEL_NCCL: return COMM_NCCL;
         case PARALLEL_MPI: return COMM_MPI;
         case PARALLEL_RING: return COMM_RING;
-        default: return device_is_host() || (device_count() > 0 && ranks > device_count()) || !has_nccl() ? COMM_RING : COMM_NCCL;
+        default:
+            return device_is_host() || (device_count() > 0 && ranks > device_count()) || !has_nccl() ? COMM_RING
+                                                                                                     : COMM_NCCL;
     }
 }
 
@@ -276,14 +289,18 @@ static int verb_plan(int argc, char **argv) {
     }
     if (is_elsewhere) {
         asked.on.ranks = asked.ranks;
-        if (asked.kernels) kernels_plan(&config, asked.ranks, (KernelsAsked){asked.on.gpu, asked.on.nodes, asked.rates, asked.on.json});
+        if (asked.kernels)
+            kernels_plan(&config, asked.ranks,
+                         (KernelsAsked){asked.on.gpu, asked.on.nodes, asked.rates, asked.on.json});
         else plan_cluster(&config, asked.on);
         config_free(&config);
         return EXIT_DONE;
     }
 
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores: those that this process may use */
-    if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
+    if (present)
+        /* the scratch of a rank depends on its threads */
+        device_open(0, cores > asked.ranks ? cores / asked.ranks : 1);
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
     int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */
     int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;

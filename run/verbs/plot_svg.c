@@ -139,7 +139,8 @@ static void draw_legend(const Picture *s) {
     for (int i = 0; i < s->p->runs; i++) {
         int y = HEAD - 18 + ROW * i;
         fprintf(s->out,
-                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" y=\"%d\"><tspan "
+                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" "
+                "y=\"%d\"><tspan "
                 "class=\"title\" font-weight=\"600\">",
                 LEFT, y - 4, i % SVG_COLOURS, dashes(i), LEFT + 31, y);
         int used = put_cut(s->out, s->p->run[i].name, LABEL_BYTES / 2);
@@ -157,10 +158,12 @@ static void draw_title(const Picture *s) {
     if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
     else fprintf(s->out, "%d runs", s->p->runs);
     fprintf(s->out,
-            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training loss, smoothed · last validation loss</text>\n",
+            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training "
+            "loss, smoothed · last validation loss</text>\n",
             RIGHT);
     fprintf(s->out,
-            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: mean over a twentieth of the run around each "
+            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: mean over a twentieth of the run around "
+            "each "
             "step · pale: every step · dots: validation</text>\n",
             LEFT);
 }

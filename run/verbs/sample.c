@@ -31,7 +31,8 @@ enum {
     CONTEXT, PIPELINE, KEYS
 };
 static const VerbKey SAMPLE_KEYS[] = {
-    [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
+    [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard "
+                                             "input's"},
     [TOKENS] = {"tokens", "400", "256", "tokens after the prompt"},
     [TEMPERATURE] = {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
     [TOP_K] = {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all"},

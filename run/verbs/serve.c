@@ -121,8 +121,8 @@ static void open_run(Serving *s) {
     run_folder_check(c);
     s->tokenizer = run_tokenizer(c);
     run_documents(c, &s->tokenizer);
-    s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
-                                  c->model.shape.vocab_size);
+    s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
+                                  c->batch.seq_len, c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
     checkpoint_precheck_source(c, &s->tokenizer);
     World *w = world_join((Launch){.size = 1});
@@ -324,8 +324,8 @@ static int verb_serve(int argc, char **argv) {
     }
     begin(s);
     server_address(s->server, address);
-    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
-                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir,
+                  address, (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
                   bytes_text((double)serve_bytes(&s->config, 0).all).text);
     serve_rounds(s);
     save(s);

@@ -85,7 +85,8 @@ static const VerbKey TOKENIZE_KEYS[] = {
     INPUT_KEY_ROWS(INPUTS),
     [VAL] = {"val", "0.05", "0.01",
      "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
-    [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
+    [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or "
+                                             "nowhere (none)"},
     [SHARD_TOKENS] = {"shard_tokens", "10000000", "100000000", "tokens of a file"},
     {.name = NULL},
 };
