@@ -13,9 +13,8 @@ if [ "${1:-}" != report ]; then
     make -s BACKEND=cpu B=$B EXTRA_CFLAGS="--coverage -fprofile-update=atomic -O0" \
         LDFLAGS="--coverage -fopenmp -pthread -Wl,--wrap=_exit -Wl,--wrap=MPI_Abort $PWD/$B/ends.o" tests || exit 1
     find $B -name '*.gcda' -delete
-    for part in core/test_json core/test_io data run/test_check run/ranks_check run/config/test_config run/checkpoint/test_manifest run/checkpoint/test_safetensors run/checkpoint/test_weights run/checkpoint/test_checkpoint run/test_bad \
-        run/test_disk run/test_golden run/test_sweep run/test_tokenize run/test_train run/test_verbs test_sample run/test_guard.sh \
-        run/test_ranks run/test_lock.sh interop; do
+    # whole folders, and the scripts that read files or fail to
+    for part in core/test_{json,io} data/ run/{config,checkpoint}/ interop/ run/test_{bad_input,disk,golden,guard,lock,ranks,sample,sweep,tokenize,train,verbs}.sh; do
         B=$B scripts/test.sh "test/$part" | grep -E ' passed .*s$'
     done
     B=$B test/run/test_memory.sh 1

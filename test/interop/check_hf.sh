@@ -4,22 +4,8 @@
 # load here. Installs transformers into a virtual environment under build/. Prints "skipped: ..." and ends with 0 if it
 # cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
-VENV=$PWD/build/venv-hf
-skip() { echo "skipped: $1"; exit 0; }
-
-PYTHON=python3 # this python3 if it has transformers, otherwise the one of our virtual environment
-if ! "$PYTHON" -c 'import transformers, torch' 2> /dev/null; then
-    PYTHON=$VENV/bin/python
-    python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"
-    if ! "$PYTHON" -c 'import transformers, torch' 2> /dev/null; then
-        python3 -m venv "$VENV" > "$WORK/log" 2>&1 || skip "no virtual environment under build/: $(tail -n 1 "$WORK/log")"
-        pip() { timeout 1200 "$VENV/bin/pip" install --quiet --disable-pip-version-check "$@" > "$WORK/log" 2>&1; }
-        # the version without CUDA's libraries, if it is available
-        pip --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu torch
-        pip torch transformers ||
-            skip "transformers cannot be installed: $(grep -v '^$' "$WORK/log" | tail -n 1)"
-    fi
-fi
+. test/interop/venv.sh
+with_modules hf "transformers, torch" torch transformers
 "$PYTHON" -c 'import transformers, torch' 2> "$WORK/log" || skip "transformers does not start: $(tail -n 1 "$WORK/log")"
 
 make --no-print-directory B="$B" "$B/test/run/dump_logits" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }

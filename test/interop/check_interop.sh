@@ -5,15 +5,9 @@
 # build/. Prints "skipped: ..." and ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 bash test/interop/check_tensorboard.sh || STATUS=1 # uses its own virtual environment
-VENV=$PWD/build/venv-interop PYTHON=$PWD/build/venv-interop/bin/python
-PACKAGES=(tokenizers tiktoken pyarrow optuna) DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
-skip() { echo "skipped: $1"; exit 0; }
-has_packages() { "$PYTHON" -c "import $(IFS=,; echo "${PACKAGES[*]}")" 2> /dev/null; }
-python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"
-if ! has_packages; then
-    python3 -m venv "$VENV" > "$WORK/log" 2>&1 || skip "no virtual environment under build/: $(tail -n 1 "$WORK/log")"
-    timeout 600 "$VENV/bin/pip" install --quiet --disable-pip-version-check "${PACKAGES[@]}" > "$WORK/log" 2>&1 || skip "${PACKAGES[*]} cannot be installed: $(grep -v '^$' "$WORK/log" | tail -n 1)"
-fi
+DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
+. test/interop/venv.sh
+in_venv interop "tokenizers, tiktoken, pyarrow, optuna" tokenizers tiktoken pyarrow optuna
 make --no-print-directory B="$B" "${DUMPS[@]}" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 GPT2=../shared/data/gpt2; [ -e $GPT2/vocab.json ] || GPT2=
 "$PYTHON" test/interop/check_parquet.py "$B/test/data/dump_parquet" "$WORK" || STATUS=1

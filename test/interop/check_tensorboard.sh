@@ -3,14 +3,8 @@
 # imports it (check_tensorboard.py). Installs these into a virtual environment under build/. Prints "skipped: ..." and
 # ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
-VENV=$PWD/build/venv-tensorboard PYTHON=$PWD/build/venv-tensorboard/bin/python
-skip() { echo "skipped: $1"; exit 0; }
-python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"
-if ! "$PYTHON" -c 'import tensorboard, trackio, tbparse' 2> /dev/null; then
-    python3 -m venv "$VENV" > "$WORK/log" 2>&1 || skip "no virtual environment under build/: $(tail -n 1 "$WORK/log")"
-    timeout 600 "$VENV/bin/pip" install --quiet --disable-pip-version-check tensorboard trackio tbparse > "$WORK/log" 2>&1 ||
-        skip "tensorboard and trackio cannot be installed: $(grep -v '^$' "$WORK/log" | tail -n 1)"
-fi
+. test/interop/venv.sh
+in_venv tensorboard "tensorboard, trackio, tbparse" tensorboard trackio tbparse
 
 train run.dir="$WORK/whole" > /dev/null || exit 1
 # The second run has lost its newest checkpoint, and so it repeats steps that are in its first event file.

@@ -12,14 +12,14 @@ train run.dir="$WORK/quiet" run.steps=24 checkpoint.every=2 > /dev/null
 expect "a run and its checkpoints do not mind" quiet jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/one" run.steps=24 checkpoint.every=2 run.watchdog_seconds=10 run.max_minutes=5 2> /dev/null
 expect "one process: the same weights" same_weights "$WORK/one" "$WORK/quiet" step_00000024
 expect "nor do two ranks" quiet run_ranks 2 env LD_PRELOAD="$WORK/clock.so" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/two" run.steps=24 checkpoint.every=2 run.watchdog_seconds=10 run.max_minutes=5 2> /dev/null
-expect "2 ranks: every step, and no step twice" [ "$(values "$WORK/two" train step | tr '\n' ' ')" = "$(seq 24 | tr '\n' ' ')" ]
+expect "2 ranks: every step, and no step twice" [ "$(steps_of "$WORK/two")" = "$(seq 24 | tr '\n' ' ')" ]
 expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || $1 > 60000' | wc -l)" -eq 0 ]
 jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
 expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
 
 # A run on another host, with a recent lock. It does not count as silent when the viewer's clock jumps between two
 # looks.
-train run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
+tiny run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
 await_step "$WORK/away"; cp -r "$WORK/away" "$WORK/other"; kill $job; wait $job
 sed -i 's/^host .*/host elsewhere/' "$WORK/other/lock"
 CLOCK_BACK=1 LD_PRELOAD="$WORK/clock.so" timeout -s INT 8 python3 scripts/in_terminal.py 80 "$TRAIN" watch "$WORK/other" > "$WORK/seen" 2>&1

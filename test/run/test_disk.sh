@@ -2,7 +2,6 @@
 # Disks that are full, limited or cannot be written. This is refused before the first step if it can be seen then.
 # Otherwise the run survives it, and never silently.
 . "$(dirname "$0")/lib/tiny.sh"
-FAILING=$PWD/$B/test/train_gpt-failpoints
 # failing RULES ARGS...: a run of 20 steps that saves every 5 steps
 failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 log.tensorboard=false "$@"; }
 warnings() { [ "$(grep -c 'train_gpt: warning: ' "$WORK/err")" -eq "$1" ]; }

@@ -178,7 +178,7 @@ stopped=$(sed -nE 's/^stopped at step ([0-9]+) .*/\1/p' "$WORK/out" | head -n 1)
 expect "no step is lost by it" [ -n "$next" -a "$(resumed)" = "$stopped" ]
 expect "TERM to the script: saved, 75" [ $status -eq 75 ]
 steps=$(last_step "$run")
-expect "each of the $steps steps is logged once" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq "$steps" | tr '\n' ' ')" ]
+expect "each of the $steps steps is logged once" [ "$(steps_of "$run")" = "$(seq "$steps" | tr '\n' ' ')" ]
 quiet train run.dir="$WORK/unbroken" $endless run.stop_step="$steps" checkpoint.every=0
 expect "the losses of one rank that was never broken, every bit" same_losses "$run" "$WORK/unbroken" 0
 expect "and its weights" same_weights "$run" "$WORK/unbroken" "$(printf 'step_%08d' "$steps")"

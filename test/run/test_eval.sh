@@ -75,7 +75,7 @@ expect "without a grid rank 0 alone answers" [ "$(wc -l < "$WORK/alone.json")" =
 
 # tasks_every, resume, and a run without data.val.
 train run.dir="$WORK/often" data.val= eval.tasks="[\"$WORK/which.jsonl\"]" eval.tasks_every=4 run.steps=10 > /dev/null
-expect "tasks_every and the end, without data.val" [ "$(values "$WORK/often" task step | tr '\n' ' ')" = "0 4 8 10 " ]
+expect "tasks_every and the end, without data.val" [ "$(steps_of "$WORK/often" task)" = "0 4 8 10 " ]
 train run.dir="$WORK/half" eval.tasks="$LIST" optimizer.learning_rate=5e-3 run.stop_step=7 > /dev/null 2>&1
 train run.dir="$WORK/half" eval.tasks="$LIST" optimizer.learning_rate=5e-3 > "$WORK/said" 2>&1
 expect "a resumed run has the lines of one that never stopped" cmp <(lines "$WORK/run") <(lines "$WORK/half")

@@ -1,7 +1,6 @@
 # ./train_gpt export: the folder that it writes has the checkpoint's weights, loads here again, and is complete or
 # missing.
 . "$(dirname "$0")/lib/tiny.sh"
-FAILING=$PWD/$B/test/train_gpt-failpoints
 export_to() { local out=$1; shift; "$TRAIN" export "$WORK/run" out="$WORK/$out" "$@"; }
 first_loss() { rm -rf "$WORK/from"; train run.dir="$WORK/from" run.steps=1 model.init_from="$WORK/$1" > /dev/null && values "$WORK/from" eval loss | head -n 1; }
 nothing_of() { [ -z "$(find "$WORK" -maxdepth 1 -name "$1*")" ]; }

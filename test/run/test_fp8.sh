@@ -51,7 +51,7 @@ fp8_ranks 3 run.dir="$WORK/2" parallel.deterministic=true > /dev/null
 expect "three processes do: the same bits" same_weights "$WORK/2" "$WORK/1" step_00000012
 
 # A step that is left out leaves no maxima in the history.
-TRAIN_GPT_FAIL="guard.gradient@3:nan;guard.gradient@4:nan" "$PWD/$B/test/train_gpt-failpoints" "$WORK/tiny.json" $SMALL run.dir="$WORK/skip" run.on_nonfinite=skip > /dev/null 2>&1
+TRAIN_GPT_FAIL="guard.gradient@3:nan;guard.gradient@4:nan" "$FAILING" "$WORK/tiny.json" $SMALL run.dir="$WORK/skip" run.on_nonfinite=skip > /dev/null 2>&1
 expect "a step that is left out" [ "$(steps_known "$WORK/skip" step_00000006)" = 5 ]
 # A resume from another precision begins like a first step.
 train $SMALL precision=bf16 run.dir="$WORK/from" run.steps=6 > /dev/null

@@ -63,7 +63,7 @@ expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" 
 
 # A flipped bit in a moment, or with ZeRO-3 in a piece of a weight: the other copy differs, and nothing is saved.
 for what in guard.m guard.v; do
-    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
+    TRAIN=$FAILING TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
         exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done

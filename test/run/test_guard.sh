@@ -1,11 +1,10 @@
 # The guards that keep wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits,
 # all made by run/injection.c.
 . "$(dirname "$0")/lib/tiny.sh"
-TRAIN=$PWD/$B/test/train_gpt-failpoints
+TRAIN=$FAILING
 
 # with RULES COMMAND...: runs the command with these faults. The output is in $WORK/out and $WORK/err.
 with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
-steps() { values "$1" train step | tr '\n' ' '; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
 # said PATTERN: checks that exactly one line on stdout or stderr matches.
 said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$WORK/err"; return 1; }; }
@@ -45,7 +44,7 @@ TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step
 with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
 expect "skip: its line" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: "
 expect "skip: an event before the line of its step" [ "$(grep -A 1 '"event":"skip"' "$WORK/skip/metrics.jsonl" | grep -c '"step":7,')" -eq 2 ]
-expect "skip: every step has its line" [ "$(steps "$WORK/skip")" = "$ALL" ]
+expect "skip: every step has its line" [ "$(steps_of "$WORK/skip")" = "$ALL" ]
 expect "skip: a norm that is no number is null" [ "$(values "$WORK/skip" train grad_norm | sed -n 7p)" = null ]
 for file in model optimizer; do
     expect "skip: the step leaves no trace in $file" cmp "$WORK/skip/checkpoints/step_00000006/$file.safetensors" "$WORK/skip/checkpoints/step_00000007/$file.safetensors"
@@ -56,7 +55,7 @@ TRAIN_GPT_FAIL="guard.gradient@5+:nan" expect "skip: run.max_skips in a row, the
     train run.dir="$WORK/skips" run.on_nonfinite=skip run.max_skips=2
 with "guard.gradient@5:nan;guard.gradient@6:nan;guard.gradient@7:nan;guard.gradient@8:nan;guard.gradient@10:nan;guard.gradient@11:nan" \
     train run.dir="$WORK/skipped" run.on_nonfinite=skip run.max_skips=2
-expect "skip: only those in a row count" [ "$(steps "$WORK/skipped")" = "$ALL" ]
+expect "skip: only those in a row count" [ "$(steps_of "$WORK/skipped")" = "$ALL" ]
 
 # --- rollback: to step 6, and on with the samples after those of the 8th step: 12 each
 THERE="guard.gradient@8:nan;guard.gradient@9:nan"
@@ -64,7 +63,7 @@ for n in 1 2; do
     with "$THERE" run_on $n run.dir="$WORK/back$n" run.on_nonfinite=rollback
     expect "$n ranks, rollback: its line" said "^rolled back to step 6, .* steps 7 to 8$"
     expect "$n ranks, rollback: an event where it went on" [ "$(grep -c '"event":"rollback","step":6,.*"from":8}' "$WORK/back$n/metrics.jsonl")" -eq 1 ]
-    expect "$n ranks, rollback: every step has one line" [ "$(steps "$WORK/back$n")" = "$ALL" ]
+    expect "$n ranks, rollback: every step has one line" [ "$(steps_of "$WORK/back$n")" = "$ALL" ]
     expect "$n ranks, rollback: the data goes on after the bad step" grep -q '"step":"12","samples":"168"' "$WORK/back$n/checkpoints/step_00000012/state.json"
 done
 expect "rollback: 1 rank and 2 see the same data" same_losses "$WORK/back1" "$WORK/back2" 1e-6
@@ -80,9 +79,9 @@ TRAIN_GPT_FAIL="guard.gradient@8+:nan" expect "rollback: run.max_skips times, th
 expect "rollback: the checkpoint is still there" [ "$(ls "$WORK/backs/checkpoints")" = step_00000006 ]
 with "guard.gradient@4:nan;guard.gradient@5:nan" train run.dir="$WORK/begin" run.on_nonfinite=rollback
 expect "rollback: before the first checkpoint, to the first weights" said "^rolled back to step 0, .* steps 1 to 4$"
-expect "rollback: to step 0, every step has one line" [ "$(steps "$WORK/begin")" = "$ALL" ]
+expect "rollback: to step 0, every step has one line" [ "$(steps_of "$WORK/begin")" = "$ALL" ]
 expect "rollback: with the loss of new weights" awk -v loss="$(values "$WORK/begin" train loss | head -1)" 'BEGIN { exit !(loss > 5.4 && loss < 5.7) }'
-expect "rollback: and the first evaluation" [ "$(values "$WORK/begin" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "rollback: and the first evaluation" [ "$(steps_of "$WORK/begin" eval)" = "0 6 12 " ]
 
 mkdir "$WORK/asked"; touch "$WORK/asked/SAVE"
 with "guard.gradient@1:nan;guard.gradient@2:nan" train run.dir="$WORK/asked" run.on_nonfinite=rollback run.steps=5 checkpoint.every=0 eval.every=0
@@ -110,7 +109,7 @@ expect "spike, skip: its line" said "^step 45 skipped: loss .* is a spike"
 expect "spike, skip: the step is left out" awk -v a="$(values "$WORK/left" train loss | sed -n 46p)" -v b="$(values "$WORK/calm" train loss | sed -n 46p)" 'BEGIN { exit a == b }'
 with "$SPIKE" train run.dir="$WORK/rolled" $LONG run.on_spike=rollback
 expect "spike, rollback: its line" said "^rolled back to step 40, .* steps 41 to 45$"
-expect "spike, rollback: every step has one line" [ "$(values "$WORK/rolled" train step | tr '\n' ' ')" = "$(seq 60 | tr '\n' ' ')" ]
+expect "spike, rollback: every step has one line" [ "$(steps_of "$WORK/rolled")" = "$(seq 60 | tr '\n' ' ')" ]
 
 # --- weights that are not the same on all ranks: compared at every tenth step of so few tokens, and before every save
 TRAIN_GPT_FAIL="guard.weight@10:flip,rank=1" expect "3 ranks, a flipped bit: exit 76, the rank is named" \

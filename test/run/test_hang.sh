@@ -43,9 +43,9 @@ wait
 cat "$WORK"/error.*; grep -q '^not ok' "$WORK"/error.* && STATUS=1
 # The launcher ends without ending its ranks, one of which hangs, as Open MPI 5 does when it loses a host. The ranks
 # must end by themselves.
-TRAIN_GPT_FAIL="memory.copy@2:hang" begins run_ranks 2 "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/left" run.steps=1000000 checkpoint.every=0 eval.every=0 checkpoint.memory_every=5
-await '^step +8/'; launcher=$(ps -o ppid= -p "$(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$WORK/left" | head -n 1)")
-kill -9 $launcher; for _ in $(seq 50); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$WORK/left" > /dev/null || break; sleep 0.1; done
-expect "ranks whose launcher was killed end within 5 s" [ -n "$launcher" -a -z "$(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$WORK/left")" ]
+TRAIN_GPT_FAIL="memory.copy@2:hang" begins run_ranks 2 "$FAILING" "$WORK/tiny.json" run.dir="$WORK/left" run.steps=1000000 checkpoint.every=0 eval.every=0 checkpoint.memory_every=5
+await '^step +8/'; launcher=$(ps -o ppid= -p "$(pgrep -f "^$FAILING $WORK/tiny.json run.dir=$WORK/left" | head -n 1)")
+kill -9 $launcher; for _ in $(seq 50); do pgrep -f "^$FAILING $WORK/tiny.json run.dir=$WORK/left" > /dev/null || break; sleep 0.1; done
+expect "ranks whose launcher was killed end within 5 s" [ -n "$launcher" -a -z "$(pgrep -f "^$FAILING $WORK/tiny.json run.dir=$WORK/left")" ]
 expect "nobody is left" [ -z "$(pgrep -f "$WORK/tiny.json")" ]
 exit $STATUS

@@ -2,7 +2,6 @@
 # Copies in memory: all ranks are killed after a copy and before any checkpoint; the next start goes on from the copy, on the same and on other
 # ranks, as if nothing had been. What is damaged is passed over by name; a full folder costs the copies, not the run.
 . "$(dirname "$0")/lib/tiny.sh"
-FAILING=$PWD/$B/test/train_gpt-failpoints
 MEMORY=$WORK/memory
 COPIES="checkpoint.memory_every=5 checkpoint.memory_dir=$MEMORY checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
 none_left() { [ -z "$(ls -A "$MEMORY")" ]; }
@@ -38,7 +37,7 @@ for n in 1 2; do
         expect "$n ranks: without a checkpoint" [ ! -e "$WORK/run$n$m/checkpoints/step_00000010" ]
         expect "$n ranks: $m go on" goes_on $m run$n$m $n 10
         expect "$n ranks: with the losses of the unbroken run" same_losses "$WORK/run$n$m" "$WORK/whole$n" 2e-6
-        expect "$n ranks: without a gap" [ "$(values "$WORK/run$n$m" train step | tr '\n' ' ')" = "$(seq 24 | tr '\n' ' ')" ]
+        expect "$n ranks: without a gap" [ "$(steps_of "$WORK/run$n$m")" = "$(seq 24 | tr '\n' ' ')" ]
         [ $n != $m ] || expect "$n ranks: the same weights, bit by bit" same_weights "$WORK/run$n$m" "$WORK/whole$n" step_00000024
     done
     expect "$n ranks: none is left" none_left

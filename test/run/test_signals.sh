@@ -18,7 +18,7 @@ stops "USR1 in a long evaluation" 75
 expect "it is cut short, and not logged" [ "$(grep -c 'evaluation .*step 0 waits' "$WORK/out")" -eq 1 -a "$(grep -c '"kind":"eval"' "$WORK/eval/metrics.jsonl")" -eq 0 ]
 expect "a checkpoint is there even before the first step" [ "$(ls "$WORK/eval/checkpoints")" = step_00000000 ]
 train run.dir="$WORK/eval" > "$WORK/out"
-expect "whoever goes on evaluates first" [ "$(values "$WORK/eval" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "whoever goes on evaluates first" [ "$(steps_of "$WORK/eval" eval)" = "0 6 12 " ]
 expect "and has the log of a run that was not stopped" same_evals "$WORK/eval" "$WORK/whole" 0
 expect "and its weights" same_weights "$WORK/eval" "$WORK/whole" step_00000012
 
@@ -27,7 +27,7 @@ begins tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.token
 await '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
 stops "USR1 in the last evaluation" 75
 train run.dir="$WORK/last" run.steps=1 eval.every=1000 > "$WORK/out"
-expect "which is then all that is left to do" [ $? -eq 0 -a "$(values "$WORK/last" eval step | tr '\n' ' ')" = "0 1 " ]
+expect "which is then all that is left to do" [ $? -eq 0 -a "$(steps_of "$WORK/last" eval)" = "0 1 " ]
 expect "once" [ "$(train run.dir="$WORK/last" run.steps=1 eval.every=1000 | grep -c 'nothing to do')" -eq 1 ]
 
 begins tiny run.dir="$WORK/stop" $forever sample.every=1 sample.tokens=1000000
@@ -98,8 +98,8 @@ expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-
 # Data that stop arriving, on one rank of one and of two, with 12 micro-batches a step. The batches that were read are
 # used for training, then the request is obeyed.
 for ranks in 1 2; do
-    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
-    await '^step +6/12'; kill -USR1 "$(pgrep -f "^$PWD/$B/test/train_gpt-failpoints $WORK/tiny.json" | head -n 1)"
+    TRAIN=$FAILING TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
+    await '^step +6/12'; kill -USR1 "$(pgrep -f "^$FAILING $WORK/tiny.json" | head -n 1)"
     stops "$ranks ranks, USR1 while data hang" 75
     expect "$ranks ranks: they did hang" [ -s "$WORK/hung$ranks" ]
     expect "$ranks ranks: a checkpoint of the last step" ends_saved "$WORK/data$ranks"
@@ -148,7 +148,7 @@ expect "the banner of several ranks says how to stop" grep -q "^stop  *touch $WO
 expect "that of one rank does not" eval '! train run.dir="$WORK/alone" run.steps=1 eval.every=0 | grep -q "^stop "'
 # A save takes several seconds here. elastic.sh passes Ctrl-C on as USR1, which lets the save take its time.
 slow_saves() {
-    export TRAIN_GPT=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL=io@1+:slow OPTIONS="--oversubscribe -x TRAIN_GPT_FAIL"
+    export TRAIN_GPT=$FAILING TRAIN_GPT_FAIL=io@1+:slow OPTIONS="--oversubscribe -x TRAIN_GPT_FAIL"
     exec env --default-signal=INT scripts/elastic.sh "$WORK/tiny.json" np=2 "$@"
 }
 begins slow_saves run.dir="$WORK/slow" $forever

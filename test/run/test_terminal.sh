@@ -67,8 +67,8 @@ expect "in log.txt, too" said '^train_gpt: stops after this step' "$WORK/typed/l
 for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
 at 80 --interrupt-at $'validation\033[0m' "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/life" data.val="$WORK/data/long_*.bin" eval.tokens=0 model.n_layer=12 > "$WORK/life.txt"
 expect "a long validation says how far it is" said "validation.* [0-9]+/[0-9]+" "$WORK/life.txt"
-TRAIN_GPT_FAIL="io@1+:slow" at 80 "$B/test/train_gpt-failpoints" "$WORK/tiny.json" run.steps=1 eval.every=0 run.dir="$WORK/slow" > "$WORK/life.txt"
+TRAIN_GPT_FAIL="io@1+:slow" at 80 "$FAILING" "$WORK/tiny.json" run.steps=1 eval.every=0 run.dir="$WORK/slow" > "$WORK/life.txt"
 expect "a long save shows that it is at work" said "saving.* [0-9]+ s" "$WORK/life.txt"
-TRAIN_GPT_FAIL="io@1+:slow" at 80 "$B/test/train_gpt-failpoints" "$WORK/tiny.json" run.steps=1 eval.every=0 run.dir="$WORK/slow" > "$WORK/life.txt"
+TRAIN_GPT_FAIL="io@1+:slow" at 80 "$FAILING" "$WORK/tiny.json" run.steps=1 eval.every=0 run.dir="$WORK/slow" > "$WORK/life.txt"
 expect "a long load, too" said "(checking|loading) the checkpoint.* [0-9]+ s" "$WORK/life.txt"
 [ "$STATUS" -eq 0 ]

@@ -2,8 +2,8 @@
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"
-expect "12 train lines, steps 1..12" [ "$(values "$WORK/a" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
-expect "evals at 0, 6, 12" [ "$(values "$WORK/a" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "12 train lines, steps 1..12" [ "$(steps_of "$WORK/a")" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+expect "evals at 0, 6, 12" [ "$(steps_of "$WORK/a" eval)" = "0 6 12 " ]
 expect "tokens count" [ "$(values "$WORK/a" train tokens | tail -1)" = 5760 ]
 expect "starts at ln 256, learns" awk -v first="$(values "$WORK/a" eval loss | head -1)" -v last="$(values "$WORK/a" eval loss | tail -1)" \
     'BEGIN { exit !(first > 5.4 && first < 5.7 && last < first - 0.3) }'
@@ -31,8 +31,8 @@ train run.dir="$WORK/b" > "$WORK/out"
 expect "once, memory beside the plan's" [ "$(grep -cE '^memory [0-9.]+ MiB after the first step, [0-9.]+ MiB planned$' "$WORK/out")" -eq 1 ]
 expect "resumes at 6" grep -q "step 6, saved by 1 rank, now 1" "$WORK/out"
 expect "resumed equals unbroken, bit for bit" same_weights "$WORK/a" "$WORK/b" step_00000012
-expect "metrics without gap or repetition" [ "$(values "$WORK/b" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
-expect "evals not repeated" [ "$(values "$WORK/b" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "metrics without gap or repetition" [ "$(steps_of "$WORK/b")" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+expect "evals not repeated" [ "$(steps_of "$WORK/b" eval)" = "0 6 12 " ]
 expect "a resume is an event" grep -qE "^(save 6,)?resume 6,save 12,$" <(events "$WORK/b")
 expect "resumed losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
 

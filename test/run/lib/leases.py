@@ -16,5 +16,5 @@ for line in open(f"{run}/leases.jsonl"):
 samples = [sample for lease in used.values() for sample in lease]
 assert len(samples) == len(set(samples)), f"{len(samples) - len(set(samples))} samples count twice"
 missing = max(samples) + 1 - len(samples)
-print(f"{len(samples)} samples, {len(samples) * seq_len} tokens, {missing} before the last that do not count")
 assert rounds[-1]["tokens"] == len(samples) * seq_len, f"{rounds[-1]['tokens']} tokens by the server's count"
+print(f"{len(samples)} samples, {len(samples) * seq_len} tokens, {missing} before the last that do not count")

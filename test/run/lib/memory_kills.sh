@@ -49,7 +49,7 @@ done
 expect "$ranks ranks: $kills kills took place" [ "$killed" -eq "$kills" ]
 expect "$ranks ranks: after $killed kills the run ends" [ $status -eq 0 ]
 expect "$ranks ranks: with the weights of a run that was not killed" same_weights "$run" "$WORK/whole" step_000000$end
-expect "$ranks ranks: steps strictly increase" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq $end | tr '\n' ' ')" ]
+expect "$ranks ranks: steps strictly increase" [ "$(steps_of "$run")" = "$(seq $end | tr '\n' ' ')" ]
 expect "$ranks ranks: no copy is left" [ -z "$(ls -A "$memory")" ]
 expect "$ranks ranks: no failed resume" [ "$failed" -eq 0 ]
 echo "$killed kills, $failed failed resumes, $runs runs completed between them"

@@ -20,7 +20,7 @@ for race in $(seq "$races"); do
     await_step "$WORK/run"
     kill -USR1 $winner 2> /dev/null; wait $winner; status=$?
     [ $status -eq 75 ] || complain "the other ends with $status"
-    [ "$(values "$WORK/run" train step | tr '\n' ' ')" = "$(seq "$(values "$WORK/run" train step | tail -n 1)" | tr '\n' ' ')" ] || complain "steps do not increase one by one"
+    [ "$(steps_of "$WORK/run")" = "$(seq "$(values "$WORK/run" train step | tail -n 1)" | tr '\n' ' ')" ] || complain "steps do not increase one by one"
     [ -e "$WORK/run/.nonce" ] || [ -n "$(ls "$WORK/run/checkpoints" | grep tmp)" ] && complain "left behind: $(ls -a "$WORK/run" "$WORK/run/checkpoints")"
 done
 ok $((failed > 0)) "$races races of two jobs for one folder: one runs, the other is refused"

@@ -1,7 +1,6 @@
 # struck.sh - small trainings in which a fault occurs in mid-run (core/failpoints.h), and the expected end: all ranks
 # gone in time, the first cause's exit code, no process left. Sourced after build and words of tiny.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
-FAILABLE=$PWD/$B/test/train_gpt-failpoints
 CALM="eval.every=0 checkpoint.every=0 batch.global_tokens=960" # 24 samples a step: 8 ranks divide it, too
 
 # every_collective RANKS STEP: writes the failpoints "comm.reduce_scatter@9" that one of RANKS ranks passes within that
@@ -20,7 +19,7 @@ every_collective() {
 slowness() {
     local at=$EPOCHREALTIME dir
     dir=$(mktemp -d "$WORK/slowness.XXXXXX")
-    run_ranks "$1" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir" run.steps=$(($2 + 1)) $CALM > /dev/null
+    run_ranks "$1" "$FAILING" "$WORK/tiny.json" run.dir="$dir" run.steps=$(($2 + 1)) $CALM > /dev/null
     rm -rf "$dir"
     awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 0.8; printf "%.2f", (p > 1 ? p : 1) }'
 }
@@ -39,17 +38,17 @@ struck() {
     dir=$(mktemp -d "$WORK/struck.XXXXXX")
     # Uses its own TMPDIR, because jobs of mpirun that begin and end in the same folder can fail to start
     # (scripts/test.sh).
-    TMPDIR=$dir TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
+    TMPDIR=$dir TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILING" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
         run.watchdog_seconds="$LIMIT" $CALM "$@" > "$dir/out" 2> "$dir/err" &
     local job=$!
     if [ -z "$rule" ]; then
         while kill -0 $job 2> /dev/null && [ ! -s "$dir/run/metrics.jsonl" ]; do sleep 0.1; done
         touch "$dir/at"
         # shellcheck disable=SC2046
-        strike "$SIGNAL" $(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" | shuf -n 1) || rm "$dir/at"
+        strike "$SIGNAL" $(pgrep -f "^$FAILING $WORK/tiny.json run.dir=$dir/run" | shuf -n 1) || rm "$dir/at"
     fi
     wait $job; got=$?
-    for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
+    for _ in $(seq 100); do pgrep -f "^$FAILING $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
     took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     while read -r one; do grep -qE "$one" "$dir/err" || says=no; done <<< "$pattern"
     # Without this file the fault did not happen, however the job ended.

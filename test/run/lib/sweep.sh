@@ -5,7 +5,6 @@
 #   test/run/lib/sweep.sh FROM COUNT [STRIDE]     cases FROM, FROM+STRIDE, ...; prints "not ok ..." for each that fails, then "N of TOTAL cases, N failed"
 from=$1 count=$2 stride=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
-FAILING=$PWD/$B/test/train_gpt-failpoints
 args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
 # start RANKS RUN RULES: runs the training with its output in $WORK/out
 start() {

@@ -2,6 +2,7 @@
 # test/run/test_*.sh.
 declare -F expect > /dev/null || . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 TRAIN=$PWD/$B/train_gpt
+FAILING=$PWD/$B/test/train_gpt-failpoints # the same with faults by TRAIN_GPT_FAIL (core/failpoints.h)
 if unbuilt "$TRAIN"; then exit 1; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 PORT=$((20000 + $$ % 12000)) # for a server of this script, at another port than those of scripts beside it
@@ -11,7 +12,7 @@ tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the proce
 # removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
 # await PATTERN: waits until the job prints a matching line, at most 60 s.
-await() { says "$WORK/out" "$1" || { kill -9 $job; return 1; }; }
+await() { within 60 has_lines "$WORK/out" "$1" || { echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }; }
 # strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
 # fails it prints "not ok" and returns 1, because nothing after it would prove anything.
 strike() {
@@ -54,6 +55,8 @@ train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # 
 train_ranks() { local n=$1; shift; run_ranks "$n" "$TRAIN" "$WORK/tiny.json" "$@"; }
 # values DIR train loss: prints the values of one key from a metrics file's lines of a kind, one a line
 values() { grep "\"kind\":\"$2\"" "$1/metrics.jsonl" | sed -E "s/.*\"$3\":([^,}]*).*/\1/"; }
+# steps_of DIR [KIND]: prints the steps of these lines, or of "train", in one line: "1 2 3 ".
+steps_of() { values "$1" "${2:-train}" step | tr '\n' ' '; }
 # near A B TOLERANCE: succeeds if two columns of numbers agree relatively. Both must have the same number of lines, at
 # least one.
 near() { paste -d' ' "$1" "$2" | awk -v tolerance="$3" 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; s = $2 < 0 ? -$2 : $2; if (d > tolerance * s) bad = 1; n++ } END { exit bad || n == 0 }'; }
