@@ -1,4 +1,4 @@
-/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c, kernels
+/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention.c, kernels
  * for compute capability 9.0 are in attention_hopper_backward.cu.
  *
  * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):

@@ -1,4 +1,4 @@
-/* gelu.cuh - the tanh form of GELU and its derivative on one float; the CPU's are in gelu_simd.h.
+/* gelu.cuh - the tanh form of GELU and its derivative on one float; the CPU's are in gelu.c.
  *
  *     gelu(x) = x/2 (1 + tanh(u)) = x / (1 + exp(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
  *

@@ -1,4 +1,4 @@
-/* swiglu.cuh - silu and its derivative on one float; the CPU's are in swiglu_simd.h.
+/* swiglu.cuh - silu and its derivative on one float; the CPU's are in swiglu.c.
  *
  *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
  *

@@ -123,7 +123,7 @@ typedef struct {
     int     number;               /* number of the island, from 0 */
     int64_t round;                /* the open round */
     int64_t elems;                /* parameters of the model */
-    int     part, parts;          /* the part of the model that this server has: outer_part_begin() of outer_rule.h */
+    int     part, parts;          /* the part of the model that this server has: outer_part_begin() of rule.h */
     int     changes;              /* 1 if the server answers GET_CHANGE */
 } Welcome;
 

@@ -23,7 +23,7 @@ static int64_t workspace(void) { return 128 << 20; }
 
 /* Returns the buffers of column sums, which are made in parts of the rows. One kind is for the gradient of a bias, by
  * bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The other is for the weights of norms
- * (layernorm_backward.cu, rmsnorm_backward.cu). */
+ * (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
     return 4 * ((PARTS + ASIDE) * z.widest + most_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
@@ -45,7 +45,7 @@ static int64_t attention(Sizes z) {
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
 static int64_t tokens(Sizes z) { return sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts; }
 
-/* Returns the buffers of fp8.cu and products.c: 8-bit copies of a product's three matrices,
+/* Returns the buffers of fp8.cu and linear.cu: 8-bit copies of a product's three matrices,
  * plain and transposed; a gradient and a norm's output in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };

@@ -53,7 +53,7 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 
 static void the_bits_of_the_definition(void **state) {
     (void)state;
-    if (comm_size(world) == 1) return; /* nothing is sent with one rank; run/gradient_tree.c adds */
+    if (comm_size(world) == 1) return; /* nothing is sent with one rank; shards.c adds */
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_exchanges(world);
         comm_set_kind(world, (CommKind)kind);

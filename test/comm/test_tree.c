@@ -1,4 +1,4 @@
-/* test_tree.c - the order of tree.h against its definition written down plainly: a recursion over the padded leaves,
+/* test_tree.c - the order of comm.h against its definition written down plainly: a recursion over the padded leaves,
  * for any number of ranks. */
 #include "comm/comm.h"
 

@@ -1,5 +1,5 @@
 # The guards that keep wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits,
-# all made by run/injection.c.
+# all made by core/injection.c.
 . "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$FAILING
 
