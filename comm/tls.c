@@ -132,8 +132,8 @@ static void make_contexts(void) {
         SSL_CTX_set_psk_use_session_callback(c, offer_key);
     }
     if (!is_made)
-        fail(EXIT_IO, "OpenSSL cannot speak TLS 1.3 with %s here: %s", CIPHER,
-             ERR_reason_error_string(ERR_peek_error()));
+        fail(EXIT_IO, "this machine's OpenSSL refuses TLS 1.3 with %s, by which islands and servers talk: %s; its openssl.cnf "
+             "may forbid it", CIPHER, ERR_reason_error_string(ERR_peek_error()));
 }
 
 Tls *tls_create(int fd, Side side, const Key *key) {

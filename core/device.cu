@@ -112,7 +112,7 @@ static int may_launch_early(int architecture) {
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
     int         serial = asked && strcmp(asked, "serial") == 0, driver = 0, runtime = 0;
     if (asked && !serial && strcmp(asked, "early") != 0)
-        fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": early or serial", asked);
+        fail(EXIT_CONFIG, "TRAIN_GPT_LAUNCH is \"%s\": it must be early or serial, or not set", asked);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     return architecture >= 90 && !serial && driver >= CUDA_12_3 && runtime >= CUDA_12_3;

@@ -49,8 +49,8 @@ int tokens_json_is_same(const char *a, const char *b) {
 
 /* Refuses notes that cannot be read: a training on their shards would go on without their checks. */
 NORETURN static void refuse(const char *path, const char *why) {
-    fail(EXIT_DATA, "%s %s: rm %s trains on its shards without checks; or do that, and make them again: ./train_gpt "
-         "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
+    fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt tokenize "
+         "TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
 /* A number that is not in the file is NaN. */

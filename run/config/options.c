@@ -283,7 +283,7 @@ const Option OPTIONS[] = {
     REAL(sample.top_p, "1", 0, 1,
          "a sample's tokens are drawn among the fewest likeliest ones whose probabilities add up to this; 1 = all"),
     REAL(sample.min_p, "0", 0, 1,
-         "a sample's tokens are drawn among those of at least so many times the likeliest one's probability; 0 = all"),
+         "a sample's tokens are drawn among those whose probability is at least this part of the likeliest one's; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
     FLAG(log.tensorboard, "true",
          "true: the numbers of metrics.jsonl are also written as event files for TensorBoard, in run.dir/tb"),

@@ -216,7 +216,8 @@ static int take(Requests *q, RequestFile file) {
     int error = io_unlink(path);
     if (error == -EISDIR) error = io_rmdir(path);
     if (!error) return 1;
-    warn("%s cannot be removed: %s; it asks for nothing more", path, strerror(-error));
+    warn("the request file %s cannot be removed: %s; the run ignores it from now on, so remove it by hand before you "
+         "ask again", path, strerror(-error));
     q->stuck |= 1 << file;
     return 0;
 }
@@ -232,8 +233,8 @@ static double slurm_end_ms(void) {
     errno = 0;
     long long seconds = strtoll(text, &rest, 10), left = seconds - (long long)time(NULL);
     if (*rest || errno || seconds <= 0 || left <= 0) {
-        warn("SLURM_JOB_END_TIME=%.40s is %s: ignored", text,
-             *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
+        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes sets "
+             "a limit", text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
         return INFINITY;
     }
     return clock_ms() + (double)left * 1e3;

@@ -204,8 +204,8 @@ void server_look_at_followers(Server *s) {
     for (int k = 1; k < s->parts.parts && !s->lingers; k++) {
         const Peer *p = s->follower[k];
         if (!p && clock_ms() - s->made_ms > s->patience_ms)
-            fail(EXIT_PEER, "part %d of %d of outer.server has not come for %g s (outer.patience_seconds)", k,
-                 s->parts.parts, s->patience_ms * 1e-3);
+            fail(EXIT_PEER, "the server with part=%d/%d has not connected for %g s (outer.patience_seconds): start it "
+                 "there, then this one again", k, s->parts.parts, s->patience_ms * 1e-3);
         if (p && !s->is_dismissed && channel_silent_ms(p->channel) > s->patience_ms) lose_silent(s, p);
     }
 }

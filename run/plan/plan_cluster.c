@@ -242,8 +242,8 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
     int   has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
     if (has_act && (!is_fp8 || cluster->fp8 > 0)) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
-    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
-         name, name);
+    fail(EXIT_CONFIG, "plan: cluster=%s has no rate of %s products: add gpu.flops.%s to its file, or give another "
+         "precision=", cluster->name, name, name);
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {

@@ -299,9 +299,9 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts are longer than %lld positions (%s) and were cut at their beginning", task[i].path,
-                 (long long)scores[i].cut, (long long)T,
-                 asked->positions ? "positions=" : "the model's, or batch.seq_len of its run");
+            warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which can "
+                 "lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
+                 asked->positions ? "" : "; positions= sets the limit, up to the model's positions");
     }
     error_set_memory_advice(NULL);
     if (is_first) say_no_more();

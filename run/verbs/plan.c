@@ -234,11 +234,11 @@ static Asked take_asked(int *count, char **overrides) {
         fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
              asked.on.cluster);
     if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
-        fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
+        fail(EXIT_CONFIG, "plan: nodes= and price= need gpu= beside them, as in gpu=h100 ranks=16 nodes=2 price=2.5");
     if (!elsewhere && (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0))
         fail(EXIT_CONFIG,
-             "plan: search=, json= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of "
-             "a cluster's file");
+             "plan: search=, json= and mtbf_hours= need a machine to simulate: add gpu=h100, cluster=dgx-h100, or "
+             "cluster= with the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
              "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",

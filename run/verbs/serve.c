@@ -63,8 +63,8 @@ static void read_part(Serving *s) {
     char left;
     s->parts = outer_servers(s->config.outer.server);
     if (!s->asked_part && s->parts > 1)
-        fail(EXIT_CONFIG, "serve: outer.server names %d servers: give part=0/%d to part=%d/%d, one to each", s->parts,
-             s->parts, s->parts - 1, s->parts);
+        fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
+             "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
     if (!s->asked_part) return;
     if (sscanf(s->asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
         fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", s->asked_part);

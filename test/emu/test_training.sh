@@ -185,7 +185,7 @@ for verb in check plan; do
     expect "$verb: heads over 128 are the CPU's alone" exits 64 "more than 128 run on the CPU only \(make BACKEND=cpu\)" "$TRAIN" $verb "$WORK/tiny.json" model.n_head=1 model.n_embd=136
 done
 
-expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": early or serial' \
+expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": it must be early or serial' \
     env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
 for count in 1 4x ""; do
     expect "TRAIN_GPT_MULTIPROCESSORS=$count" exits 64 'TRAIN_GPT_MULTIPROCESSORS is ".*": a whole number, 2 or more' \

@@ -192,7 +192,7 @@ def gpu_model_rows():
                peer and f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}",
                f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if same else "", peer)
     row = found.get(("run", "124m"))
-    yield ("the program itself, GPT-2 124m", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
+    yield ("./train_gpt on that model, whole steps", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
            row and f"plan says {row['planned_mib']:,.0f} MiB", row)
 
 
@@ -265,7 +265,7 @@ def front_table():
 
 def soak_table():
     """The results of `make soak` so far."""
-    out = ["| `make soak` | so far | goal | failed |", "|---|---|---|---|"]
+    out = ["Each part repeats one kind of trial, at random: test/soak/PART.sh says which.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
         out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
     return "\n".join(out)
