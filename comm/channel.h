@@ -21,7 +21,8 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. 3: TLS; no fragments, no moments */
+    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. Protocol 3 has TLS, and neither fragments nor
+                           * moments */
     CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
     CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
@@ -96,8 +97,8 @@ void channel_limit(Channel *c, int64_t most_elems);
 int         channel_is_open(const Channel *c);     /* the peer has proven the key */
 int         channel_is_broken(const Channel *c);
 size_t      channel_unsent(const Channel *c);      /* bytes in the out buffer */
-double      channel_silent_ms(const Channel *c);   /* since the last byte was read; call channel_progress before you
-                                                    * judge it */
+double      channel_silent_ms(const Channel *c);   /* ms since the last byte was read; call channel_progress first, so
+                                                    * that bytes that have arrived count */
 const char *channel_peer(const Channel *c);        /* "192.0.2.1:port", "[2001:db8::1]:port" */
 int         channel_fault_code(const Channel *c);  /* exit code of a broken channel: EXIT_CONFIG for key or protocol,
                                                     * otherwise EXIT_PEER */

@@ -64,7 +64,7 @@ World *world_join(Launch launch);
  * ledger is borrowed. Uses no MPI; several such worlds may live at once. */
 World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
-void   world_leave(World *w); /* all other groups must be freed before; barrier, MPI_Finalize */
+void   world_leave(World *w); /* waits for all ranks and calls MPI_Finalize; free all other groups before */
 
 int         world_rank(const World *w);
 int         world_local_rank(const World *w);  /* number among the ranks of this host */
@@ -100,9 +100,9 @@ void world_moved(World *w); /* calls the function of world_watch, for progress e
  * the same number. -1 and "" if there was none yet. */
 typedef struct {
     const char *name;      /* name: "all-reduce", "barrier", ... */
-    int64_t     number;    /* number in the group, from 0 */
-    double      since_ms;  /* clock_ms() at its begin */
-    int         has_ended; /* NCCL: 0 until comm_times has seen the end */
+    int64_t     number;    /* number among the group's collectives, from 0 */
+    double      since_ms;  /* clock_ms() when the collective began */
+    int         has_ended; /* 1 after the collective's end; with NCCL, after comm_times has seen it */
     char        group[COMM_NAME_CHARS]; /* name of the group; "all" is the group of all ranks */
 } CommCall;
 CommCall world_last_call(const World *w);
@@ -158,7 +158,7 @@ void comm_barrier(Comm *c);
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
-/* Concatenates the ranks' bytes on root in rank order. root gets a malloc'ed buffer and bytes_of_rank[size]
+/* Concatenates the ranks' bytes on rank `root` in rank order. That rank gets a malloc'ed buffer and bytes_of_rank[size]
  * (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 /* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
@@ -170,7 +170,7 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
  * sender. bytes[size] is the same on all ranks, so `receive` holds size * bytes[own rank]. */
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
 
-/* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) --------------------------------------------------- */
+/* --- collectives over a bucket of W*q elements, W ranks; piece r is [r*q, (r+1)*q) -------------------------------- */
 /* Starts a sum over ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other pieces become scratch.
  * Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32 and rounded at each
  * addition. */
@@ -178,7 +178,8 @@ void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts the sum of comm_reduce_scatter_start in the order of TreeNodes: the bits are the same for any number of ranks.
  * nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open(). Each is F32 and
  * has the bucket's length. All of them become scratch except piece `rank` of x. */
-void comm_tree_open(Comm *c, int64_t leaves); /* called between sums; allocates small tables */
+void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves, while no sum is in flight; allocates small
+                                               * tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 /* Starts a gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
@@ -198,8 +199,8 @@ void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 /* Runs NCCL's collectives of this group on the followed stream itself, between the work before and after them. For
  * collectives whose result is needed at once, and which must not wait behind those of other groups. */
 void comm_set_inline(Comm *c);
-/* Called before comm_set_kind if comm_exchange_start or comm_tree_sum_start will be called. NCCL then connects every
- * two ranks. */
+/* Announces calls of comm_exchange_start or comm_tree_sum_start, for which NCCL connects every two ranks. Call it
+ * before comm_set_kind. */
 void comm_set_exchanges(Comm *c);
 /* Start a message over a pair: rank 0 sends x, rank 1 receives it, with the same length and type. Each rank waits for
  * its own message (comm_wait, comm_finish) before it uses the memory again. */
@@ -211,7 +212,7 @@ void comm_receive_start(Comm *pair, Tensor x);
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
 typedef struct { ExchangeSide kind; int peer; Tensor x; /* one element or more */ } CommMessage;
 void comm_exchange_start(Comm *c, const CommMessage *message, int count);
-/* Says that this group's buckets are in host memory from now on, although a stream is followed. */
+/* Places this group's buckets in host memory from now on, although world_follow has set a stream on the GPU. */
 void comm_set_on_host(Comm *c);
 
 /* While is_offline is 1, this rank's collectives of the group over buckets do nothing and are not counted: it computes
@@ -281,9 +282,9 @@ void comm_forget_times(Comm *c);
 /* The order in which a step's gradients are added where no number of ranks may change a bit (parallel.deterministic).
  *
  * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the sum
- * of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to whole
- * nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same tree. So the
- * sum does not depend on which rank makes an addition. */
+ * of its two halves; a half without leaves is left out. Of W ranks, rank r has the leaves [r K/W, (r+1) K/W) and adds
+ * them to whole nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same
+ * tree. So the sum does not depend on which rank makes an addition. */
 
 /* A node of the tree: leaves [first, first + leaves). leaves is a power of two, first a multiple of it. */
 typedef struct { int64_t first, leaves; } TreeNode;
@@ -312,17 +313,19 @@ int tree_buffers(int64_t leaves, int ranks);
  * their number. */
 typedef struct {
     const char *name;      /* name of the collective */
-    int64_t number;        /* number in its group, as in CommCall */
+    int64_t number;        /* number among the collectives of its group, from 0 */
     int64_t sequence;      /* number among the process's collectives over buckets, from 0 */
     double  start_ms;
-    double  first_send_ms; /* 0 if nothing is posted yet */
-    double  end_ms;        /* 0 in flight; otherwise when a poll or finish (NCCL: comm_times) saw it end */
+    double  first_send_ms; /* when the first message was posted; 0 if none is yet */
+    double  end_ms;        /* when a poll or finish (NCCL: comm_times) saw the collective end; 0 if it is still in
+                            * flight */
     char    group[COMM_NAME_CHARS];
 } CommTrace;
 int world_trace(const World *w, CommTrace *out, int max);
 
 /* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. */
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [q], x [W*q] */
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [piece_elems], x [ranks *
+                                                                                         * piece_elems] */
 void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
 

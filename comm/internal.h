@@ -4,7 +4,7 @@
  *   world.c    this process among all
  *   comm.c     groups and their small blocking calls
  *   queue.c    the started collectives of all groups, and their clock
- *   ring.c     the progress of one of them, or of a message from one rank to another, on host memory
+ *   ring.c     the progress of one started collective, or of a message between two ranks, on host memory
  *   tree.c     the progress of a sum in the order of TreeNodes
  *   mpi.c      the launcher's side of MPI, the small blocking calls over MPI, and MPI's own collectives over buckets
  *   staging.cu copies of GPU memory to the host memory of ring.c, tree.c and mpi.c, and back
@@ -61,7 +61,7 @@ typedef struct {
     OpKind   kind;
     CommKind by;
     Tensor   bucket;       /* borrowed until the collective ends */
-    Tensor   x;            /* the bucket, or the copy of it in host memory */
+    Tensor   x;            /* the bucket, or its copy in host memory */
     Comm    *after;        /* the collective begins after this group's collectives before number after_number; NULL: at
                             * once */
     int64_t  after_number;
@@ -75,7 +75,8 @@ typedef struct {
     int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes; in an all-reduce of any length the last pieces are
                                                              * shorter or empty */
     int      way;          /* 1: to the right, to rank r+1; -1: to the left */
-    int      first_step;   /* first ring step: W-1 steps sum, then W-1 copy; an all-gather begins at the second half */
+    int      first_step;   /* first ring step. Of W ranks, steps 0 to W-2 sum and the next W-1 copy; an all-gather
+                            * begins at step W-1 */
     int64_t  messages, sums; /* messages in all; the first `sums` are added to x, the others copied into it */
     int64_t  to_send;        /* messages to send; in a tree sum `messages` counts chunks of all ranks */
     float   *node[TREE_MOST]; /* nodes of a tree sum in host memory; x is the last */
@@ -120,19 +121,19 @@ struct Comm {
     int      rank, size;
     int     *member;            /* owned [size]: each rank's number among all ranks */
     CommKind kind;
-    MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. A group of one
-                                 * has neither */
+    MPI_Comm small, ring;       /* small: for the small blocking calls. ring: for messages and started collectives. A
+                                 * group of one has neither */
 
     int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
                                                           * comm_set_on_host */
-    int      exchanges;         /* set by comm_set_exchanges */
+    int      exchanges;         /* 1: messages between any two ranks will follow (comm_set_exchanges) */
     int      ops, begun;        /* collectives in the world's queue; how many of them have begun */
     int      is_held;           /* the group's next collective may not begin, so later ones wait */
     int64_t  started;           /* number of collectives over buckets started so far */
     int64_t  calls;             /* number of collectives of all kinds */
     int64_t  sent;              /* bytes sent by collectives over buckets, since comm_times */
-    char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
-    int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
+    char    *chunk;             /* buffers for received chunks; owned [WINDOW][CHUNK_BYTES]; NULL before first use */
+    int64_t  chunk_owner;       /* sequence of the collective that receives into `chunk`, or -1 */
     struct Tree *tree;          /* owned by tree.c; NULL before comm_tree_open       */
     struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
 
@@ -161,14 +162,14 @@ Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
 /* Returns the milliseconds of collectives over buckets so far, including those in flight. */
 double comm_counted_ms(const Comm *c, double now);
 /* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
- * in flight counts the same time. counted_ms: comm_counted_ms at its begin. */
+ * in flight counts the same time. counted_ms is comm_counted_ms at begin_ms. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
 /* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
  * world it notes the collective and the bytes that this rank would send. For small calls that is the mean over the
  * ranks, (W-1)/W of `bytes`, `times` over. */
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
-/* notes a collective that sends so many bytes */
+/* Notes a collective that sends `sent` bytes; otherwise like comm_note_or_skip. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
@@ -224,11 +225,11 @@ void nccl_read_times(Comm *c); /* adds the collectives that have ended to times 
 /* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
  * progress function returns whether something moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
-void ring_start(Op *op, int way);                /* way: 0, ... */
+void ring_start(Op *op, int way);                /* starts direction `way`, a number below ring_ways() */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-void pair_start(Op *op);                         /* a message; ring.c */
+void pair_start(Op *op);                         /* starts one message; in ring.c */
 int  pair_progress(Op *op);
 /* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
  * in flight. 32767 is the least limit that MPI allows. */
@@ -236,7 +237,8 @@ static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 
-/* tree.c: the nodes of all ranks in the order of their leaves. */
+/* A node of a tree sum and the rank that has it. A Tree (tree.c) lists the nodes of all ranks in the order of their
+ * leaves. */
 typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
@@ -249,7 +251,7 @@ struct Tree {
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
 typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
-/* Adds at[parts] [n] in the order of the tree. Returns the one that holds the sum. */
+/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the node that holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 void tree_sum_start(Op *op);

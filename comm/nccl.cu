@@ -2,9 +2,9 @@
  * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for a
  * later one.
  *
- * Each collective starts after an event of the followed stream. None makes the host wait: at the end the followed
- * stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in order without
- * events.
+ * Each collective starts after an event of the followed stream, the one that computes. None makes the host wait: at the
+ * end the followed stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in
+ * order without events.
  *
  * Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
  * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
@@ -37,7 +37,7 @@ enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
-    int64_t     elems, number, sequence; /* number and sequence as in Op */
+    int64_t     elems, number, sequence; /* number: among the group's collectives; sequence: among this process's */
 } Collective;
 typedef struct { cudaEvent_t begin, end; } Wait;
 
@@ -56,7 +56,8 @@ struct Nccl {
     double       polled_ms;
     int          abandoned;          /* atomic: any thread may abort, once */
     int          inside;             /* atomic: number of NCCL calls that the main thread is in */
-    float       *received;           /* owned [nodes of other ranks][chunk of the tree]; NULL before nccl_tree_open */
+    float       *received;           /* nodes that a tree sum has received; owned [nodes of all
+                                      * ranks][NCCL_TREE_CHUNK_BYTES]; NULL before nccl_tree_open */
     size_t       received_bytes;
 };
 
@@ -291,7 +292,7 @@ static void connect_peers(Comm *c) {
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
-/* An eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
+/* Returns an eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
  * (device_leave_multiprocessors). Beside inline collectives no kernel runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = device_multiprocessors() / 8;
@@ -340,7 +341,7 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    nccl_read_times(c); /* all have ended, so the trace shows none in flight */
+    nccl_read_times(c); /* all collectives have ended, so the trace shows none in flight */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* if it is not settled the communicator may be
@@ -368,7 +369,7 @@ void nccl_leave(World *w) {
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* x += y. Thread: one pack. Bound: 12 bytes an element. */
+/* x += y. Each thread adds one pack of 16 bytes. Bound by memory: 12 bytes an element. */
 KERNEL add_kernel(float *x, const float *y, int64_t n) {
     constexpr int W = pack_elems<float>();
     int64_t       i = pack_place<W, 1>(0);
@@ -472,7 +473,7 @@ void nccl_join(Comm *c, GatherOrder order) {
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
-/* Ends the call. Its collectives are one kernel on the GPU and end together. */
+/* Ends the call of NCCL that nccl_join began. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
     ncclResult_t result;
     {

@@ -32,7 +32,7 @@
         }                                                  \
         result;                                            \
     })
-/* Number of bytes that a read or write of n bytes moves. */
+/* Number of bytes that a read or write of n bytes moves: half of them if the failpoint f makes it short. */
 #define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
 /* Makes a call that returns 0 or -1. Returns 0 or -errno. */
@@ -47,7 +47,7 @@ static int open_retrying(const char *path, int flags, mode_t mode) {
 
 void io_hold_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        /* without /dev nothing can be done */
+        /* if /dev/null cannot be opened, nothing can be done */
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return;
 }
 
@@ -456,7 +456,7 @@ typedef struct {
 
 static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
     Cookie *c = (Cookie *)cookie;
-    size_t  need = *c->bytes + bytes + 1; /* with the NUL */
+    size_t  need = *c->bytes + bytes + 1; /* bytes of the whole text with its NUL */
     char   *grown = c->has_lost || need <= c->room ? NULL : realloc(*c->text, 2 * need);
     if (grown) *c->text = grown, c->room = 2 * need;
     if (c->has_lost || need > c->room) return c->has_lost = 1, 0;

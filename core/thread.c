@@ -110,7 +110,8 @@ void thread_share(int share) {
     omp_set_num_threads(processors > 0 && threads > processors ? processors : threads);
 }
 
-/* First starts and ends as many threads of our own. If that fails the process exits here with 71, not in libgomp. */
+/* Before OpenMP starts its threads, this function starts and ends as many threads of our own. If that fails the process
+ * exits here with 71, not in libgomp. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {
