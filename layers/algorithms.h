@@ -35,7 +35,7 @@ typedef struct {
 const char *matmul_library(void);
 
 int             matmul_algorithms_count(void);
-MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of first use */
+MatmulAlgorithm matmul_algorithms_get(int i);             /* returns record i, in the order of first use */
 void            matmul_algorithms_set(MatmulAlgorithm a); /* adds the record, or replaces that of the same key; products
                                                            * then look it up again */
 void            matmul_algorithms_clear(void);            /* also ends matmul_algorithms_freeze */

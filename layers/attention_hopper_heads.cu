@@ -34,7 +34,7 @@ template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
 };
 
-/* Destination of dqkv: a tensor, or codes. */
+/* Destination of dqkv: a tensor, or fp8 codes. */
 template <typename T> struct HeadsOut {
     T        *dqkv;
     Fp8Target codes;
@@ -67,7 +67,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
                        const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* tiles of keys; steps */
+    unsigned      done = 0, n = 0; /* done counts tiles of keys, n steps */
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
@@ -91,7 +91,8 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a thread's notes on the codes it has made. They are in shared memory, because registers are few. */
+/* Returns a thread's notes on the fp8 codes it has made: the largest value, and how many were too large or became zero.
+ * They are in shared memory, because registers are few. */
 DEVICE Seen &notes() {
     SMEM(Seen, seen, [HEADS_LOADER]);
     return seen[threadIdx.x];
@@ -157,7 +158,8 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
     queue_give(queue, n);
 }
 
-/* Computes the tile of keys in this place. n: steps that the consumers have taken so far. */
+/* Computes dk and dv of the tile of keys in this place of shared memory. n counts the steps that the consumers have
+ * taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                        unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
@@ -289,8 +291,8 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
 #endif
 
 /* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its row of sums [grid, heads_sums].
- * grid: the multiprocessors, or fewer if there are fewer heads. Bound: tensor cores, five products a tile, and nearly
- * as much shared memory. */
+ * grid: the multiprocessors, or fewer if there are fewer heads. Bound by the tensor cores, with five products a tile,
+ * and nearly as much by shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
     attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums,

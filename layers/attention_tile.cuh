@@ -18,7 +18,7 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS 
 
 /* Parameters of a call, as each kernel gets them. */
 typedef struct {
-    int   T, C, D, H, heads; /* C = H*D, heads = B*H                                              */
+    int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
     int   group;             /* query heads that share a head of keys */
     int   columns;           /* columns of qkv */
     int   key_columns;       /* elements from a key to its value                                    */
@@ -108,7 +108,7 @@ DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, 
 
 /* Where the keys from position `key` on are, as far as the chunk goes (whole tiles of 64): the context rank that owns
  * them, and their first row of the sequence there. */
-typedef struct { int64_t owner; int row; } KeyRows; /* elements before the owner's keys */
+typedef struct { int64_t owner; int row; } KeyRows; /* owner: elements before the keys of that context rank */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
     int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
@@ -322,9 +322,9 @@ template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
 
 template <int D> struct F32Tile {
     static constexpr int THREADS = 256, SIDE = 16;
-    /* per thread; per tile; per thread in D */
+    /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
     static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
-    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* a tile of positions */
+    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
 

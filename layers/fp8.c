@@ -82,8 +82,8 @@ static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns x, w or dy, rounded, in scratch, or as an op below has written it. copies: the number of copies
- * that a GPU writes of it. */
+/* Returns x, w or dy, rounded, in scratch, or as an op below has written it. copies is the number of copies that a GPU
+ * would write, which a dry stream notes. */
 static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return tensor_2d(x.data, BF16, x.dim[0], x.dim[1]);
     Tensor y = arena_tensor(&s->scratch, BF16, 2, x.dim[0], x.dim[1], 1);

@@ -64,11 +64,11 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
-/* s in both halves, as the other fields. |x| above `most` exceeds the type's largest value; |x| up to `least` becomes
- * zero. */
+/* Parameters of a cast for two elements of bf16 at once; each field holds its value in both halves. s is the scale. |x|
+ * above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
 typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
 
-/* constants for two halves of bf16, and for four codes */
+/* masks and constants for two bf16 in a word, and for four codes in a word */
 enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_NANS = 0x7f7f7f7f };
 
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */

@@ -126,8 +126,8 @@ DEVICE int piece_of(const Pieces &all, unsigned tile) {
     return low;
 }
 
-/* sum += the terms of all pieces. Block: a contiguous range of tiles, over which its warps alternate; no thread leaves
- * the loop before its warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
+/* sum += the terms of all pieces. Each block takes a contiguous range of tiles, over which its warps alternate. No
+ * thread leaves the loop before its warp. Static shared memory: an exact sum. Bound by memory: 4 bytes an element. */
 template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);

@@ -27,7 +27,8 @@ enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, 
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
 
-/* Everything that an algorithm may depend on. Without padding, because keys are compared as bytes. */
+/* Key of a product in the cache: everything that the choice of an algorithm may depend on. It has no padding, because
+ * keys are compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
     int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
@@ -101,7 +102,7 @@ static Key key_of(const Stream *s, const Call *c) {
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
-    /* 16 if there is none */
+    /* the smaller alignment of the bias and of aux; a NULL counts as 16 */
     key.aux_align = align_of(p->bias) < align_of(c->aux) ? align_of(p->bias) : align_of(c->aux);
     return key;
 }
@@ -431,7 +432,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-/* moves 16-bit words, so one kernel serves bf16 and fp16 */
+/* Writes the bias to each row of c. It moves 16-bit words, so one kernel serves bf16 and fp16. */
 KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uint16_t *bias) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
@@ -490,11 +491,12 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
                : epilogue == EPILOGUE_GELU_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue were not worth it */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms, and counts as
+                                                                * if the epilogue were not worth it */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the memory of the product, while both are
-                                                                 * timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the kernels' scratch beside that of the product,
+                                                                 * while both are timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;

@@ -62,7 +62,8 @@ typedef struct { int cluster, parts; } GemmWay;
 enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes, so that stored ways no
                                            * longer fit */ };
 
-/* Returns whether the product with this epilogue can be computed here. head: see Rest. */
+/* Returns whether the own product can compute this product and epilogue on this GPU. head: columns of a head, for
+ * EPILOGUE_DELTA. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
 /* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);

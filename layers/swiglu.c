@@ -24,7 +24,7 @@ SIMD_INLINE f32x16 silu_grad16(f32x16 *silu, f32x16 x) {
     return p + in * p * (e * p);
 }
 
-/* Computes n values from element `to` of y on. */
+/* Computes n values of weight silu(gate) up, from element `to` of y on. */
 SIMD_INLINE void swiglu_run(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up,
                             float weight, int64_t n) {
     ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
