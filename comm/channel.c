@@ -1,4 +1,4 @@
-/* channel.c - see channel.h. */
+/* channel.c - the connections of channel.h: sockets, frames over TLS, and waiting for several of them. */
 #include "comm/channel.h"
 
 #include <errno.h>

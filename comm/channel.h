@@ -94,12 +94,12 @@ void channel_end(Channel *c);
 /* Sets a limit: from now on a frame with offset + elems above most_elems breaks the channel. */
 void channel_limit(Channel *c, int64_t most_elems);
 
-int         channel_is_open(const Channel *c);     /* the peer has proven the key */
+int         channel_is_open(const Channel *c);     /* 1 if the peer has proven the key */
 int         channel_is_broken(const Channel *c);
 size_t      channel_unsent(const Channel *c);      /* bytes in the out buffer */
 double      channel_silent_ms(const Channel *c);   /* ms since the last byte was read; call channel_progress first, so
                                                     * that bytes that have arrived count */
-const char *channel_peer(const Channel *c);        /* "192.0.2.1:port", "[2001:db8::1]:port" */
+const char *channel_peer(const Channel *c);        /* address of the peer: "192.0.2.1:port", "[2001:db8::1]:port" */
 int         channel_fault_code(const Channel *c);  /* exit code of a broken channel: EXIT_CONFIG for key or protocol,
                                                     * otherwise EXIT_PEER */
 const char *channel_fault(const Channel *c);       /* a sentence that begins with the peer's address; "" if the channel

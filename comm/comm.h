@@ -77,8 +77,8 @@ int          world_neighbour_is_gone(const World *w); /* 1 if any process of thi
 /* Tells the other ranks of this host that this one ends the job after an error that it has reported. SIGCONT carries
  * its local rank. */
 void         world_tell_neighbours(void);
-const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2" or "none" */
-const char *world_nccl(void);                  /* "NCCL 2.27.3" or "none" */
+const char *world_library(void);               /* library in use: "Open MPI 4.1.4", "MPICH 4.0.2" or "none" */
+const char *world_nccl(void);                  /* library in use: "NCCL 2.27.3" or "none" */
 
 /* Returns the number of cores that this rank should use, before OMP_NUM_THREADS is read. Widens a binding that leaves
  * other cores of this host without a rank (Open MPI binds -np 1 to one core), and divides the rest. Prints one line of
@@ -247,7 +247,7 @@ size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 typedef enum {
     COMM_FOR_BUCKETS,  /* collectives that run beside the followed stream */
     COMM_FOR_INLINE,   /* collectives on the followed stream: comm_set_inline */
-    COMM_FOR_MESSAGES, /* also messages between any two ranks: comm_set_exchanges */
+    COMM_FOR_MESSAGES, /* collectives, and messages between any two ranks: comm_set_exchanges */
     COMM_FOR_PAIR      /* messages of comm_pair */
 } CommUse;
 /* Returns an estimate of the GPU memory in bytes that NCCL will take in comm_set_kind, from its defaults. 0 for other
@@ -323,11 +323,11 @@ typedef struct {
 } CommTrace;
 int world_trace(const World *w, CommTrace *out, int max);
 
-/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. */
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [piece_elems], x [ranks *
-                                                                                         * piece_elems] */
-void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
+/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. out is
+ * [piece_elems], x is [ranks * piece_elems]. Without out the result replaces x. */
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems);
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);
 
 #ifdef __cplusplus
 }

@@ -57,7 +57,7 @@ static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE |
 /* One started collective; of an all-gather, one of its two directions around the ring. Its messages are numbered in the
  * order they travel: message i is chunk i % chunks of ring step i / chunks. */
 typedef struct {
-    Comm    *comm;         /* borrowed */
+    Comm    *comm;         /* the group; borrowed */
     OpKind   kind;
     CommKind by;
     Tensor   bucket;       /* borrowed until the collective ends */
@@ -87,15 +87,15 @@ typedef struct {
 
 struct World {
     int      rank, size, local_rank, local_size;
-    char   (*host)[HOST_CHARS]; /* owned [size], by rank */
+    char   (*host)[HOST_CHARS]; /* host name of each rank; owned [size] */
     pid_t   *neighbour;         /* owned [local_size]: process of each rank of this host, by local rank; NULL if they
                                  * cannot see each other */
     int      launched;          /* MPI is initialised                                    */
     Ledger  *ledger;            /* borrowed; set in a dry world, whose collectives only note their cost; NULL in a real
                                  * one */
     int      yields;            /* 1: a wait yields the core at once */
-    MPI_Comm local;             /* the ranks of this host                                */
-    Comm    *all;               /* owned                                                 */
+    MPI_Comm local;             /* communicator of the ranks of this host                */
+    Comm    *all;               /* the group of all ranks; owned                         */
     Comm    *groups;            /* all groups, the newest first; any thread reads the list */
 
     void   (*watch)(void *ctx);  /* called when a wait progresses; may be NULL */
@@ -152,13 +152,13 @@ NORETURN void world_failed(const World *w, const char *why);
  * is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
 void        world_renumber(World *w); /* changes rank and host to the new numbers */
-CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns NULL if the trace is overwritten by later
-                                                         * collectives */
+CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns the trace of a collective, or NULL if later
+                                                         * collectives have overwritten it */
 void        world_list(World *w, Comm *c); /* adds a group to the list */
 void        world_unlist(World *w, Comm *c);
 
 /* comm.c */
-Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
+Comm *comm_make(World *w, const char *name); /* makes a group of this rank alone */
 /* Returns the milliseconds of collectives over buckets so far, including those in flight. */
 double comm_counted_ms(const Comm *c, double now);
 /* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
@@ -189,7 +189,8 @@ void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rec
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
 /* queue.c */
-Failpoint queue_obey_test(World *w, const char *point); /* a place where a test may break a collective */
+Failpoint queue_obey_test(World *w, const char *point); /* applies a test's rule for `point`, a place where a test may
+                                                         * break a collective */
 /* One iteration of a wait: moves everything in flight along. *moved_ms is the time of the last progress; the caller
  * sets it to clock_ms() at first. */
 void queue_turn(World *w, double *moved_ms);
@@ -199,9 +200,9 @@ int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and repla
                                                      * if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(World *w);                   /* the followed stream waits for the copies of staging_out */
+void   staging_finish(World *w);                   /* makes the followed stream wait for the copies of staging_out */
 void   staging_drop(World *w, int staged);         /* frees a copy whose result does not go back */
-int    staging_stream_is_idle(World *w);           /* the followed stream has finished all its work */
+int    staging_stream_is_idle(World *w);           /* 1 if the followed stream has finished all its work */
 void   staging_close(World *w);
 
 /* Most multiprocessors that NCCL's kernels hold. A pair gets few, because a receive that is posted ahead spins until
@@ -224,7 +225,7 @@ void nccl_read_times(Comm *c); /* adds the collectives that have ended to times 
 
 /* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
  * progress function returns whether something moved. */
-int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
+int  ring_ways(const Comm *c, OpKind kind);      /* returns into how many Ops a collective is split */
 void ring_start(Op *op, int way);                /* starts direction `way`, a number below ring_ways() */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
@@ -242,7 +243,7 @@ void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
-    TreePart *part;      /* owned */
+    TreePart *part;      /* nodes of all ranks; owned [parts] */
     int       parts, mine;
     int64_t   owner;     /* sequence of the sum that receives into buffer, or -1 */
     char     *buffer;    /* owned [2][parts][TREE_CHUNK_BYTES]; NULL before first use */

@@ -1,4 +1,4 @@
-/* key.c - see key.h. */
+/* key.c - makes and reads the key file of key.h. */
 #include "comm/key.h"
 
 #include <errno.h>

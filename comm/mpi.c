@@ -153,7 +153,8 @@ void world_start(World *w, Launch launch) {
     error_set_rank(w->rank, w->size, abort_job);
     error_set_join(NULL);
 
-    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups inherit it */
+    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups of the
+                                                                               * communicator inherit the handler */
     MPI_CHECK(w, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &w->local));
     MPI_Comm_rank(w->local, &w->local_rank);
     MPI_Comm_size(w->local, &w->local_size);

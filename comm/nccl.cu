@@ -525,7 +525,7 @@ void nccl_poll(Comm *c) {
  * other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    /* the oldest event that is not reused yet */
+    /* oldest: the oldest collective whose event is not reused yet */
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0;
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished || c->is_inline) {

@@ -1,4 +1,4 @@
-/* tls.c - see tls.h. */
+/* tls.c - the TLS connections of tls.h, by OpenSSL. */
 #include "comm/tls.h"
 
 #include <errno.h>

@@ -50,7 +50,7 @@ int         device_has_quick_bf16(void); /* the device computes bf16 matrix prod
  * multiprocessor starts only when the first blocks end, and doubles the kernel's time. Does nothing on the CPU. */
 void        device_leave_multiprocessors(int count);
 size_t      device_memory_free(void); /* free bytes now; 0 if not known (the CPU) */
-size_t      device_memory_total(void);/* bytes                                                        */
+size_t      device_memory_total(void);/* bytes of memory that the device has                          */
 size_t      device_memory_peak(void); /* largest number of bytes this process has used (CPU: resident set) */
 
 Stream stream_create(size_t scratch_bytes);

@@ -1,4 +1,4 @@
-/* format.c - see format.h. */
+/* format.c - writes sizes, times, numbers and commands for messages (format.h). */
 #include "core/format.h"
 
 #include <math.h>

@@ -228,7 +228,7 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-enum { NAMED = 96 }; /* characters of a path in a message, so that the rest of the message still fits */
+enum { NAMED = 96 }; /* most characters of a path in a message, so that the rest of the message still fits */
 
 /* Writes the path for a message: "optimizer.learning_rate: ". It is in quotes if a character is escaped or the end is
  * cut, and "" for the root. */

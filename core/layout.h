@@ -47,7 +47,7 @@ typedef struct {            /* one row of the parameter table */
                              * may lie between them */
     int     expert;         /* number of the expert that owns the row, from 1; 0 if none does */
     /* layout_create computes the fields below */
-    int64_t elems;          /* product of dim                              */
+    int64_t elems;          /* elements in files: product of dim           */
     int64_t offset;         /* global offset of element 0                  */
     int64_t local[2];       /* shape in this rank's memory, with padding rows; the second is 1 for a vector */
     int64_t local_elems;    /* elements in this rank's memory without padding; 0 if another rank has this expert */
@@ -77,7 +77,7 @@ typedef struct {
     int     tensor_ranks, tensor_rank;
     int     expert_ranks;   /* number of ranks that divide the experts */
     int64_t elems;          /* P: parameters, without padding */
-    int64_t memory_elems;   /* sum of the buckets' elems */
+    int64_t memory_elems;   /* elements of the parameter memory: sum of the buckets' elems */
     int64_t shard_elems;    /* elements of this rank's shard: sum of q over the buckets that it owns */
 } Layout;
 

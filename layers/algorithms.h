@@ -44,8 +44,8 @@ void            matmul_algorithms_clear(void);            /* also ends matmul_al
  * without a record, because ranks that time by themselves would choose differently. */
 void matmul_algorithms_freeze(void);
 
-/* Functions for matmul.cu. */
-int      matmul_algorithms_find(const char *key); /* index of the record, or -1 */
+/* Functions that only matmul.cu calls. */
+int      matmul_algorithms_find(const char *key); /* returns the index of the record, or -1 */
 int      matmul_algorithms_frozen(void);
 uint64_t matmul_algorithms_version(void);         /* changes with every set and clear */
 

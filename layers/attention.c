@@ -718,7 +718,7 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
     if (is_dry) {
-        /* nothing runs */
+        /* a dry stream runs nothing */
     } else if (8 * heads >= 5 * rounds * threads) { /* some threads idle, but for less time than the two extra products
                                                      * of the other way cost */
         backward_items(&job, memory, floats, BY_HEAD);

@@ -181,7 +181,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded; all have read the other stage */
+        __syncthreads(); /* this tile is loaded; all threads have read the other stage */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
@@ -223,8 +223,8 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
     }
 }
 
-/* attention_forward_kernel for fp32. A block has ROWS queries of one head, a thread M x M scores of a tile; see
- * attention_tile.cuh. grid heads * tiles. Bound by the f32 units. */
+/* Does what attention_forward_kernel does, for fp32. A block has ROWS queries of one head, a thread M x M scores of a
+ * tile; see attention_tile.cuh. grid heads * tiles. Bound by the f32 units. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
@@ -243,7 +243,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all have read the last tile */
+        __syncthreads(); /* all threads have read the last tile */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);

@@ -174,7 +174,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const Pair<T> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
                   other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions at = owner_positions(h, owner);
-    /* position of the warp's first key; first row of queries */
+    /* position: that of the warp's first key; begin: the first row of queries */
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP);
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
@@ -199,7 +199,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all have read the other stage */
+        __syncthreads(); /* this step is loaded; all threads have read the other stage */
         walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
@@ -286,7 +286,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all have read the other stage */
+        __syncthreads(); /* this step is loaded; all threads have read the other stage */
         if (key + STEP < end)
             load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
                                   h);
@@ -336,8 +336,8 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int firs
     ds = s * (ds + minus.delta[at]);
 }
 
-/* attention_backward_keys_kernel for fp32. A block has ROWS keys, a thread M x M transposed scores of a tile; see
- * attention_tile.cuh. */
+/* Does what attention_backward_keys_kernel does, for fp32. A block has ROWS keys, a thread M x M transposed scores of a
+ * tile; see attention_tile.cuh. */
 template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys,
@@ -365,7 +365,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all have read the last step */
+        __syncthreads(); /* all threads have read the last step */
         load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
@@ -385,7 +385,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }
 
-/* attention_backward_queries_kernel for fp32. A block has ROWS queries. */
+/* Does what attention_backward_queries_kernel does, for fp32. A block has ROWS queries. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv,
@@ -405,7 +405,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair_f32<D>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all have read the last step */
+        __syncthreads(); /* all threads have read the last step */
         load_pair_f32<D>(k,
                          Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns,
                                      h.key_stride, h.key_stride},

@@ -131,7 +131,7 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
         queue_take(queues.keys, n);     /* the keys of this tile */
-        queue_take(queues.keys, n + 1); /* the values of the last tile */
+        queue_take(queues.keys, n + 1); /* the values of the tile before this one */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);
@@ -186,7 +186,7 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
         named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
-        fence_proxy_async(); /* TMA fills the tile again */
+        fence_proxy_async(); /* TMA will fill the tile again */
         queue_free(queues.queries, done);
     }
     if (group == 0) turn_begin(group); /* takes the token that nobody needs */
@@ -213,7 +213,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
         queue_init(queues[0].keys);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
         if (is_loader()) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);

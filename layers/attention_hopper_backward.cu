@@ -15,7 +15,7 @@
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
 };
 /* Shared memory of the queries kernel: 160 and 224 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
@@ -35,7 +35,7 @@ template <int STAGES> DEVICE void queues_init(BackwardQueues<STAGES> &queues) {
         queue_init(queues.steps);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
 }
 
 /* --- keys: dk and dv ---------------------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
                          const Heads &h, int items) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -138,7 +138,7 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<Keys
                                        key_column(h, item.head), h);
         store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, item.head,
                                        key_column(h, item.head) + h.key_columns, h);
-        fence_proxy_async(); /* TMA fills the tiles again */
+        fence_proxy_async(); /* TMA will fill the tiles again */
         queue_free(queues.own, done);
     }
 }
@@ -243,7 +243,7 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
                             Minus minus, const Heads &h, int items) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -256,7 +256,7 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
         store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale,
                                        item.place.head, head_column(h, item.place.head), h);
-        fence_proxy_async(); /* TMA fills the tile again */
+        fence_proxy_async(); /* TMA will fill the tile again */
         queue_free(queues.own, done);
     }
 }

@@ -31,7 +31,7 @@ template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
           ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
 };
 
 /* Destination of dqkv: a tensor, or fp8 codes. */
@@ -54,7 +54,7 @@ template <typename T, int D> DEVICE void queues_init(HeadsQueues<T, D> &queues) 
         queue_init(queues.ds, CONSUMER_WARPS, ADDER_WARPS);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
 }
 
 /* Returns the end of the queries that see a tile of keys: queries `key` to end - 1. All lanes of a warp call it
@@ -194,7 +194,7 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                           const Heads &h) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
@@ -212,7 +212,7 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
-            fence_proxy_async(); /* TMA fills the tile again */
+            fence_proxy_async(); /* TMA will fill the tile again */
             queue_free(queues.own, done);
         }
     }

@@ -26,7 +26,7 @@ typedef struct {
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
     int   key_stride;        /* elements from a key to the next                                     */
     int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
-    int   section;           /* heads of keys that stay in the L2 cache with their values */
+    int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
     float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
@@ -114,7 +114,7 @@ DEVICE KeyRows key_rows(const Heads &h, int key) {
     int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
     return {owner * h.owner_stride, (chunk < h.context ? 0 : half) + key % half};
 }
-/* Returns the positions of an owner's rows. */
+/* Returns the positions of the rows that context rank `owner` has. */
 DEVICE Positions owner_positions(const Heads &h, int owner) {
     Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
     return h.context > 1 ? p : in_order;
@@ -382,7 +382,7 @@ DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p,
     }
 }
 
-/* Stores rows [first, first + ROWS) of a head: scale[i] out. */
+/* Stores rows [first, first + ROWS) of a head: `out`, with each row i of the thread multiplied by scale[i]. */
 template <int D>
 DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS],
                       const float (&scale)[F32Tile<D>::M], int first, const Heads &h) {

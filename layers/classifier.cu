@@ -8,7 +8,7 @@
 
 enum {
     MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads in flight */
-    MAX_COLUMNS = 1 << 30         /* columns, because indices in a row are int */
+    MAX_COLUMNS = 1 << 30         /* most columns of a row, because its indices are int */
 };
 
 typedef enum { LOSS, LOSS_AND_GRADIENT } Pass;

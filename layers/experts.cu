@@ -34,7 +34,7 @@ KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight,
                              int64_t N, int E, int k, bool normed) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= N) return; /* uniform per warp */
+    if (n >= N) return; /* all lanes of a warp return together */
     const T *x = logits + n * E;
     float   *p = probability + n * E, most = -INFINITY, sum = 0.0f;
     for (int e = lane; e < E; e += WARP) most = fmaxf(most, to_f32(x[e]));
@@ -101,7 +101,7 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
 typedef struct {
     const float   *dweight, *probability, *weight, *balance;
     const int32_t *expert, *counts;
-    int64_t        N, each; /* tokens in all; tokens of a sequence */
+    int64_t        N, each; /* N: tokens in all; each: tokens of a sequence */
     int            E, k;
     bool           normed;
 } Backward;
@@ -119,7 +119,7 @@ DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, f
 template <typename T> KERNEL router_backward_kernel(T *dlogits, Backward b) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= b.N) return; /* uniform per warp */
+    if (n >= b.N) return; /* all lanes of a warp return together */
     const float *p = b.probability + n * b.E;
     float sum = 0.0f, mean = 0.0f, dot = 0.0f, rate = b.counts ? *b.balance * (float)b.E / (float)(b.k * b.each) : 0.0f;
     for (int j = 0; j < b.k; j++) {
@@ -335,7 +335,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
     if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this stage is loaded; all have read the other */
+        __syncthreads(); /* this stage is loaded; all threads have read the other one */
         if (r + Tile::R < length) load(stage ^ 1, r + Tile::R);
         const T *left = shared + stage * Tile::STAGE, *right = left + Tile::OPERAND;
         #pragma unroll
@@ -366,7 +366,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
                       sum[atom][n][e]);
 }
 
-/* fp32: scalar */
+/* fp32: products by scalar multiply-adds */
 
 /* Loads tile[r][at], with zeros beyond the operand. */
 template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float> &x, int at, int r) {
@@ -397,7 +397,7 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
         for (int dj = 0; dj < Tile::EACH; dj++) store(i + di, j + dj, sum[di][dj]);
 }
 
-/* kernels */
+/* kernels of the products */
 
 /* Computes y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Each block
  * computes one tile. grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread,

@@ -218,7 +218,7 @@ template <typename T>
 DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
                         int n) {
 #pragma unroll
-    for (int k = 0; k < BLOCKS * 2; k++) { /* eight columns */
+    for (int k = 0; k < BLOCKS * 2; k++) { /* k: a group of eight columns */
         int    c = column + p * SIDE + k * 8 + (int)threadIdx.x % 4 * 2, at = p * 32 + k * 4;
         float2 b = {};
         if (bias && c < n) b = unpack_pair<T>(*(const uint32_t *)(bias + c));

@@ -151,8 +151,8 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
  * sum is then none, too. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* Does residual_rmsnorm_forward with y written as codes. If update is none, it does rmsnorm_forward of x instead; sum is
- * then none, too. */
+/* Does residual_rmsnorm_forward with y written as codes. If update is none, it does rmsnorm_forward of x instead; sum
+ * is then none, too. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
 
@@ -255,16 +255,17 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                        Tensor starts, HeadShape h);
 /* Does attention_backward with dqkv written as codes, the dy of f's product ("outputs in fp8" above). dbias is summed
- * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a head can: Hopper, heads of
- * 64 channels, T a multiple of 16. */
+ * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a
+ * head can: Hopper, heads of 64 channels, T a multiple of 16. */
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape h, Fp8 f);
 /* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the
  * gradient of each probability.
  *   delta [H,N] f32 out   dy, y [N,C] act in */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
-/* Does attention_forward where context ranks share the sequences. This rank has T tokens of each, a multiple of 128. Queries in
- * qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one rank.
+/* Does attention_forward where context ranks share the sequences. This rank has T tokens of each, a multiple of 128.
+ * Queries in qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one
+ * rank.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape h);
@@ -273,8 +274,8 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
  *   gradients of the keys */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                                 Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h);
-/* Computes attention's outputs y_i for the last n of the T tokens of one sequence. qkv keeps the queries, keys and values so far.
- * The sums have another order than in attention_forward, so rounding may differ.
+/* Computes attention's outputs y_i for the last n of the T tokens of one sequence. qkv keeps the queries, keys and
+ * values so far. The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
 

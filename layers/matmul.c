@@ -63,7 +63,7 @@ enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;   /* pointers in it are not valid */
+    Matmul           shape;   /* the pointers in this shape are not valid */
     int              threads; /* number of threads that it is made for */
     dnnl_primitive_t primitive;
     dnnl_memory_t    a, b, bias, c, scratchpad;
@@ -82,7 +82,7 @@ static struct {
     float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
                           * use */
     int           strips;
-    _Atomic char  has_code[CODES]; /* sgemm has code for the product, by place_of_code */
+    _Atomic char  has_code[CODES]; /* 1 at a product's place_of_code: sgemm has generated code for it */
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
@@ -420,7 +420,7 @@ static void product_by_f32_tiles(Matmul p) {
     make_strips(omp_get_max_threads());
     #pragma omp parallel
     {
-        omp_set_num_threads(1); /* for the calls inside, also in a team of one thread */
+        omp_set_num_threads(1); /* oneDNN's calls inside use one thread, also if the team is one thread */
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);

@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     Key                    key;
     cublasLtMatmulDesc_t   product;
-    cublasLtMatrixLayout_t a, b, c; /* for our matrices; they are cuBLASLt's B, A and C */
+    cublasLtMatrixLayout_t a, b, c; /* layouts of our a, b and c, which are cuBLASLt's B, A and C */
     Algorithm              algo;
     MatmulAlgorithm        record;
 } Entry;
@@ -54,9 +54,9 @@ typedef struct {
     Matmul   p;
     Epilogue epilogue;
     void    *aux;
-    float   *sums; /* see Rest */
-    const float *a_inverse, *b_inverse; /* borrowed, for fp8 */
-    int      head = 0; /* see Rest */
+    float   *sums; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
+    const float *a_inverse, *b_inverse; /* inverse scales of fp8 operands; borrowed */
+    int      head = 0; /* columns of a head, for EPILOGUE_DELTA */
 } Call;
 
 static struct {
@@ -176,7 +176,7 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
     if (key.is_fp8)
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
-                 (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before
+                 (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
                               * (arXiv:2412.19437, section 3.3.2) */
     if (key.has_bias)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));

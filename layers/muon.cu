@@ -56,7 +56,7 @@ void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay) {
 
 /* --- newton_schulz: the passes between its products --------------------------------------------------------------- */
 
-enum { PARTIALS = THREADS }; /* a thread for each partial sum */
+enum { PARTIALS = THREADS }; /* number of partial sums: each thread of a block of narrow_kernel reads one */
 
 /* A matrix inside a wider one: rows of M columns that are ld apart. */
 struct Columns { int64_t M, ld; };

@@ -265,7 +265,7 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
 
 /* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
-    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums take whole cache lines */
+    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
     int64_t stride = tensor_is_none(db) ? half : 2 * half;
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, (size_t)(runs * stride) * sizeof(float));

@@ -33,7 +33,7 @@ static inline int64_t partial_blocks(int64_t N, int64_t C) {
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* [C] each; the last ones may be NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* one to three sums [C]; of[1] and of[2] may be NULL */
 
 /* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
  * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
@@ -84,7 +84,7 @@ template <typename T, int W> DEVICE Pack<T, W> updated_pack(const LayerForward<T
     Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<T, W>(f.update + i));
     for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
     x = pack_from_f32<T>(sum);
-    pack_store_once(f.sum + i, x); /* needed again only when the next branch ends */
+    pack_store_once(f.sum + i, x); /* the sum is needed again only when the next branch ends */
     return x;
 }
 
@@ -221,7 +221,7 @@ enum {
                           * GPU */
     ROWS = 2,            /* rows of a batch: their loads are in flight together, and they share a barrier */
     GROUP_THREADS = 256, /* a block has as many groups as fit into this many threads, each with its own rows */
-    MOST_GROUPS = 8,     /* they use named barriers 1 to 8 */
+    MOST_GROUPS = 8,     /* most groups of a block; they use named barriers 1 to 8 */
     LONG_THREADS = 512, MOST_WARPS = LONG_THREADS / WARP,
     JOINED = 1024        /* most channels of a block with several groups */
 };
@@ -236,7 +236,8 @@ template <typename T> struct LayerBackward {
     T           *dx;                /* may be dresidual, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *mean, *rstd;
-    float       *partial;           /* [blocks][3][C]; [blocks][2][C] without dbias */
+    float       *partial;           /* partial sums of dw, db and dbias; [blocks][3][C], or [blocks][2][C] without
+                                     * dbias */
     int64_t      N, C;
     int          sums;              /* number of sums over rows: 3 with dbias, otherwise 2 */
     float        per_channel;       /* 1/C    */
@@ -431,7 +432,7 @@ typedef struct { int64_t rows, C, heads, first; } HeadRows;
 
 /* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
-    if (r.heads == 1) return row * width + r.first; /* avoids the division */
+    if (r.heads == 1) return row * width + r.first; /* without the division below */
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
@@ -561,13 +562,13 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* 128 registers each */
+enum { MAX_THREADS = 512 }; /* so that a thread has 128 registers */
 
 template <typename T> struct RmsBackward {
     T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *rstd;
-    float       *partial;           /* [blocks][C] */
+    float       *partial;           /* partial sums of dw; [blocks][C] */
     HeadRows     r;
     int64_t      dx_width, dy_width, x_width;
 };

@@ -19,7 +19,7 @@ enum {
 typedef struct { int32_t *token, *position; } TokenList;
 typedef struct {
     TokenList list[2];
-    int32_t  *counts; /* [SORT_RADIX][tiles] */
+    int32_t  *counts; /* keys of each digit in each tile; [SORT_RADIX][tiles] */
 } SortScratch;
 
 static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
@@ -103,7 +103,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
         int      digit = has_key ? digit_of(token_in[first + i], shift) : 0;
         unsigned alike = lanes_alike(digit, has_key);
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
-        __syncwarp(); /* another lane may lead this digit next time */
+        __syncwarp(); /* another lane may add for this digit in the next iteration */
     }
     __syncthreads();
     int32_t next = counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x];

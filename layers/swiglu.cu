@@ -114,7 +114,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
                                      const int32_t *order, int64_t R, int64_t F) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
-    if (row >= R) return; /* uniform per warp */
+    if (row >= R) return; /* all lanes of a warp return together */
     float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
