@@ -360,7 +360,7 @@ static void open_channel(Channel *c) {
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes that `in` holds when its header or its frame is whole. */
+/* Returns how many bytes make the header in `in` whole, or, once it is whole, the frame. */
 static size_t wants(const Channel *c) {
     return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }

@@ -69,8 +69,8 @@ void   world_leave(World *w); /* waits for all ranks and calls MPI_Finalize; fre
 int         world_rank(const World *w);
 int         world_local_rank(const World *w);  /* number among the ranks of this host */
 int         world_local_size(const World *w);
-/* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if it cannot be seen. Any thread may call
- * it. */
+/* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if this process cannot see it. Any thread
+ * may call it. */
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 ProcessState world_neighbour(const World *w, int local);
 int          world_neighbour_is_gone(const World *w); /* 1 if any process of this host is gone */
@@ -131,7 +131,7 @@ Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name
 /* Makes a pair for messages from rank `from` of parent to rank `to`, which become ranks 0 and 1 of it. Messages arrive
  * in the order they are sent. All ranks of parent call it together; it returns NULL on the others. */
 Comm *comm_pair(Comm *parent, int from, int to, const char *name);
-void  comm_free(Comm *c); /* all ranks of the group call it together; NULL does nothing; not for the group of
+void  comm_free(Comm *c); /* frees a group; all its ranks call it together. NULL does nothing. Not for the group of
                            * world_all() */
 
 World      *comm_world(const Comm *c);
@@ -224,11 +224,11 @@ void comm_poll(Comm *c); /* moves started collectives of all groups of the proce
  * to `sequence`, comm_finish for all. A rank may wait here for its peers, so all of them must also call comm_wait or
  * comm_finish. */
 int64_t comm_next(const Comm *c);
-int     comm_is_idle(const Comm *c); /* every collective over buckets that this group has started is done; not for
+int     comm_is_idle(const Comm *c); /* 1 if every collective over buckets that this group has started is done; not for
                                       * NCCL */
 void    comm_wait(Comm *c, int64_t sequence);
-void    comm_finish(Comm *c); /* waits for every collective this group has started; with NCCL the followed stream waits,
-                               * not the host */
+void    comm_finish(Comm *c); /* waits for every collective this group has started; with NCCL the stream of world_follow
+                               * waits, not the host */
 /* Start the collective and wait for it. */
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
@@ -245,8 +245,8 @@ size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* bytes of bu
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 /* Purpose of the communicator of a group. It sets how much memory and how many multiprocessors NCCL takes. */
 typedef enum {
-    COMM_FOR_BUCKETS,  /* collectives that run beside the followed stream */
-    COMM_FOR_INLINE,   /* collectives on the followed stream: comm_set_inline */
+    COMM_FOR_BUCKETS,  /* collectives that run beside the stream of world_follow */
+    COMM_FOR_INLINE,   /* collectives on the stream of world_follow itself: comm_set_inline */
     COMM_FOR_MESSAGES, /* collectives, and messages between any two ranks: comm_set_exchanges */
     COMM_FOR_PAIR      /* messages of comm_pair */
 } CommUse;
@@ -265,12 +265,12 @@ int comm_library_blocks(CommKind kind, CommUse use);
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
  * of the last step is not counted. */
 typedef struct {
-    double  comm_ms;    /* from a collective's start to its end; time in which several of the group overlap counts
-                         * once */
-    double  exposed_ms; /* the share of comm_ms inside comm_finish and blocking calls; NCCL: in which the followed
-                         * stream waited */
-    int64_t sent;       /* bytes that this rank sends for collectives over buckets, as the ring does; counted at their
-                         * start */
+    double  comm_ms;    /* ms from the start of collectives to their end; time in which several of the group overlap
+                         * counts once */
+    double  exposed_ms; /* the share of comm_ms inside comm_finish and blocking calls; NCCL: in which the stream of
+                         * world_follow waited */
+    int64_t sent;       /* bytes that this rank sends for collectives over buckets, counted at their start and as the
+                         * ring would send them */
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not count them */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* returns the times of this group since the last call, and resets them */

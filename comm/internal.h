@@ -62,11 +62,11 @@ typedef struct {
     CommKind by;
     Tensor   bucket;       /* borrowed until the collective ends */
     Tensor   x;            /* the bucket, or its copy in host memory */
-    Comm    *after;        /* the collective begins after this group's collectives before number after_number; NULL: at
-                            * once */
+    Comm    *after;        /* another group: the collective begins after the collectives of that group with numbers
+                            * below after_number; NULL: at once */
     int64_t  after_number;
     int      peer;         /* the other rank of a message */
-    int      is_begun;     /* 0 while it waits for its bytes to reach the host, or for `after` */
+    int      is_begun;     /* 0 while the collective waits for its bytes to reach the host, or for `after` */
     int      staged;       /* number of the copy to the host in staging.cu; -1: no copy is needed; NOT_STAGED: not
                             * started yet */
     int64_t  sequence;     /* number among this process's collectives over buckets: its place in the trace */
@@ -78,7 +78,8 @@ typedef struct {
     int      first_step;   /* first ring step. Of W ranks, steps 0 to W-2 sum and the next W-1 copy; an all-gather
                             * begins at step W-1 */
     int64_t  messages, sums; /* messages in all; the first `sums` are added to x, the others copied into it */
-    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts chunks of all ranks */
+    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts the chunks of a piece, each received
+                              * from all ranks */
     float   *node[TREE_MOST]; /* nodes of a tree sum in host memory; x is the last */
     int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted */
@@ -109,7 +110,8 @@ struct World {
     CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
-    Stream         *followed;   /* borrowed; NULL: buckets are in host memory */
+    Stream         *followed;   /* the stream that computes (world_follow); borrowed; NULL: buckets are in host
+                                 * memory */
     struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
     void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without NCCL */
 };
@@ -137,7 +139,7 @@ struct Comm {
     struct Tree *tree;          /* owned by tree.c; NULL before comm_tree_open       */
     struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
 
-    double    busy_since_ms;    /* when, after a time without collectives, the first of those in flight began */
+    double    busy_since_ms;    /* when the first collective in flight began, after a time without any */
     CommTimes times;            /* times of collectives over buckets */
     CommTimes waits;            /* times of the small blocking calls */
 };
@@ -196,8 +198,8 @@ Failpoint queue_obey_test(World *w, const char *point); /* applies a test's rule
 void queue_turn(World *w, double *moved_ms);
 
 /* Staging copies a bucket in device memory to the host for a collective, and the result back. */
-int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and replaces *x by it; returns its number, or -1
-                                                     * if *x is in host memory already */
+int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to the host and sets *x to the copy;
+                                                     * returns its number, or -1 if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
 void   staging_finish(World *w);                   /* makes the followed stream wait for the copies of staging_out */
@@ -212,7 +214,8 @@ int  comm_max_blocks(int chosen); /* comm.c: returns NCCL_MAX_CTAS if it is set,
                                    * `chosen` */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
-void nccl_tree_open(Comm *c); /* allocates device memory of c->tree for what other ranks send to be added */
+void nccl_tree_open(Comm *c); /* allocates device memory for the nodes that other ranks send for sums in the order of
+                               * c->tree */
 void nccl_leave(World *w); /* called after the last nccl_close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, all nodes but the
                                                                        * last */

@@ -1,4 +1,5 @@
-/* key.h - the secret that islands and their server share: 32 random bytes in a file of mode 600, as 64 hex digits. */
+/* key.h - the secret that islands, the training jobs of several sites, share with their server: 32 random bytes in a
+ * file of mode 600, as 64 hex digits. */
 #ifndef TRAIN_GPT_COMM_KEY_H
 #define TRAIN_GPT_COMM_KEY_H
 

@@ -437,8 +437,8 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-/* Begins a collective on our stream, after the followed stream's work so far. With where_before, after the work that
- * the group's last collective waited for. */
+/* Begins a collective on our stream, after the followed stream's work so far. With where_before it begins after the
+ * work that the group's last collective waited for. */
 static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");

@@ -10,7 +10,8 @@
 
 #include "core/error.h"
 
-/* The name of the key in a handshake, and the one cipher. SHA-256 is the hash that RFC 8446 gives to keys like ours. */
+/* The name of the key in a handshake, and the only cipher in use. SHA-256 is the hash that RFC 8446 gives to keys like
+ * ours. */
 static const char IDENTITY[] = "train_gpt", CIPHER[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char CIPHER_ID[] = {0x13, 0x01};
 

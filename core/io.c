@@ -241,7 +241,7 @@ static int open_alone(const char *tmp) {
     for (int pauses = 0;;) {
         struct stat opened, named;
         int         fd = io_open(tmp, IO_SHARED);
-        /* a link or pipe of that name is not one of our files */
+        /* a link or pipe of that name is not one of our files, and is removed */
         if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue;
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
@@ -255,8 +255,8 @@ static int open_alone(const char *tmp) {
     }
 }
 
-/* The second descriptor holds the lock until the file has its name. The first is closed before that, because a network
- * file system may report a failed write only at close. */
+/* The descriptor `lock` holds the lock of path.tmp until the file has its name. The descriptor fd is closed before
+ * that, because a network file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;

@@ -189,7 +189,8 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
 template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* Returns whether rows of row_bytes at these addresses consist of whole packs. A flat array passes PACK_BYTES. */
+/* Returns whether rows of row_bytes at these addresses consist of whole packs. For a flat array row_bytes is
+ * PACK_BYTES. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
     uintptr_t bits = row_bytes;
     for (const void *row : rows) bits |= (uintptr_t)row;

@@ -40,7 +40,8 @@ typedef struct {            /* one row of the parameter table */
                              * used */
     float   init_mean;      /* initial values: N(init_mean, init_std^2)    */
     float   init_std;
-    float rate, matrix_rate; /* factors of the learning rate, of updates by element and of updates of whole matrices */
+    float rate, matrix_rate; /* factors of the learning rate: `rate` for updates by element, matrix_rate for updates of
+                              * whole matrices */
     ParamGroup group;
     size_t  field;          /* offset of the row's Tensor in the view of its bucket (model/params.h) */
     int     bucket;         /* index of the bucket; a bucket's rows are neighbours, except that rows of another bucket

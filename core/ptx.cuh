@@ -232,8 +232,8 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
-/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. Completes the bytes of each
- * block's barrier. */
+/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. The bytes that arrive count
+ * towards those that the barrier of each block expects. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
@@ -279,8 +279,8 @@ template <int pending> DEVICE void bulk_wait_read() {
 /* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number, consumers
  * raise it */
 
-/* registers_raise waits until the block has enough registers. The block starts with those of its launch bounds, at most
- * 64 Ki. */
+/* registers_raise waits until the block has enough registers. A block starts with the registers of its launch bounds,
+ * at most 64 Ki. */
 template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

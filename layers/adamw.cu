@@ -6,7 +6,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch, whose parameters may take 4 KiB */ };
 
 /* One span of parameters that a launch updates. Blocks from first_block up to that of the next piece work on it. */
 template <typename T> struct Piece {
@@ -73,8 +73,8 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSp
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 
-/* Updates as many pieces as fit into one launch: consecutive ones, all aligned to packs or all not. Returns their
- * number. */
+/* Updates as many pieces as fit into one launch. They follow one another in the list, and are all aligned to packs, or
+ * all not. Returns their number. */
 template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, OptimizerStep h) {
     Pieces<T> all = {};
     int       taken = 0;

@@ -21,8 +21,8 @@ enum { RAISE = 8 }; /* log2 of the growth of exp above which the maximum is rais
                      * 65504 */
 
 template <int D> struct ForwardTile {
-    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 2: 32 rows a warp, so that a matrix load feeds four products;
-                                                   * registers suffice up to D = 64 */
+    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* groups of 16 rows in a warp: 2, so that a matrix load feeds four
+                                                   * products, up to D = 64, where registers suffice */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
     static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE,
                          STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage holds a tile of k and one of v */
@@ -73,7 +73,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         }
 }
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. */
+/* Replaces the scores s by p = exp(s - top) and adds p to the sums. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)

@@ -65,7 +65,8 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queu
 
 /* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
-typedef struct { float top[2], sum[2]; } Running; /* for a thread's two rows; the sum is over its own columns */
+typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
+                                                   * thread's own columns */
 
 /* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. What
  * was summed before must then be multiplied by `shrink`. */

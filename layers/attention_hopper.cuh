@@ -105,7 +105,7 @@ DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 1
 DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
 DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 
-/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another, transposed. A_ROWS: rows of the whole
+/* s = a b' (+ s): 64 rows of tile a, from `row` on, times the N rows of tile b, transposed. A_ROWS: rows of the whole
  * tile a. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {

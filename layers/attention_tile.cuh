@@ -30,8 +30,8 @@ typedef struct {
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
     float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
-    int   parts;             /* sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to which later
-                              * ones are added */
+    int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
+                              * which later rows are added */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;

@@ -30,8 +30,8 @@ enum {
     DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
     BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
-    LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* 168 a thread at the start; the loading warpgroup gives 128, 64 to
-                                                * each of the two others */
+    LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
+                                                * gives 128 away, 64 to each of the two others */
     PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores 16 x 64 of c at a time                                       */
     ACCUMULATORS = TILE / 2,      /* accumulators of a thread for 64 rows */
     TURN = 1, SUMS = TURN + MATH_GROUPS /* named barriers, one for each math warpgroup                          */
@@ -509,8 +509,8 @@ static double filled(const Matmul *p, GemmWay way) {
     return (double)works / (double)(blocks_for(works, clusters) * clusters);
 }
 
-/* Writes ways for the numbers of slices that fill the GPU better than all smaller numbers, the largest ones; with pairs
- * of blocks, then without. */
+/* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
+ * smaller numbers. The ways with pairs of blocks come first, then those without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;

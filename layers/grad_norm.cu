@@ -12,7 +12,7 @@ enum {
     TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */
     LOADS = 4,                               /* packs that a thread loads at once */
     BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024,
-    MOST_PIECES = 160                        /* most pieces of a launch: its parameters are 4 KiB at most */
+    MOST_PIECES = 160                        /* most pieces of a launch, whose parameters may take 4 KiB */
 };
 
 typedef enum { VALUES, SQUARES } Terms;

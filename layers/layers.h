@@ -195,7 +195,7 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
+/* Gives each row its token: y[r] = x[order[r] / k].   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */
@@ -371,7 +371,7 @@ void zero_tensors(Stream *s, const Tensor *x, int count);
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
 /* Adds the sum of x to `sum`, exactly.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
-/* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/comm.h).
+/* y = y + x. Adds the gradients of micro-batches where the order is fixed (the tree of comm/comm.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
 /* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.

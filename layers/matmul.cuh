@@ -59,8 +59,8 @@ GemmAsked gemm_asked(void);
 /* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
  * and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
-enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes, so that stored ways no
-                                           * longer fit */ };
+enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; raise it when that order changes, so
+                                           * that stored ways no longer fit */ };
 
 /* Returns whether the own product can compute this product and epilogue on this GPU. head: columns of a head, for
  * EPILOGUE_DELTA. */

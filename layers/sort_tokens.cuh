@@ -51,7 +51,7 @@ KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int s
     counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-/* Replaces each count by the sum of those before it. One block; each thread has a contiguous range of counts. */
+/* Replaces each count by the sum of the counts before it. One block; each thread has a contiguous range of counts. */
 KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
     await_kernels();
     SMEM(int32_t, part, [WARP]);

@@ -6,7 +6,7 @@
 
 /* --- zero: many tensors a launch, where a fill of each would be a launch each ------------------------------------- */
 
-enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch, whose parameters may take 4 KiB */ };
 
 /* One tensor that a launch sets to zero. Blocks from first_block up to that of the next piece work on it. */
 typedef struct { float *x; int64_t n; unsigned first_block; } Piece;
