@@ -388,7 +388,7 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
         break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s",
                       c->in_bytes > 0 || tls_is_within(c->tls) ? " within a frame" : "");
     else if (n < 0 && n != TLS_MUTE) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
-    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
+    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* all that the peer had sent has been read */
     return 0;
 }
 

@@ -181,8 +181,8 @@ static void started(Comm *c, Failpoint f) {
     failpoint_done(f);
 }
 
-/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or see
- * comm_all_reduce_after. */
+/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or the group
+ * whose collectives so far must end before this one begins. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     expect_bucket(c, kind, x);
     if (c->is_offline || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;

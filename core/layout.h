@@ -70,9 +70,9 @@ typedef struct {
 } Bucket;
 
 typedef struct {
-    Param  *param;          /* owned */
+    Param  *param;          /* rows of the table; owned [params] */
     int     params;
-    Bucket *bucket;         /* owned */
+    Bucket *bucket;         /* owned [buckets] */
     int     buckets;
     int     ranks;          /* W: ranks that share each bucket, except buckets of experts */
     int     tensor_ranks, tensor_rank;

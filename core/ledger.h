@@ -39,7 +39,7 @@ typedef struct {
 } LedgerEntry;
 
 typedef struct Ledger {
-    LedgerEntry *entry;            /* owned */
+    LedgerEntry *entry;            /* owned [entries] */
     int          entries, room;
     int64_t      times;            /* number of calls that each note counts for; 0 means 1, below 0 nothing is noted */
     int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks

@@ -18,9 +18,9 @@ enum {
     WITH_SHARD = 1 << AXIS_SHARD,
     WITH_REPLICA = 1 << AXIS_REPLICA,
     WITH_STAGE = 1 << AXIS_STAGE,
-    WITH_STATE = WITH_CONTEXT | WITH_SHARD,    /* share one copy of masters and moments   */
-    WITH_WEIGHTS = WITH_STATE | WITH_REPLICA,  /* hold the same weights                   */
-    WITH_DATA = WITH_SHARD | WITH_REPLICA      /* compute different micro-batches         */
+    WITH_STATE = WITH_CONTEXT | WITH_SHARD,    /* ranks that share one copy of masters and moments */
+    WITH_WEIGHTS = WITH_STATE | WITH_REPLICA,  /* ranks that hold the same weights        */
+    WITH_DATA = WITH_SHARD | WITH_REPLICA      /* ranks that compute different micro-batches */
 };
 
 /* Sizes of four axes of the grid; stages is that of AXIS_STAGE. The state exists in `replicas` copies. mesh_of divides

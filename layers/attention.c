@@ -242,8 +242,8 @@ SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
 
 typedef struct {
     Heads  heads;
-    void  *y;   /* borrowed, [N,C] act   */
-    float *lse; /* borrowed, [B*H,T]     */
+    void  *y;   /* output; borrowed, [N,C] act */
+    float *lse; /* log of the softmax denominators; borrowed, [B*H,T] */
 } Forward;
 
 /* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
@@ -348,18 +348,18 @@ typedef struct {
     Heads       heads;
     void       *dqkv;   /* borrowed; gradients, in the layout of qkv */
     void       *dkeys;  /* borrowed; gradients of the context ranks' keys; NULL: they are in dqkv */
-    const void *y;      /* borrowed, [N,C] act  */
-    const float *lse;   /* borrowed, [B*H,T]    */
+    const void *y;      /* forward's output; borrowed, [N,C] act */
+    const float *lse;   /* forward's lse; borrowed, [B*H,T] */
     const float *delta; /* borrowed, [H,N]; NULL: computed from dy and y */
 } Backward;
 
 /* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
 typedef struct {
-    float *q, *dy, *dq;         /* [tiles][TILE,wide]                     */
-    float *lse, *delta;         /* [tiles][TILE]                          */
-    float *k;                   /* [TILE,wide]                            */
-    float *dk, *dv;             /* [backward_sums][TILE,wide]             */
-    float *k_turned, *v_turned; /* [D,TILE]                               */
+    float *q, *dy, *dq;         /* [tiles][TILE,wide] queries, dy, sums of dq */
+    float *lse, *delta;         /* [tiles][TILE]      of each query           */
+    float *k;                   /* [TILE,wide]        keys of one tile        */
+    float *dk, *dv;             /* [backward_sums][TILE,wide] sums of dk and dv */
+    float *k_turned, *v_turned; /* [D,TILE]           a tile, transposed      */
     float *p, *ds;              /* [TILE,TILE] queries by keys            */
 } BackwardScratch;
 

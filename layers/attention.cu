@@ -125,7 +125,8 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
     }
 }
 
-/* Divides by the sums and writes a warp's rows of y, through its own rows of shared memory, and of lse. */
+/* Divides `out` by the sums and writes a warp's rows of y and lse. The rows of y pass through the warp's own rows of
+ * shared memory. */
 template <typename T, int D, int ATOMS>
 DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m,
                           int query, const Heads &h) {

@@ -154,8 +154,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     queue_free(queues.keys, n++);
 }
 
-/* Divides by the sums and writes the rows of y, through the queries' tile, and of lse. query: the warp's first row in
- * the sequence; row: its first row in the tile. */
+/* Divides `out` by the sums and writes the rows of y and lse. The rows of y pass through the tile of the queries.
+ * query: the warp's first row in the sequence; row: its first row in the tile. */
 template <typename T, int D>
 DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row,
                           const Heads &h) {

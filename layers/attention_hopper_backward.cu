@@ -86,7 +86,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
     }
 }
 
-/* Computes all steps of an item. n: steps that the consumers have taken so far. */
+/* Computes dk and dv of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
                       BackwardQueues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
@@ -207,7 +207,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     add_rows<T, STEP, D>(dq, ds, k);
 }
 
-/* Computes all steps of an item. n: steps that the consumers have taken so far. */
+/* Computes dq of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
                          BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,

@@ -105,8 +105,8 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
     const int lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
     const CastScale by = cast_scale<E5M2>(t.scale);
-    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows are moved by a row, to other
-                                                                 * banks */
+    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the rows as words; the lower 8 rows are moved by one
+                                                                 * row, to other banks of shared memory */
     Seen            seen = notes();
     Codes8          turned[4];
     #pragma unroll 1

@@ -231,8 +231,8 @@ struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
     static constexpr int ATOMS = I / WARPS_I / 16,
                          COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
-    static constexpr int PAD = 8;                                       /* puts the eight rows of a matrix load in
-                                                                         * different banks */
+    static constexpr int PAD = 8;                                       /* elements between rows, which put the eight
+                                                                         * rows of a matrix load in different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
     static_assert(I == J && R * (I + PAD) <= OPERAND, "room for either order");
 };

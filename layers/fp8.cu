@@ -273,7 +273,8 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     return x;
 }
 
-/* Sum with the expressions of norm.cu, so that the bits are the same. */
+/* pack_total adds the elements of a pack, pack_square their squares or squared deviations. Both have the expressions of
+ * norm.cu, so that the bits are the same. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;

@@ -336,29 +336,28 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, 
  * those of the CPU build. working may be apart from an F32 master; it is then not written. */
 void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale);
 
-/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this
- * order.
- * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in
+ * their order begin with Nesterov's momentum: g = grad_scale * grad; m = m + (1-beta) (g - m); grad = g + beta (m - g)
  *   grad, m [n] f32 in/out */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
-/* 2. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with singular values
- * about 1, by Newton-Schulz:
+/* Step 2 of Muon. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with
+ * singular values about 1, by Newton-Schulz:
  *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
- * If R > M, with X^T X and X (b A + c A A). X, A and the products' results are stored in `type`; the norm uses float64
- * sums. Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each iteration, and X = X / max(1.02 |X|,
- * 1e-7).
+ * If R > M, A = X^T X and X = a X + X (b A + c A A). X, A and the products' results are stored in `type`; the norm uses
+ * float64 sums. Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each iteration, and X = X /
+ * max(1.02 |X|, 1e-7).
  *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16) */
 typedef enum { NEWTON_QUINTIC, NEWTON_POLAR_EXPRESS } NewtonKind;
 void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind);
-/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491). It makes the neurons of each matrix, its rows or columns,
- * move by about the same distance.
+/* NorMuon, between steps 2 and 3 of Muon (Li et al., arXiv:2510.05491). It makes the neurons of each matrix, its rows
+ * or columns, move by about the same distance.
  *   v = v + (1-beta2) (mean of the neuron's x^2 - v);   y = x / (sqrt(v) + 1e-10);   x = y sqrt(min(R,M)) / |y|
  * Each element of v holds the value of its neuron. An x of zeros stays zero.
  *   x, v [R,parts*M] f32 in/out */
 typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
 void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
-/* 3. p = p - decay p;   p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one learning
- * rate.
+/* Step 3 of Muon. p = p - decay p; p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one
+ * learning rate.
  *   p [n] f32 in/out   u [n] f32 in */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 

@@ -226,10 +226,11 @@ enum {
     JOINED = 1024        /* most channels of a block with several groups */
 };
 
-/* Threads of a block: 168 registers each for packs of 8 channels, otherwise 128. A next batch in registers takes 140 of
- * them, without it 83 would do: two blocks of 768 channels are 12 warps of a multiprocessor, not 20. They load 36 KiB
- * at once; to keep memory busy takes some 40 KB, of which three quarters are reads here. All 12 issue a batch in some
- * 2400 clocks, and memory takes 3800 for it, so more warps would wait for the same memory. [calculated] */
+/* Most threads of a block, so that each has 168 registers for packs of 8 channels, otherwise 128. With the next batch
+ * in registers a thread takes 140; without it 83 would do. So two blocks of 768 channels are 12 warps of a
+ * multiprocessor, where without it there would be 20. They load 36 KiB at once. To keep memory busy takes some 40 KB in
+ * flight, of which three quarters are reads here. All 12 issue a batch in some 2400 clocks, and memory takes 3800 for
+ * it, so more warps would wait for the same memory. [calculated] */
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
