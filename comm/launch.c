@@ -39,7 +39,8 @@ static int has_pmi_server(void) {
     return has("PMI_PORT") || has("PMI_CONTROL_PORT") || has("PALS_RANKID");
 }
 
-/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has it. */
+/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has the
+ * variable. */
 static const char *stale;
 
 Launch launch_detect(void) {

@@ -272,7 +272,7 @@ static void connect_peers(Comm *c) {
     ncclResult_t result = await_end(c, enqueue(c, first, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
     if (result == ncclSuccess && c->exchanges && c->size > 1) {
-        /* Each rank sends piece r of x to rank r, and receives one from it, as in the exchanges of a step. */
+        /* Each rank sends piece r of x to rank r, and receives one from it, as a step's exchanges do later. */
         CommMessage *message =
             (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
         int          count = 0;

@@ -1,4 +1,5 @@
-/* error.c - see error.h. Its file-scope state is this process's identity in messages, and the way to end the job. */
+/* error.c - ends the program with a message, and allocates memory (error.h). Its file-scope state is this process's
+ * identity in messages, and the way to end the job. */
 #include "core/error.h"
 
 #include <dlfcn.h>

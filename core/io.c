@@ -1,5 +1,5 @@
-/* io.c - see io.h. The calls that read or change a disk are made here alone, each one a failpoint ("io.pwrite") that a
- * test can make fail, cut short or kill.
+/* io.c - files, folders and patterns of names (io.h). The calls that read or change a disk are made here alone, each
+ * one a failpoint ("io.pwrite") that a test can make fail, cut short or kill.
  */
 #include "core/io.h"
 

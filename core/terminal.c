@@ -1,5 +1,5 @@
-/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may be
- * printed from anywhere, and a signal handler cannot reach it otherwise. */
+/* terminal.c - prints lines for terminals, files and the log (terminal.h). Its file-scope state is what this process
+ * has printed and where: a warning may be printed from anywhere, and a signal handler cannot reach it otherwise. */
 #include "core/terminal.h"
 
 #include <errno.h>
@@ -365,7 +365,7 @@ void say_in_log(const char *line) {
 
 void say_from_signal(const char *line) {
     int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
-    /* nobody reads stderr any more */
+    /* if the write fails, nobody reads stderr any more */
     if (is_clear && write(STDERR_FILENO, line, strlen(line)) < 0) self.errors_shown = 0;
     say_in_log(line);
     errno = error;

@@ -225,7 +225,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             add_scores<T, D, ATOMS>(dk, rounded, q);
         }
     }
-    /* Only the warp itself reads its rows of the own tiles, so its results pass through them. */
+    /* Only the warp itself reads its rows of the block's own tiles, k and v, so its results pass through these rows. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
     cp_async_wait<0>(); /* waits for loads of own rows that met no query */

@@ -1,4 +1,4 @@
-/* gemm_hopper.cu - an own matrix product for GPT-2's shapes on compute capability 9.0, see matmul.cuh.
+/* gemm_hopper.cu - our kernel of matrix products for GPT-2's shapes on compute capability 9.0 (matmul.cuh).
  *
  * A block per multiprocessor stays for the whole product and computes tiles of 128 x 128 of c one after another. One
  * thread loads operands by TMA into a ring of 4 stages of 64 values of k. Two warpgroups multiply alternately

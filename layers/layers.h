@@ -94,7 +94,7 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
  * and returns 0. The other output is not written.
  *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in, which must not share memory with sum */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
-/* Does what linear_residual_forward does, for the product y = x w^T with w [M,K], as in head_forward. */
+/* Does what linear_residual_forward does, for the product y = x w^T with w [M,K] and no bias. */
 int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
 /* Computes the gradients of linear.
  *   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none
@@ -297,7 +297,7 @@ static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
 /* Computes the loss of each row.
  *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
-/* Computes loss like classifier_forward, and replaces logits by their gradients, 0 for v >= V:
+/* Computes the loss of each row, and replaces logits by their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap. */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,

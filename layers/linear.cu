@@ -1,9 +1,9 @@
 /* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
  * where they pay, and a kernel for the bias gradient where they do not.
  *
- * In forward only the own product has GELU as an epilogue. cuBLASLt's uses the sum before it is stored. The contract is
- * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. cuBLASLt also has no
- * epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
+ * In forward only the product of gemm_hopper.cu has GELU as an epilogue. cuBLASLt's uses the sum before it is stored.
+ * The contract is gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
+ * cuBLASLt also has no epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
  */
 #include "layers/bias.cuh"
 #include "layers/contracts.h"
@@ -180,8 +180,8 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
     bias_backward(s, g->dbias, g->dpre);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias; so does the own product. After cuBLASLt's epilogue a
- * separate pass computes the sums. */
+/* gelu's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
+ * epilogue a separate pass computes the sums. */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
                           Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);

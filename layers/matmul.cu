@@ -5,7 +5,7 @@
  * our b, its B our a, its m our n. A matrix that is PLAIN is its 'N', a TRANSPOSED one its 'T', and a bias along our
  * columns is along its rows.
  *
- * For the first product of a shape this file gets cuBLASLt's candidates and the ways of the own product. It times each
+ * For the first product of a shape this file gets cuBLASLt's candidates and the ways of gemm_hopper.cu. It times each
  * on the real operands and keeps the fastest in the table of algorithms.h; descriptors are kept too. Candidates that
  * add partial sums in the order in which blocks finish are left out, because a run repeats its bits. A record holds the
  * whole algorithm, so that a stored one is the same one.
@@ -35,7 +35,7 @@ typedef struct {
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
-/* An algorithm: the own product's way, or one of cuBLASLt's. */
+/* An algorithm: a way of gemm_hopper.cu, or one of cuBLASLt's algorithms. */
 typedef struct {
     int                  is_own;
     GemmWay              way;
@@ -222,7 +222,7 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
-/* Return whether the own product can compute the call, and whether it must. */
+/* Return whether gemm_hopper.cu can compute the call, and whether it must. */
 static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
@@ -291,7 +291,7 @@ static int is_own_alone(Epilogue epilogue) {
     return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
 
-/* Writes cuBLASLt's candidates, then those of the own product. If the own product must be used, only its own. */
+/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
     int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
