@@ -185,7 +185,7 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 void comm_all_gather_start(Comm *c, Tensor x);
 /* Starts several gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
  * GATHERS_BEHIND: their pieces have been complete since the group's last collective started, so they need not wait for
- * later work of the followed stream. */
+ * later work of world_follow's stream. */
 typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
 enum { GATHERS_MOST = 16 };
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
@@ -196,8 +196,8 @@ void comm_all_reduce_start(Comm *c, Tensor x);
  * group of this rank, has started so far. So x may be the result of `before`. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
-/* Runs NCCL's collectives of this group on the followed stream itself, between the work before and after them. For
- * collectives whose result is needed at once, and which must not wait behind those of other groups. */
+/* Runs NCCL's collectives of this group on the stream of world_follow itself, between the work before and after them.
+ * Meant for collectives whose result is needed at once, and which must not wait behind those of other groups. */
 void comm_set_inline(Comm *c);
 /* Announces calls of comm_exchange_start or comm_tree_sum_start, for which NCCL connects every two ranks. Call it
  * before comm_set_kind. */

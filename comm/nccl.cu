@@ -315,9 +315,10 @@ void nccl_open(Comm *c) {
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
-    /* The ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the same
-     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
-     * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+    /* Asks NCCL for its ring algorithm. The topology of the machine and the length then fix the order of a sum, and
+     * both are the same in every run. They also fix protocol and channels, which NCCL takes from a table, not from
+     * measurements. Results of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes
+     * precedence. */
     setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);

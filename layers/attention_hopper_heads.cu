@@ -290,9 +290,9 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
 
 #endif
 
-/* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its row of sums [grid, heads_sums].
- * grid: the multiprocessors, or fewer if there are fewer heads. Bound by the tensor cores, with five products a tile,
- * and nearly as much by shared memory. */
+/* Computes dqkv with a block a head. Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its
+ * row of sums [grid, heads_sums]. grid: the multiprocessors, or fewer if there are fewer heads. Bound by the tensor
+ * cores, with five products a tile, and nearly as much by shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
     attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums,

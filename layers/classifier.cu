@@ -94,8 +94,9 @@ DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scal
     return f;
 }
 
-/* Writes row[0..V) = scale (pull softmax - target) slope and row[V..columns) = 0. Each thread takes the packs that it
- * took in thread_softmax. */
+/* Writes row[0..V) = scale (pull softmax - target) slope and row[V..columns) = 0. Here pull = 1 + 2 z log(sum of
+ * exp(y)), and slope is that of the softcap at the logit, or 1 without one. Each thread takes the packs that it took in
+ * thread_softmax. */
 template <typename T, int W>
 DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFactors f, float softcap, int V,
                            int columns) {

@@ -359,8 +359,9 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Notes the work beside the products, which note themselves: the norm, and one pass each to narrow and widen. Each
- * iteration has two passes that read two matrices and write one, over X and over the square of its smaller side. */
+/* Notes the work of newton_schulz beside its products, which note themselves: the norm, and one pass each to narrow and
+ * widen. Each iteration has two passes that read two matrices and write one, over X and over the square of its smaller
+ * side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -370,7 +371,7 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
-/* Notes two passes over x, and a third over one value a neuron. */
+/* Notes the work of normuon: two passes over x, and a third over one value a neuron. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
     double elems = (double)x.dim[0] * (double)x.dim[1];
     EXPECT2(x, F32, x.dim[0], x.dim[1]);

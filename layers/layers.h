@@ -47,13 +47,14 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 ----
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in */
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
-/* The residual addition fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
+/* Computes the residual addition and the norm after it: sum = x + update; y = layernorm(sum) as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
                                 Tensor w, Tensor b, float eps);
 /* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
-/* dx = dresidual + the norm's gradient: here the branch's gradient joins that of the residual stream.
+/* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
+ * the residual stream.
  *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of the bias of the preceding branch, or none
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
@@ -64,12 +65,12 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
  *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in */
 void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
-/* The residual addition fused with the norm after it: sum = x + update, with residual_forward's bits; y = rmsnorm(sum)
- * as stored.
+/* Computes the residual addition and the norm after it: sum = x + update, with residual_forward's bits; y =
+ * rmsnorm(sum) as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
                               float eps);
-/* dx = dresidual + the norm's gradient.
+/* Computes the gradients of rmsnorm. dx = dresidual + the norm's gradient.
  *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
@@ -87,7 +88,7 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
-/* Fuses the activation: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
+/* Computes linear and gelu: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /* Computes the last product of a branch, which joins the residual stream. Where that is faster than adding in the next
  * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
@@ -120,8 +121,8 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has written for this product's
- * f. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has
+ * written for this product's f. That op has then already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
 /* Computes the gradients of linear in fp8.

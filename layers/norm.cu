@@ -368,9 +368,9 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
     if (mine && group == 0) store_totals(k, all, c);
 }
 
-/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
- * to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 16 or 24 bytes of L2
- * traffic. */
+/* Computes layernorm's backward for any C: the block passes twice over each row, and its sums over rows stay in
+ * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with
+ * dresidual, and 16 or 24 bytes of L2 traffic. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -642,8 +642,9 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
     for (int j = 0; j < W; j++) partial[j] = dw.v[j];
 }
 
-/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
- * to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 8 bytes of L2 traffic. */
+/* Computes rmsnorm's backward for any C: the block passes twice over each row, and its sums over rows stay in scratch,
+ * each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 8
+ * bytes of L2 traffic. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);
