@@ -1,4 +1,4 @@
-/* channel.c - see channel.h. */
+/* channel.c - the connections of channel.h: sockets, frames over TLS, and waiting for several of them. */
 #include "comm/channel.h"
 
 #include <errno.h>
@@ -125,7 +125,8 @@ static int connect_one(const struct addrinfo *at, double until, Between between,
     *error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (*error == EINPROGRESS || *error == EINTR) *error = await_connection(fd, until, between);
     if (*error == 0) {
-        /* On this machine the free port that the system chose may be the very one it connects to. */
+        /* Within one machine a connection may meet itself: the free port that the system chose may be the very one it
+         * connects to. */
         char here[CHANNEL_PEER_BYTES], there[CHANNEL_PEER_BYTES];
         write_address(fd, THIS_END, here);
         write_address(fd, OTHER_END, there);
@@ -186,7 +187,7 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
 /* --- a channel ---------------------------------------------------------------------------------------------------- */
 
 enum {
-    DROPS = 64, DROP_BYTES = 1 << 16, /* reads, and bytes of each, in a call while the channel ends */
+    DROPS = 64, DROP_BYTES = 1 << 16, /* while the channel ends: most reads in a call, and bytes of each */
     WAKE_BYTES = 1 << 15,
     RECORD_BYTES = 16640,             /* the longest record of TLS 1.3 */
     OLD_HEAD_BYTES = 8,               /* the beginning of a connection of protocol 2 and less */
@@ -205,12 +206,13 @@ struct Channel {
     char         peer[CHANNEL_PEER_BYTES];
     ChannelFault fault;
     Tls         *tls;
-    int          is_tls;                 /* the first byte is TLS's; known from the start on the client's side */
-    uint8_t      old_head[OLD_HEAD_BYTES];  /* [old_bytes] otherwise: what was read instead */
+    int          is_tls;                 /* the peer speaks TLS: a server sees it in the first byte, a client assumes
+                                          * it */
+    uint8_t      old_head[OLD_HEAD_BYTES];  /* [old_bytes] first bytes of a peer that does not speak TLS */
     size_t       old_bytes;
     int          is_open;
     int          is_ending, is_shut;     /* channel_end was called; the sending direction is closed */
-    double       until;                  /* deadline of the opening, later of the end */
+    double       until;                  /* deadline of the opening; after channel_end, of the peer's close */
     double       heard;
     uint64_t     counter_in, counter_out;
     int64_t      most_elems;
@@ -241,7 +243,7 @@ static int break_channel(Channel *c, ChannelState state, int code, const char *f
 void channel_close(Channel *c) {
     uint8_t dropped[4096];
     if (!c) return;
-    /* If bytes stay unread, the system drops what it still has to send. */
+    /* Reads what has arrived. If bytes stayed unread, close() would make the system drop what it still has to send. */
     shutdown(c->fd, SHUT_WR);
     for (int i = 0; i < DROPS && recv(c->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++) {}
     tls_free(c->tls);
@@ -305,8 +307,8 @@ static const char CLOSED_EARLY[] =
     "closed the connection before it proved the key; a train_gpt of another version does so";
 
 /* Looks at the first byte of a connection to a server. Returns 1 if it is TLS's; TLS then reads it. Otherwise reads the
- * bytes that begin a connection of protocol 2 and less, and returns 0. If they are others, or all of them are there,
- * the channel is then broken. */
+ * 8 bytes that begin a connection of protocol 2 and less, and returns 0. Breaks the channel once all 8 are there, or
+ * once one of them is wrong. */
 static int is_tls(Channel *c) {
     static const uint8_t MINE[OLD_HEAD_BYTES] = {'T', 'G', 'O', '1', CHANNEL_PROTOCOL};
     uint8_t             *head = c->old_head;
@@ -322,7 +324,8 @@ static int is_tls(Channel *c) {
     if (memcmp(head, MINE, c->old_bytes < 4 ? c->old_bytes : 4) != 0)
         break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
     else if (c->old_bytes == OLD_HEAD_BYTES) {
-        if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* what follows is true without it */
+        if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* the fault below is right even if this
+                                                                                 * send fails */
         break_channel(c, CHANNEL_BROKEN, EXIT_CONFIG,
                       "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
                       head[4] | (unsigned)head[5] << 8 | (unsigned)head[6] << 16 | (unsigned)head[7] << 24,
@@ -357,12 +360,12 @@ static void open_channel(Channel *c) {
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes that `in` holds when its header or its frame is whole. */
+/* Returns how many bytes make the header in `in` whole, or, once it is whole, the frame. */
 static size_t wants(const Channel *c) {
     return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }
 
-/* Takes a header, which may be the whole frame, or the end of a frame. */
+/* Checks what has just become whole in `in`: the header, the frame, or both if the frame has no payload. */
 static void take_bytes(Channel *c) {
     char fault[FRAME_FAULT_BYTES];
     if (c->in_bytes == FRAME_HEADER_BYTES && !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
@@ -385,7 +388,7 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
         break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s",
                       c->in_bytes > 0 || tls_is_within(c->tls) ? " within a frame" : "");
     else if (n < 0 && n != TLS_MUTE) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
-    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has nothing more to say */
+    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* all that the peer had sent has been read */
     return 0;
 }
 
@@ -438,15 +441,17 @@ int channel_next(Channel *c, FrameHeader *h, const void **payload) {
 
 static int reads(const Channel *c) { return !c->is_ready || c->is_given; }
 
-/* A handshake waits for the peer alone: what this side sends in it fits the empty buffer of a new socket. */
+/* Returns the events for which poll() waits. A handshake waits only to read: what this side sends in it fits the empty
+ * buffer of a new socket. */
 static struct pollfd interest(const Channel *c) {
     int writes = c->out_from < c->out_to;
     return (struct pollfd){.fd = c->fd, .events = (short)((reads(c) ? POLLIN : 0) | (writes ? POLLOUT : 0))};
 }
 
-/* Sets when a wait ends in the middle of a frame: at the end of the frame or of a record, or after WAKE_BYTES. Not at
- * each packet, because a frame of 4 MiB has thousands. The system wakes at the end of the connection all the same. Of a
- * frame that is this long, at most one record has left the socket and not yet TLS. */
+/* Sets when a wait ends in the middle of a frame: at the end of the frame or of a record, or after WAKE_BYTES. It does
+ * not end at each packet, because a frame of 4 MiB has thousands. The system also wakes at the end of the connection.
+ * WAKE_BYTES apply only if more than one record is missing besides, because TLS may hold one record that has already
+ * left the socket. */
 static void set_wakes_at(Channel *c) {
     int    is_read = c->is_open && !c->is_ending && !c->is_ready;
     size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;
@@ -458,7 +463,7 @@ static void set_wakes_at(Channel *c) {
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &c->wakes_at, sizeof c->wakes_at);
 }
 
-/* Rounds up. A wait that ends just before its deadline would begin again. */
+/* Rounds milliseconds up for poll(). A wait that ends just before its deadline would begin again. */
 static int whole_ms(double ms) { return ms <= 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1; }
 
 int channel_wait(Channel *const *c, int count, int listening, double ms) {
@@ -506,7 +511,7 @@ Channel *channel_over(int fd, Side side, const Key *key) {
     c->most_elems = INT64_MAX, c->wakes_at = 1;
     c->heard = clock_ms(), c->until = c->heard + CHANNEL_OPENING_MS;
     write_address(fd, OTHER_END, c->peer);
-    if (side == SIDE_CLIENT) open_channel(c); /* sends its first bytes */
+    if (side == SIDE_CLIENT) open_channel(c); /* a client sends the first bytes of the handshake */
     return c;
 }
 

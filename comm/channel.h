@@ -1,5 +1,5 @@
-/* channel.h - one TCP connection between an island's rank and a server: frames that are whole and in order, or a broken
- * channel and a sentence. No MPI.
+/* channel.h - one TCP connection between a server and a rank of an island, the training job of one site. It delivers
+ * frames that are whole and in order, or breaks with a sentence that says why. No MPI.
  *
  * The connection is TLS 1.3 with the shared key (comm/tls.h). Until a peer has proven the key in the handshake, only
  * OpenSSL reads what it sends, but for one thing: connections of protocol 2 and less began with "TGO1" and a u32
@@ -21,7 +21,8 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. 3: TLS; no fragments, no moments */
+    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. Protocol 3 has TLS, and neither fragments nor
+                           * moments */
     CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
     CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
@@ -49,14 +50,14 @@ Channel *channel_connect(const char *host_port, const Key *key, double patience_
 /* Returns 1 if "host:port" can be an address, or 0 with *fault set. Does not resolve the name. */
 int channel_check_address(const char *host_port, ChannelFault *fault);
 
-/* Listens on that address and no other. With port 0 the system chooses one. Returns a descriptor, to be closed with
- * close(), or -1. */
+/* Listens on the address host_port and no other. With port 0 the system chooses one. Returns a descriptor, to be closed
+ * with close(), or -1. */
 int channel_listen(const char *host_port, ChannelFault *fault);
 /* Writes the address on which the descriptor listens, as "192.0.2.1:port" or "[2001:db8::1]:port". */
 void channel_listening(int listening, char out[CHANNEL_PEER_BYTES]);
 
-/* Returns the next waiting connection, or NULL if there is none. Its opening progresses inside the other calls; see
- * channel_is_open. */
+/* Returns the next waiting connection, or NULL if there is none. Its handshake progresses inside the calls that follow;
+ * see channel_is_open. */
 Channel *channel_accept(int listening, const Key *key);
 /* Makes a channel over a connected socket, which it owns. Returns NULL if memory runs out. */
 Channel *channel_over(int fd, Side side, const Key *key);
@@ -93,12 +94,12 @@ void channel_end(Channel *c);
 /* Sets a limit: from now on a frame with offset + elems above most_elems breaks the channel. */
 void channel_limit(Channel *c, int64_t most_elems);
 
-int         channel_is_open(const Channel *c);     /* the peer has proven the key */
+int         channel_is_open(const Channel *c);     /* 1 if the peer has proven the key */
 int         channel_is_broken(const Channel *c);
 size_t      channel_unsent(const Channel *c);      /* bytes in the out buffer */
-double      channel_silent_ms(const Channel *c);   /* since the last byte was read; call channel_progress before you
-                                                    * judge it */
-const char *channel_peer(const Channel *c);        /* "192.0.2.1:port", "[2001:db8::1]:port" */
+double      channel_silent_ms(const Channel *c);   /* ms since the last byte was read; call channel_progress first, so
+                                                    * that bytes that have arrived count */
+const char *channel_peer(const Channel *c);        /* address of the peer: "192.0.2.1:port", "[2001:db8::1]:port" */
 int         channel_fault_code(const Channel *c);  /* exit code of a broken channel: EXIT_CONFIG for key or protocol,
                                                     * otherwise EXIT_PEER */
 const char *channel_fault(const Channel *c);       /* a sentence that begins with the peer's address; "" if the channel

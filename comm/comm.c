@@ -36,8 +36,8 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
     c->size = size, c->rank = rank;
 }
 
-/* Notes the least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
- * optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
+/* Notes the least bytes that a rank of W sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan,
+ * "Bandwidth optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
 int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
     return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
 }
@@ -121,8 +121,8 @@ const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
-/* Sets the kind. A group of one needs no communicator. The group of all ranks opens NCCL even then, so that a missing
- * NCCL is a fault. */
+/* Sets how collectives travel. A group of one needs no communicator of NCCL. The group of all ranks opens NCCL even
+ * then, so that a missing NCCL is a fault. */
 void comm_set_kind(Comm *c, CommKind kind) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
@@ -136,7 +136,7 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
-/* Chunks have one size, and a bucket of any length uses the same few. */
+/* The ring's buffers hold chunks of one size, so a bucket of any length uses the same few buffers. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) {
     return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
 }
@@ -162,7 +162,7 @@ int comm_max_blocks(int chosen) {
     return asked && atoi(asked) > 0 ? atoi(asked) : chosen;
 }
 
-/* Counts the time of collectives in flight up to now; the rest counts for the next call. */
+/* Counts the time of collectives in flight up to now; what remains counts for the next comm_times. */
 static void count_so_far(Comm *c) {
     double now = clock_ms();
     if (c->begun > 0) c->times.comm_ms += now - c->busy_since_ms;

@@ -64,21 +64,21 @@ World *world_join(Launch launch);
  * ledger is borrowed. Uses no MPI; several such worlds may live at once. */
 World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
-void   world_leave(World *w); /* all other groups must be freed before; barrier, MPI_Finalize */
+void   world_leave(World *w); /* waits for all ranks and calls MPI_Finalize; free all other groups before */
 
 int         world_rank(const World *w);
 int         world_local_rank(const World *w);  /* number among the ranks of this host */
 int         world_local_size(const World *w);
-/* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if it cannot be seen. Any thread may call
- * it. */
+/* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if this process cannot see it. Any thread
+ * may call it. */
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 ProcessState world_neighbour(const World *w, int local);
 int          world_neighbour_is_gone(const World *w); /* 1 if any process of this host is gone */
 /* Tells the other ranks of this host that this one ends the job after an error that it has reported. SIGCONT carries
  * its local rank. */
 void         world_tell_neighbours(void);
-const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2" or "none" */
-const char *world_nccl(void);                  /* "NCCL 2.27.3" or "none" */
+const char *world_library(void);               /* library in use: "Open MPI 4.1.4", "MPICH 4.0.2" or "none" */
+const char *world_nccl(void);                  /* library in use: "NCCL 2.27.3" or "none" */
 
 /* Returns the number of cores that this rank should use, before OMP_NUM_THREADS is read. Widens a binding that leaves
  * other cores of this host without a rank (Open MPI binds -np 1 to one core), and divides the rest. Prints one line of
@@ -100,9 +100,9 @@ void world_moved(World *w); /* calls the function of world_watch, for progress e
  * the same number. -1 and "" if there was none yet. */
 typedef struct {
     const char *name;      /* name: "all-reduce", "barrier", ... */
-    int64_t     number;    /* number in the group, from 0 */
-    double      since_ms;  /* clock_ms() at its begin */
-    int         has_ended; /* NCCL: 0 until comm_times has seen the end */
+    int64_t     number;    /* number among the group's collectives, from 0 */
+    double      since_ms;  /* clock_ms() when the collective began */
+    int         has_ended; /* 1 after the collective's end; with NCCL, after comm_times has seen it */
     char        group[COMM_NAME_CHARS]; /* name of the group; "all" is the group of all ranks */
 } CommCall;
 CommCall world_last_call(const World *w);
@@ -131,7 +131,7 @@ Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name
 /* Makes a pair for messages from rank `from` of parent to rank `to`, which become ranks 0 and 1 of it. Messages arrive
  * in the order they are sent. All ranks of parent call it together; it returns NULL on the others. */
 Comm *comm_pair(Comm *parent, int from, int to, const char *name);
-void  comm_free(Comm *c); /* all ranks of the group call it together; NULL does nothing; not for the group of
+void  comm_free(Comm *c); /* frees a group; all its ranks call it together. NULL does nothing. Not for the group of
                            * world_all() */
 
 World      *comm_world(const Comm *c);
@@ -158,7 +158,7 @@ void comm_barrier(Comm *c);
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
-/* Concatenates the ranks' bytes on root in rank order. root gets a malloc'ed buffer and bytes_of_rank[size]
+/* Concatenates the ranks' bytes on rank `root` in rank order. That rank gets a malloc'ed buffer and bytes_of_rank[size]
  * (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 /* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
@@ -170,7 +170,7 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
  * sender. bytes[size] is the same on all ranks, so `receive` holds size * bytes[own rank]. */
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
 
-/* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) --------------------------------------------------- */
+/* --- collectives over a bucket of W*q elements, W ranks; piece r is [r*q, (r+1)*q) -------------------------------- */
 /* Starts a sum over ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other pieces become scratch.
  * Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32 and rounded at each
  * addition. */
@@ -178,13 +178,14 @@ void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts the sum of comm_reduce_scatter_start in the order of TreeNodes: the bits are the same for any number of ranks.
  * nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open(). Each is F32 and
  * has the bucket's length. All of them become scratch except piece `rank` of x. */
-void comm_tree_open(Comm *c, int64_t leaves); /* called between sums; allocates small tables */
+void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves, while no sum is in flight; allocates small
+                                               * tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 /* Starts a gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
 /* Starts several gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
  * GATHERS_BEHIND: their pieces have been complete since the group's last collective started, so they need not wait for
- * later work of the followed stream. */
+ * later work of world_follow's stream. */
 typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
 enum { GATHERS_MOST = 16 };
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
@@ -195,11 +196,11 @@ void comm_all_reduce_start(Comm *c, Tensor x);
  * group of this rank, has started so far. So x may be the result of `before`. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
-/* Runs NCCL's collectives of this group on the followed stream itself, between the work before and after them. For
- * collectives whose result is needed at once, and which must not wait behind those of other groups. */
+/* Runs NCCL's collectives of this group on the stream of world_follow itself, between the work before and after them.
+ * Meant for collectives whose result is needed at once, and which must not wait behind those of other groups. */
 void comm_set_inline(Comm *c);
-/* Called before comm_set_kind if comm_exchange_start or comm_tree_sum_start will be called. NCCL then connects every
- * two ranks. */
+/* Announces calls of comm_exchange_start or comm_tree_sum_start, for which NCCL connects every two ranks. Call it
+ * before comm_set_kind. */
 void comm_set_exchanges(Comm *c);
 /* Start a message over a pair: rank 0 sends x, rank 1 receives it, with the same length and type. Each rank waits for
  * its own message (comm_wait, comm_finish) before it uses the memory again. */
@@ -211,7 +212,7 @@ void comm_receive_start(Comm *pair, Tensor x);
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
 typedef struct { ExchangeSide kind; int peer; Tensor x; /* one element or more */ } CommMessage;
 void comm_exchange_start(Comm *c, const CommMessage *message, int count);
-/* Says that this group's buckets are in host memory from now on, although a stream is followed. */
+/* Places this group's buckets in host memory from now on, although world_follow has set a stream on the GPU. */
 void comm_set_on_host(Comm *c);
 
 /* While is_offline is 1, this rank's collectives of the group over buckets do nothing and are not counted: it computes
@@ -223,11 +224,11 @@ void comm_poll(Comm *c); /* moves started collectives of all groups of the proce
  * to `sequence`, comm_finish for all. A rank may wait here for its peers, so all of them must also call comm_wait or
  * comm_finish. */
 int64_t comm_next(const Comm *c);
-int     comm_is_idle(const Comm *c); /* every collective over buckets that this group has started is done; not for
+int     comm_is_idle(const Comm *c); /* 1 if every collective over buckets that this group has started is done; not for
                                       * NCCL */
 void    comm_wait(Comm *c, int64_t sequence);
-void    comm_finish(Comm *c); /* waits for every collective this group has started; with NCCL the followed stream waits,
-                               * not the host */
+void    comm_finish(Comm *c); /* waits for every collective this group has started; with NCCL the stream of world_follow
+                               * waits, not the host */
 /* Start the collective and wait for it. */
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
@@ -244,9 +245,9 @@ size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* bytes of bu
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 /* Purpose of the communicator of a group. It sets how much memory and how many multiprocessors NCCL takes. */
 typedef enum {
-    COMM_FOR_BUCKETS,  /* collectives that run beside the followed stream */
-    COMM_FOR_INLINE,   /* collectives on the followed stream: comm_set_inline */
-    COMM_FOR_MESSAGES, /* also messages between any two ranks: comm_set_exchanges */
+    COMM_FOR_BUCKETS,  /* collectives that run beside the stream of world_follow */
+    COMM_FOR_INLINE,   /* collectives on the stream of world_follow itself: comm_set_inline */
+    COMM_FOR_MESSAGES, /* collectives, and messages between any two ranks: comm_set_exchanges */
     COMM_FOR_PAIR      /* messages of comm_pair */
 } CommUse;
 /* Returns an estimate of the GPU memory in bytes that NCCL will take in comm_set_kind, from its defaults. 0 for other
@@ -264,12 +265,12 @@ int comm_library_blocks(CommKind kind, CommUse use);
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
  * of the last step is not counted. */
 typedef struct {
-    double  comm_ms;    /* from a collective's start to its end; time in which several of the group overlap counts
-                         * once */
-    double  exposed_ms; /* the share of comm_ms inside comm_finish and blocking calls; NCCL: in which the followed
-                         * stream waited */
-    int64_t sent;       /* bytes that this rank sends for collectives over buckets, as the ring does; counted at their
-                         * start */
+    double  comm_ms;    /* ms from the start of collectives to their end; time in which several of the group overlap
+                         * counts once */
+    double  exposed_ms; /* the share of comm_ms inside comm_finish and blocking calls; NCCL: in which the stream of
+                         * world_follow waited */
+    int64_t sent;       /* bytes that this rank sends for collectives over buckets, counted at their start and as the
+                         * ring would send them */
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not count them */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* returns the times of this group since the last call, and resets them */
@@ -281,9 +282,9 @@ void comm_forget_times(Comm *c);
 /* The order in which a step's gradients are added where no number of ranks may change a bit (parallel.deterministic).
  *
  * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the sum
- * of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to whole
- * nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same tree. So the
- * sum does not depend on which rank makes an addition. */
+ * of its two halves; a half without leaves is left out. Of W ranks, rank r has the leaves [r K/W, (r+1) K/W) and adds
+ * them to whole nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same
+ * tree. So the sum does not depend on which rank makes an addition. */
 
 /* A node of the tree: leaves [first, first + leaves). leaves is a power of two, first a multiple of it. */
 typedef struct { int64_t first, leaves; } TreeNode;
@@ -312,19 +313,21 @@ int tree_buffers(int64_t leaves, int ranks);
  * their number. */
 typedef struct {
     const char *name;      /* name of the collective */
-    int64_t number;        /* number in its group, as in CommCall */
+    int64_t number;        /* number among the collectives of its group, from 0 */
     int64_t sequence;      /* number among the process's collectives over buckets, from 0 */
     double  start_ms;
-    double  first_send_ms; /* 0 if nothing is posted yet */
-    double  end_ms;        /* 0 in flight; otherwise when a poll or finish (NCCL: comm_times) saw it end */
+    double  first_send_ms; /* when the first message was posted; 0 if none is yet */
+    double  end_ms;        /* when a poll or finish (NCCL: comm_times) saw the collective end; 0 if it is still in
+                            * flight */
     char    group[COMM_NAME_CHARS];
 } CommTrace;
 int world_trace(const World *w, CommTrace *out, int max);
 
-/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. */
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [q], x [W*q] */
-void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
+/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. out is
+ * [piece_elems], x is [ranks * piece_elems]. Without out the result replaces x. */
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems);
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);
 
 #ifdef __cplusplus
 }

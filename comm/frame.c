@@ -1,4 +1,4 @@
-/* frame.c - see frame.h. */
+/* frame.c - writes and parses the frames of frame.h, and packs their values. */
 #include "comm/frame.h"
 
 #include <math.h>

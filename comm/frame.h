@@ -1,4 +1,5 @@
-/* frame.h - the frames between islands and servers, and the values in them: pure functions over (bytes, length).
+/* frame.h - the frames between islands (training jobs of several sites) and servers, and the values in them: pure
+ * functions over (bytes, length).
  *
  * A frame is a header of 48 bytes and a payload. Little-endian:
  *   0 u32 magic "TGF1"   4 u8 kind    5 u8 type     6 u16 0

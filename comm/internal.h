@@ -4,7 +4,7 @@
  *   world.c    this process among all
  *   comm.c     groups and their small blocking calls
  *   queue.c    the started collectives of all groups, and their clock
- *   ring.c     the progress of one of them, or of a message from one rank to another, on host memory
+ *   ring.c     the progress of one started collective, or of a message between two ranks, on host memory
  *   tree.c     the progress of a sum in the order of TreeNodes
  *   mpi.c      the launcher's side of MPI, the small blocking calls over MPI, and MPI's own collectives over buckets
  *   staging.cu copies of GPU memory to the host memory of ring.c, tree.c and mpi.c, and back
@@ -57,16 +57,16 @@ static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE |
 /* One started collective; of an all-gather, one of its two directions around the ring. Its messages are numbered in the
  * order they travel: message i is chunk i % chunks of ring step i / chunks. */
 typedef struct {
-    Comm    *comm;         /* borrowed */
+    Comm    *comm;         /* the group; borrowed */
     OpKind   kind;
     CommKind by;
     Tensor   bucket;       /* borrowed until the collective ends */
-    Tensor   x;            /* the bucket, or the copy of it in host memory */
-    Comm    *after;        /* the collective begins after this group's collectives before number after_number; NULL: at
-                            * once */
+    Tensor   x;            /* the bucket, or its copy in host memory */
+    Comm    *after;        /* another group: the collective begins after the collectives of that group with numbers
+                            * below after_number; NULL: at once */
     int64_t  after_number;
     int      peer;         /* the other rank of a message */
-    int      is_begun;     /* 0 while it waits for its bytes to reach the host, or for `after` */
+    int      is_begun;     /* 0 while the collective waits for its bytes to reach the host, or for `after` */
     int      staged;       /* number of the copy to the host in staging.cu; -1: no copy is needed; NOT_STAGED: not
                             * started yet */
     int64_t  sequence;     /* number among this process's collectives over buckets: its place in the trace */
@@ -75,9 +75,11 @@ typedef struct {
     int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes; in an all-reduce of any length the last pieces are
                                                              * shorter or empty */
     int      way;          /* 1: to the right, to rank r+1; -1: to the left */
-    int      first_step;   /* first ring step: W-1 steps sum, then W-1 copy; an all-gather begins at the second half */
+    int      first_step;   /* first ring step. Of W ranks, steps 0 to W-2 sum and the next W-1 copy; an all-gather
+                            * begins at step W-1 */
     int64_t  messages, sums; /* messages in all; the first `sums` are added to x, the others copied into it */
-    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts chunks of all ranks */
+    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts the chunks of a piece, each received
+                              * from all ranks */
     float   *node[TREE_MOST]; /* nodes of a tree sum in host memory; x is the last */
     int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted */
@@ -86,15 +88,15 @@ typedef struct {
 
 struct World {
     int      rank, size, local_rank, local_size;
-    char   (*host)[HOST_CHARS]; /* owned [size], by rank */
+    char   (*host)[HOST_CHARS]; /* host name of each rank; owned [size] */
     pid_t   *neighbour;         /* owned [local_size]: process of each rank of this host, by local rank; NULL if they
                                  * cannot see each other */
     int      launched;          /* MPI is initialised                                    */
     Ledger  *ledger;            /* borrowed; set in a dry world, whose collectives only note their cost; NULL in a real
                                  * one */
     int      yields;            /* 1: a wait yields the core at once */
-    MPI_Comm local;             /* the ranks of this host                                */
-    Comm    *all;               /* owned                                                 */
+    MPI_Comm local;             /* communicator of the ranks of this host                */
+    Comm    *all;               /* the group of all ranks; owned                         */
     Comm    *groups;            /* all groups, the newest first; any thread reads the list */
 
     void   (*watch)(void *ctx);  /* called when a wait progresses; may be NULL */
@@ -108,7 +110,8 @@ struct World {
     CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
-    Stream         *followed;   /* borrowed; NULL: buckets are in host memory */
+    Stream         *followed;   /* the stream that computes (world_follow); borrowed; NULL: buckets are in host
+                                 * memory */
     struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
     void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without NCCL */
 };
@@ -120,23 +123,23 @@ struct Comm {
     int      rank, size;
     int     *member;            /* owned [size]: each rank's number among all ranks */
     CommKind kind;
-    MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. A group of one
-                                 * has neither */
+    MPI_Comm small, ring;       /* small: for the small blocking calls. ring: for messages and started collectives. A
+                                 * group of one has neither */
 
     int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
                                                           * comm_set_on_host */
-    int      exchanges;         /* set by comm_set_exchanges */
+    int      exchanges;         /* 1: messages between any two ranks will follow (comm_set_exchanges) */
     int      ops, begun;        /* collectives in the world's queue; how many of them have begun */
     int      is_held;           /* the group's next collective may not begin, so later ones wait */
     int64_t  started;           /* number of collectives over buckets started so far */
     int64_t  calls;             /* number of collectives of all kinds */
     int64_t  sent;              /* bytes sent by collectives over buckets, since comm_times */
-    char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
-    int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
+    char    *chunk;             /* buffers for received chunks; owned [WINDOW][CHUNK_BYTES]; NULL before first use */
+    int64_t  chunk_owner;       /* sequence of the collective that receives into `chunk`, or -1 */
     struct Tree *tree;          /* owned by tree.c; NULL before comm_tree_open       */
     struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
 
-    double    busy_since_ms;    /* when, after a time without collectives, the first of those in flight began */
+    double    busy_since_ms;    /* when the first collective in flight began, after a time without any */
     CommTimes times;            /* times of collectives over buckets */
     CommTimes waits;            /* times of the small blocking calls */
 };
@@ -151,24 +154,24 @@ NORETURN void world_failed(const World *w, const char *why);
  * is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
 void        world_renumber(World *w); /* changes rank and host to the new numbers */
-CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns NULL if the trace is overwritten by later
-                                                         * collectives */
+CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns the trace of a collective, or NULL if later
+                                                         * collectives have overwritten it */
 void        world_list(World *w, Comm *c); /* adds a group to the list */
 void        world_unlist(World *w, Comm *c);
 
 /* comm.c */
-Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
+Comm *comm_make(World *w, const char *name); /* makes a group of this rank alone */
 /* Returns the milliseconds of collectives over buckets so far, including those in flight. */
 double comm_counted_ms(const Comm *c, double now);
 /* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
- * in flight counts the same time. counted_ms: comm_counted_ms at its begin. */
+ * in flight counts the same time. counted_ms is comm_counted_ms at begin_ms. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
 /* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
  * world it notes the collective and the bytes that this rank would send. For small calls that is the mean over the
  * ranks, (W-1)/W of `bytes`, `times` over. */
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
-/* notes a collective that sends so many bytes */
+/* Notes a collective that sends `sent` bytes; otherwise like comm_note_or_skip. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
@@ -188,19 +191,20 @@ void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rec
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
 /* queue.c */
-Failpoint queue_obey_test(World *w, const char *point); /* a place where a test may break a collective */
+Failpoint queue_obey_test(World *w, const char *point); /* applies a test's rule for `point`, a place where a test may
+                                                         * break a collective */
 /* One iteration of a wait: moves everything in flight along. *moved_ms is the time of the last progress; the caller
  * sets it to clock_ms() at first. */
 void queue_turn(World *w, double *moved_ms);
 
 /* Staging copies a bucket in device memory to the host for a collective, and the result back. */
-int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and replaces *x by it; returns its number, or -1
-                                                     * if *x is in host memory already */
+int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to the host and sets *x to the copy;
+                                                     * returns its number, or -1 if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(World *w);                   /* the followed stream waits for the copies of staging_out */
+void   staging_finish(World *w);                   /* makes the followed stream wait for the copies of staging_out */
 void   staging_drop(World *w, int staged);         /* frees a copy whose result does not go back */
-int    staging_stream_is_idle(World *w);           /* the followed stream has finished all its work */
+int    staging_stream_is_idle(World *w);           /* 1 if the followed stream has finished all its work */
 void   staging_close(World *w);
 
 /* Most multiprocessors that NCCL's kernels hold. A pair gets few, because a receive that is posted ahead spins until
@@ -210,7 +214,8 @@ int  comm_max_blocks(int chosen); /* comm.c: returns NCCL_MAX_CTAS if it is set,
                                    * `chosen` */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
-void nccl_tree_open(Comm *c); /* allocates device memory of c->tree for what other ranks send to be added */
+void nccl_tree_open(Comm *c); /* allocates device memory for the nodes that other ranks send for sums in the order of
+                               * c->tree */
 void nccl_leave(World *w); /* called after the last nccl_close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, all nodes but the
                                                                        * last */
@@ -223,12 +228,12 @@ void nccl_read_times(Comm *c); /* adds the collectives that have ended to times 
 
 /* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
  * progress function returns whether something moved. */
-int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
-void ring_start(Op *op, int way);                /* way: 0, ... */
+int  ring_ways(const Comm *c, OpKind kind);      /* returns into how many Ops a collective is split */
+void ring_start(Op *op, int way);                /* starts direction `way`, a number below ring_ways() */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-void pair_start(Op *op);                         /* a message; ring.c */
+void pair_start(Op *op);                         /* starts one message; in ring.c */
 int  pair_progress(Op *op);
 /* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
  * in flight. 32767 is the least limit that MPI allows. */
@@ -236,11 +241,12 @@ static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 
-/* tree.c: the nodes of all ranks in the order of their leaves. */
+/* A node of a tree sum and the rank that has it. A Tree (tree.c) lists the nodes of all ranks in the order of their
+ * leaves. */
 typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
-    TreePart *part;      /* owned */
+    TreePart *part;      /* nodes of all ranks; owned [parts] */
     int       parts, mine;
     int64_t   owner;     /* sequence of the sum that receives into buffer, or -1 */
     char     *buffer;    /* owned [2][parts][TREE_CHUNK_BYTES]; NULL before first use */
@@ -249,7 +255,7 @@ struct Tree {
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
 typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
-/* Adds at[parts] [n] in the order of the tree. Returns the one that holds the sum. */
+/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the node that holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 void tree_sum_start(Op *op);

@@ -1,4 +1,4 @@
-/* key.c - see key.h. */
+/* key.c - makes and reads the key file of key.h. */
 #include "comm/key.h"
 
 #include <errno.h>
@@ -37,8 +37,8 @@ static void folder_of(const char *path, char out[PATH_MAX]) {
     snprintf(out, PATH_MAX, "%.*s", slash ? (int)(slash - path + (slash == path)) : 1, slash ? path : ".");
 }
 
-/* Writes a new key under the name `draft`, then links it to its own name. If two processes make it, the first name
- * stays. */
+/* Writes a new key under the name `draft`, then links it to its own name. If two processes make a key, the one that
+ * links first wins. */
 static int write_key(const char *draft, const char *path, const char *text) {
     char folder[PATH_MAX];
     int  fd = io_open(draft, IO_SECRET);

@@ -1,4 +1,5 @@
-/* key.h - the secret that islands and their server share: 32 random bytes in a file of mode 600, as 64 hex digits. */
+/* key.h - the secret that islands, the training jobs of several sites, share with their server: 32 random bytes in a
+ * file of mode 600, as 64 hex digits. */
 #ifndef TRAIN_GPT_COMM_KEY_H
 #define TRAIN_GPT_COMM_KEY_H
 
@@ -8,7 +9,7 @@ enum { KEY_BYTES = 32, KEY_FAULT_BYTES = 1024 };
 
 typedef struct { uint8_t bytes[KEY_BYTES]; } Key;
 
-/* The end of a connection that this process is. */
+/* The side of a connection on which this process is. */
 typedef enum { SIDE_SERVER, SIDE_CLIENT } Side;
 
 /* Makes the file, mode 600, if there is none. It is written whole or not at all, also when two processes make it at

@@ -39,7 +39,8 @@ static int has_pmi_server(void) {
     return has("PMI_PORT") || has("PMI_CONTROL_PORT") || has("PALS_RANKID");
 }
 
-/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has it. */
+/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has the
+ * variable. */
 static const char *stale;
 
 Launch launch_detect(void) {
@@ -119,7 +120,7 @@ static int read_core(int cpu) {
     return first;
 }
 
-/* Returns the cores of a set of processors. core_of[cpu] < 0 is not read yet. */
+/* Returns the cores of a set of processors. core_of[cpu] is the core of a processor, or below 0 if not read yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -154,7 +155,7 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
         CPU_OR(&given, &given, &ranks[r].given);
     }
-    cpu_set_t both, idle; /* idle: given to the ranks, but carried by none */
+    cpu_set_t both, idle; /* idle: processors of the launcher to which no rank is bound */
     CPU_AND(&both, &given, &carried);
     CPU_XOR(&idle, &given, &both);
     cpu_set_t cores = cores_of(&idle, core_of);
@@ -165,7 +166,7 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
             CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
         return;
     }
-    /* `taskset mpirun`: bound outside of the launcher */
+    /* stays within the processors of the launcher, which the user may have bound, as by `taskset mpirun` */
     for (int r = 0; r < w->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given);
     for (int core = 0, dealt = 0; dealt < share * w->local_size; core++) {
         if (!CPU_ISSET(core, &cores)) continue;

@@ -68,7 +68,7 @@ static int is_included(const char *interface) {
     for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
         size_t n = strcspn(at, ",");
         if (n == length && strncmp(at, interface, n) == 0) return 1;
-        if (memchr(at, '/', n) && !memchr(at, ':', n)) return 1; /* a network of IPv4 */
+        if (memchr(at, '/', n) && !memchr(at, ':', n)) return 1; /* the entry is a network of IPv4 */
     }
     return !list;
 }
@@ -110,7 +110,7 @@ static void abort_job(int exit_code) {
     _exit(exit_code);
 }
 
-/* Refuses processes of a launcher that do not find each other. They would be as many lone runs in one folder. Rank 0
+/* Refuses processes of a launcher that do not find each other. Each would train alone in the same run folder. Rank 0
  * reports it. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
@@ -153,7 +153,8 @@ void world_start(World *w, Launch launch) {
     error_set_rank(w->rank, w->size, abort_job);
     error_set_join(NULL);
 
-    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups inherit it */
+    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups of the
+                                                                               * communicator inherit the handler */
     MPI_CHECK(w, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &w->local));
     MPI_Comm_rank(w->local, &w->local_rank);
     MPI_Comm_size(w->local, &w->local_size);
@@ -180,7 +181,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* Sets up the rest of the group from c->small. */
+/* Sets rank, size, members and the second communicator of a group whose communicator c->small is made. */
 static void meet(Comm *c) {
     const World *w = c->world;
     MPI_Comm_rank(c->small, &c->rank);
@@ -197,7 +198,7 @@ void group_all(Comm *c) {
 
 void group_split(Comm *c, Comm *parent, int color, int key) {
     int size;
-    group_barrier(parent); /* collectives that a peer needs before it comes here progress */
+    group_barrier(parent); /* meanwhile started collectives progress, which a peer may need before it comes here */
     MPI_CHECK(c->world, MPI_Comm_split(parent->small, color, key, &c->small));
     MPI_Comm_size(c->small, &size);
     if (size == 1) MPI_CHECK(c->world, MPI_Comm_free(&c->small));
@@ -328,7 +329,7 @@ void collectives_mpi_start(Op *op) {
             MPI_CHECK(c->world,
                       MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
-        case OP_ALL_GATHER: /* any type's bytes; a piece counted in elements of the type keeps counts small */
+        case OP_ALL_GATHER: /* copies bytes of any type; counting a piece in elements keeps the counts small */
             MPI_CHECK(c->world,
                       MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
                                      dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));

@@ -2,9 +2,9 @@
  * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for a
  * later one.
  *
- * Each collective starts after an event of the followed stream. None makes the host wait: at the end the followed
- * stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in order without
- * events.
+ * Each collective starts after an event of the followed stream, the one that computes. None makes the host wait: at the
+ * end the followed stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in
+ * order without events.
  *
  * Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
  * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
@@ -37,7 +37,7 @@ enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
-    int64_t     elems, number, sequence; /* number and sequence as in Op */
+    int64_t     elems, number, sequence; /* number: among the group's collectives; sequence: among this process's */
 } Collective;
 typedef struct { cudaEvent_t begin, end; } Wait;
 
@@ -56,7 +56,8 @@ struct Nccl {
     double       polled_ms;
     int          abandoned;          /* atomic: any thread may abort, once */
     int          inside;             /* atomic: number of NCCL calls that the main thread is in */
-    float       *received;           /* owned [nodes of other ranks][chunk of the tree]; NULL before nccl_tree_open */
+    float       *received;           /* nodes that a tree sum has received; owned [nodes of all
+                                      * ranks][NCCL_TREE_CHUNK_BYTES]; NULL before nccl_tree_open */
     size_t       received_bytes;
 };
 
@@ -271,7 +272,7 @@ static void connect_peers(Comm *c) {
     ncclResult_t result = await_end(c, enqueue(c, first, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
     if (result == ncclSuccess && c->exchanges && c->size > 1) {
-        /* Each rank sends piece r of x to rank r, and receives one from it, as in the exchanges of a step. */
+        /* Each rank sends piece r of x to rank r, and receives one from it, as a step's exchanges do later. */
         CommMessage *message =
             (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
         int          count = 0;
@@ -291,7 +292,7 @@ static void connect_peers(Comm *c) {
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
-/* An eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
+/* Returns an eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
  * (device_leave_multiprocessors). Beside inline collectives no kernel runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = device_multiprocessors() / 8;
@@ -314,9 +315,10 @@ void nccl_open(Comm *c) {
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
-    /* The ring algorithm. The topology of the machine and the length then fix the order of a sum, and both are the same
-     * in every run. They also fix protocol and channels, which NCCL takes from a table, not from measurements. Results
-     * of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
+    /* Asks NCCL for its ring algorithm. The topology of the machine and the length then fix the order of a sum, and
+     * both are the same in every run. They also fix protocol and channels, which NCCL takes from a table, not from
+     * measurements. Results of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes
+     * precedence. */
     setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
@@ -340,7 +342,7 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    nccl_read_times(c); /* all have ended, so the trace shows none in flight */
+    nccl_read_times(c); /* all collectives have ended, so the trace shows none in flight */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* if it is not settled the communicator may be
@@ -368,7 +370,7 @@ void nccl_leave(World *w) {
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* x += y. Thread: one pack. Bound: 12 bytes an element. */
+/* x += y. Each thread adds one pack of 16 bytes. Bound by memory: 12 bytes an element. */
 KERNEL add_kernel(float *x, const float *y, int64_t n) {
     constexpr int W = pack_elems<float>();
     int64_t       i = pack_place<W, 1>(0);
@@ -436,8 +438,8 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-/* Begins a collective on our stream, after the followed stream's work so far. With where_before, after the work that
- * the group's last collective waited for. */
+/* Begins a collective on our stream, after the followed stream's work so far. With where_before it begins after the
+ * work that the group's last collective waited for. */
 static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
@@ -472,7 +474,7 @@ void nccl_join(Comm *c, GatherOrder order) {
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
-/* Ends the call. Its collectives are one kernel on the GPU and end together. */
+/* Ends the call of NCCL that nccl_join began. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
     ncclResult_t result;
     {
@@ -524,7 +526,7 @@ void nccl_poll(Comm *c) {
  * other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    /* the oldest event that is not reused yet */
+    /* oldest: the oldest collective whose event is not reused yet */
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0;
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished || c->is_inline) {

@@ -31,8 +31,8 @@ static int is_waited_for(const Comm *c, int64_t number) {
     return 0;
 }
 
-/* Returns whether a collective may begin. One that comes after another group's copies its bytes when those have
- * ended. */
+/* Returns whether a collective may begin. A collective that must come after those of another group copies its bytes
+ * only when they have ended. */
 static int may_begin(World *w, Op *op) {
     if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
     if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
@@ -75,8 +75,8 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
     op->node[last] = (float *)op->x.data;
 }
 
-/* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length does not divide: its last
- * ones are shorter or empty. */
+/* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length is no multiple of the ranks.
+ * Its last pieces are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
     int64_t unit = (int64_t)LAYOUT_ALIGN * c->size, elems = tensor_elems(x);
     return elems % c->size == 0 ? elems / c->size : (elems + unit - 1) / unit * LAYOUT_ALIGN;
@@ -158,7 +158,8 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
 /* Counts and notes a collective. Returns whether this rank has nothing to do. */
 static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
     int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
-    if (is_noted && c->world->ledger) c->started++; /* collectives have the same numbers in a plan */
+    if (is_noted && c->world->ledger) c->started++; /* so that collectives have the same numbers in a plan as in
+                                                     * training */
     if (!is_noted) c->sent += sent;
     return is_noted;
 }
@@ -180,8 +181,8 @@ static void started(Comm *c, Failpoint f) {
     failpoint_done(f);
 }
 
-/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or see
- * comm_all_reduce_after. */
+/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or the group
+ * whose collectives so far must end before this one begins. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     expect_bucket(c, kind, x);
     if (c->is_offline || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;

@@ -1,11 +1,11 @@
 /* ring.c - collectives over non-blocking point-to-point messages: reduce-scatter, all-gather and all-reduce around a
  * ring of ranks, and single messages.
  *
- * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first
- * W-1 steps it adds the received piece to x: rank r then holds the whole sum of piece r. In the next W-1 steps it
- * copies the received piece, so that every piece reaches all ranks. A piece travels in chunks: a chunk is sent as soon
- * as it is summed, while later chunks are still arriving. The order of the additions depends on W alone, so the bits
- * are the same every time.
+ * There are W ranks. At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left
+ * one. In the first W-1 steps it adds the received piece to x: rank r then holds the whole sum of piece r. In the next
+ * W-1 steps it copies the received piece, so that every piece reaches all ranks. A piece travels in chunks: a chunk is
+ * sent as soon as it is summed, while later chunks are still arriving. The order of the additions depends on W alone,
+ * so the bits are the same every time.
  *
  * In an all-gather no order matters, so it uses both directions at once: half as many steps, each a wait for a
  * neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.

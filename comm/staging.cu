@@ -56,8 +56,7 @@ static int take_block(Staging *s, size_t bytes) {
     return best;
 }
 
-/* Returns the bytes of a bucket that a collective reads, from *at on. For a gather that is this rank's piece, for a
- * receive nothing. */
+/* Returns the bytes of this rank's piece of a bucket, which begins at byte *at. */
 static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
     size_t piece = tensor_bytes(x) / (size_t)c->size;
     *at = piece * (size_t)c->rank;

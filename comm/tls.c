@@ -1,4 +1,4 @@
-/* tls.c - see tls.h. */
+/* tls.c - the TLS connections of tls.h, by OpenSSL. */
 #include "comm/tls.h"
 
 #include <errno.h>
@@ -10,7 +10,8 @@
 
 #include "core/error.h"
 
-/* The name of the key in a handshake, and the one cipher. SHA-256 is the hash that RFC 8446 gives to keys like ours. */
+/* The name of the key in a handshake, and the only cipher in use. SHA-256 is the hash that RFC 8446 gives to keys like
+ * ours. */
 static const char IDENTITY[] = "train_gpt", CIPHER[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char CIPHER_ID[] = {0x13, 0x01};
 
@@ -43,7 +44,7 @@ static int socket_write(BIO *b, const char *bytes, int length) {
     return -1;
 }
 
-/* Follows the bytes read from the socket from record to record. */
+/* Follows the bytes read from the socket, to know where each TLS record ends. */
 static void note_read(Tls *t, const char *bytes, size_t length) {
     for (size_t n; length > 0; bytes += n, length -= n) {
         if (t->head_bytes < sizeof t->head) {
@@ -101,7 +102,8 @@ static int offer_key(SSL *ssl, const EVP_MD *hash, const unsigned char **identit
     return *session != NULL;
 }
 
-/* Finds no session for another identity. The handshake then fails, because there is no certificate. */
+/* Finds the key for the identity that the client names. For another identity it finds none. The handshake then fails,
+ * because there is no certificate. */
 static int find_key(SSL *ssl, const unsigned char *identity, size_t length, SSL_SESSION **session) {
     int is_ours = length == sizeof IDENTITY - 1 && !memcmp(identity, IDENTITY, length);
     *session = is_ours ? session_of(ssl) : NULL;
@@ -110,7 +112,7 @@ static int find_key(SSL *ssl, const unsigned char *identity, size_t length, SSL_
 
 /* --- a connection ------------------------------------------------------------------------------------------------- */
 
-static SSL_CTX    *context[2]; /* [Side] */
+static SSL_CTX    *context[2]; /* one for each Side */
 static BIO_METHOD *method;
 
 static void make_contexts(void) {
@@ -124,7 +126,8 @@ static void make_contexts(void) {
                   SSL_CTX_set_num_tickets(c, 0) && SSL_CTX_set_max_early_data(c, 0);
         if (!is_made) break;
         SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
-        SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT); /* no records that nobody checks */
+        SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT); /* sends no dummy records for middleboxes, which
+                                                                   * nobody checks */
         SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);

@@ -36,7 +36,7 @@ void    tls_end(Tls *t); /* tells the peer that nothing more is sent */
 
 int         tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
 size_t      tls_lacks(const Tls *t);    /* bytes that the socket must give before tls_read can go on; at least 1 */
-int         tls_is_within(const Tls *t); /* the last byte from the socket was not the last of a record */
+int         tls_is_within(const Tls *t); /* 1 if the socket's last byte was not the last of a TLS record */
 uint64_t    tls_sent(const Tls *t);     /* bytes on the wire so far, with those of TLS */
 uint64_t    tls_received(const Tls *t);
 const char *tls_why(const Tls *t);      /* reason of TLS_FAILED, for a sentence */

@@ -2,9 +2,9 @@
  * that order, over non-blocking point-to-point messages.
  *
  * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order. With
- * one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks. The chunks of all
- * ranks for one place in the piece are received together. Two places are received ahead: one is summed while the next
- * arrives. Nothing here waits.
+ * one node on each of W ranks a rank sends W-1 pieces, as in any reduce-scatter. Pieces travel in chunks. The chunks of
+ * all ranks for one place in the piece are received together. Two places are received ahead: one is summed while the
+ * next arrives. Nothing here waits.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -147,7 +147,7 @@ int world_rank(const World *w) { return w->rank; }
 int world_local_rank(const World *w) { return w->local_rank; }
 int world_local_size(const World *w) { return w->local_size; }
 
-/* Adds the group to the list, complete, because the watchdog's thread reads the list. */
+/* Adds a group that is complete: the watchdog's thread reads the list. */
 void world_list(World *w, Comm *c) {
     c->next = w->groups;
     __atomic_store_n(&w->groups, c, __ATOMIC_RELEASE);
@@ -184,7 +184,7 @@ static CommCall call_of(const CommTrace *t, int has_ended) {
 CommCall world_last_call(const World *w) {
     CommCall last = w->blocking;
     if (!last.has_ended) return last;
-    /* number `started` may be starting now */
+    /* the loop includes number `started`, a collective that may be starting now */
     for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) {
         const CommTrace *t = &w->trace[i % TRACES];
         if (!t->name || t->sequence != i) continue;

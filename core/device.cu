@@ -23,9 +23,10 @@ enum {
 
 static struct {
     int            is_open, is_none; /* is_none: opened with DEVICE_NONE */
-    int            launches_early;   /* see launches_early(); TRAIN_GPT_LAUNCH can forbid it */
+    int            launches_early;   /* 1: kernels may start before the kernel before them has ended;
+                                      * TRAIN_GPT_LAUNCH=serial forbids it */
     int            multiprocessors;  /* the count that the GPU reports, or TRAIN_GPT_MULTIPROCESSORS */
-    int            left_free;        /* set by device_leave_multiprocessors */
+    int            left_free;        /* multiprocessors that persistent kernels leave to other kernels */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation, by CUDA and by other processes */
@@ -176,12 +177,12 @@ const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no G
 const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
-int         device_has_bf16(void) { return 1; } /* every GPU since compute capability 8.0 does */
+int         device_has_bf16(void) { return 1; } /* every GPU since compute capability 8.0 multiplies bf16 */
 int         device_has_quick_bf16(void) { return 1; }
 int         device_multiprocessors(void) { return gpu.multiprocessors; }
 void        device_leave_multiprocessors(int count) { gpu.left_free = count; }
 int         device_resident_blocks(void) {
-    enum { LEAST = 2 }; /* blocks of a cluster */
+    enum { LEAST = 2 }; /* a cluster has 2 blocks */
     int blocks = gpu.multiprocessors - gpu.left_free;
     return blocks > LEAST ? blocks : LEAST;
 }

@@ -20,7 +20,7 @@ extern "C" {
 typedef enum { MATH_STRICT, MATH_TF32 } MathMode;
 
 typedef struct Stream {
-    Arena    scratch; /* a stack for the operations of this stream; sized before the first one */
+    Arena    scratch; /* stack of temporary memory for this stream's operations; sized before the first operation */
     void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
     MathMode math;
     int      any_threads; /* CPU: products give the same bits for any number of threads, because the shape alone fixes
@@ -43,14 +43,14 @@ const char *device_name(void);        /* name of the processor or GPU, as the ma
 const char *device_id(void);          /* the GPU's global name, "GPU-<uuid>" as in nvidia-smi -L; "" on the CPU */
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
-int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
-int         device_has_quick_bf16(void); /* computes bf16 matrix products faster than fp32; if not, bf16 operands are
-                                          * converted to f32 */
+int         device_has_bf16(void);    /* the device computes bf16 matrix products natively            */
+int         device_has_quick_bf16(void); /* the device computes bf16 matrix products faster than fp32; if not, bf16
+                                          * operands are converted to f32 */
 /* Sets how many multiprocessors persistent kernels leave to other kernels from now on. A block without a free
  * multiprocessor starts only when the first blocks end, and doubles the kernel's time. Does nothing on the CPU. */
 void        device_leave_multiprocessors(int count);
 size_t      device_memory_free(void); /* free bytes now; 0 if not known (the CPU) */
-size_t      device_memory_total(void);/* bytes                                                        */
+size_t      device_memory_total(void);/* bytes of memory that the device has                          */
 size_t      device_memory_peak(void); /* largest number of bytes this process has used (CPU: resident set) */
 
 Stream stream_create(size_t scratch_bytes);

@@ -1,4 +1,5 @@
-/* error.c - see error.h. Its file-scope state is this process's identity in messages, and the way to end the job. */
+/* error.c - ends the program with a message, and allocates memory (error.h). Its file-scope state is this process's
+ * identity in messages, and the way to end the job. */
 #include "core/error.h"
 
 #include <dlfcn.h>
@@ -40,7 +41,7 @@ void *error_set_end(void (*at_end)(void *with), void *with) {
     return before;
 }
 
-#if IS_SANITIZED /* the sanitizer's wrapper must see each handler */
+#if IS_SANITIZED /* a sanitizer wraps sigaction(), and its wrapper must see each handler */
 #define __sigaction sigaction
 #else
 int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
@@ -107,7 +108,7 @@ __attribute__((section(".preinit_array"), used)) static void (*take_first)(void)
 
 NORETURN void fail_silently(int exit_code) {
     void (*at_end)(void *with) = self.at_end;
-    self.at_end = NULL; /* at_end may fail itself */
+    self.at_end = NULL; /* at_end may call fail() itself, and must not run a second time */
     if (at_end) at_end(self.end_with);
     fflush(stdout);
     fflush(stderr);

@@ -1,4 +1,4 @@
-/* exact.c - see exact.h. */
+/* exact.c - rounds an exact sum of exact.h to a double. */
 #include "core/exact.h"
 
 #include <math.h>

@@ -29,7 +29,7 @@ enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EX
 
 typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* all words zero: an empty sum */
 
-/* The three digits of x: a sum adds part[k] to word[first + k]. */
+/* A double as three digits of a sum: exact_add adds part[k] to word[first + k]. */
 typedef struct { int first; int64_t part[3]; } ExactParts;
 
 HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {

@@ -1,4 +1,4 @@
-/* failpoints.c - see failpoints.h. Empty unless a test build defines FAILPOINTS. */
+/* failpoints.c - obeys the rules of TRAIN_GPT_FAIL (failpoints.h). Empty unless a test build defines FAILPOINTS. */
 #include "core/failpoints.h"
 
 #ifdef FAILPOINTS

@@ -36,7 +36,7 @@ typedef struct {
 #ifdef FAILPOINTS
 Failpoint failpoint(const char *name);       /* counts the call and applies the rule: hangs or kills here; may be called
                                               * by any thread */
-void      failpoint_done(Failpoint f);       /* kills here if the rule says after the call; keeps errno */
+void      failpoint_done(Failpoint f);       /* kills the process here if the rule says kill-after; keeps errno */
 int64_t   failpoint_calls(const char *name); /* calls so far of a name or a group */
 void      failpoints_reset(void);            /* starts all counts again from 1 */
 #else

@@ -1,4 +1,4 @@
-/* format.c - see format.h. */
+/* format.c - writes sizes, times, numbers and commands for messages (format.h). */
 #include "core/format.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ int utf8_bytes(const char *text, size_t bytes) {
     if (length == 0 || (size_t)length > bytes) return 0;
     for (int i = 1; i < length; i++)
         if ((t[i] & 0xc0) != 0x80) return 0;
-    /* overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
+    /* refuses overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
     if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
     if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
     return length;
@@ -84,7 +84,9 @@ ShellWord shell_word(const char *word) {
         has_controls = has_controls || c < 32 || c == 127;
     }
     if (is_plain) return snprintf(w.text, sizeof w.text, "%s", word), w;
-    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* bash, zsh and ksh read $'' */
+    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* the quotes $'...' may hold escapes of
+                                                                                * control characters; bash, zsh and ksh
+                                                                                * read them */
     for (const unsigned char *c = (const unsigned char *)word; *c && used < room; c++) {
         int is_quote = *c == '\'', is_slash = *c == '\\';
         if (has_controls && (*c < 32 || *c == 127)) used += (size_t)sprintf(w.text + used, "\\x%02x", *c);

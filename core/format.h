@@ -1,4 +1,4 @@
-/* format.h - how messages write sizes, times, numbers and names, and the small arithmetic that several rooms share. */
+/* format.h - how messages write sizes, times, numbers and names, and small arithmetic that several folders use. */
 #ifndef TRAIN_GPT_CORE_FORMAT_H
 #define TRAIN_GPT_CORE_FORMAT_H
 
@@ -16,7 +16,7 @@ ShortText bytes_text(double bytes);
 char *number_text(double value, char out[SHOWN_BYTES]);
 /* Writes 12288 as "12,288". Returns out [32]. */
 char *grouped_text(int64_t n, char out[32]);
-/* Writes "8s", "2m08s", "1h47m" or "3d04h" into out; "?" if ms is no time. */
+/* Writes "8s", "2m08s", "1h47m" or "3d04h" into out; "?" if ms is negative, not a number, or 1e14 and more. */
 void  duration_text(char out[32], double ms);
 
 /* Returns the ending of a noun that counts n things: "" for one, otherwise "s". */

@@ -1,5 +1,6 @@
-/* gpu_meter.c - see gpu_meter.h. The prototypes are ours: NVML's are not in every CUDA, and these functions have kept
- * theirs since its first versions. Each function of NVML returns 0 on success. */
+/* gpu_meter.c - reads a GPU's use, power, memory and temperature by NVML (gpu_meter.h). The prototypes of NVML's
+ * functions are written here, because not every CUDA has its header. NVML has not changed them since its first
+ * versions. Each function returns 0 on success. */
 #include "core/gpu_meter.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,8 @@
 #include "core/device.h"
 #include "core/thread.h"
 
-static const double FRESH_MS = 1000; /* NVML itself averages the use over a sixth of a second to one second */
+static const double FRESH_MS = 1000; /* age at which a reading is taken anew; NVML itself averages the use over a sixth
+                                      * of a second to one second */
 enum { SENSOR_OF_GPU = 0 };
 
 typedef struct { unsigned gpu, memory; } Use;                       /* percent of the time */

@@ -8,8 +8,8 @@
  *   guard.own@n:flip            the n-th time gradients are computed, flips a bit of this rank's shard of their sum
  *                               over the ranks
  *   guard.sum@n:flip            the n-th time the ranks agree on a step, flips a bit of the sum
- *   guard.weight@n:flip         ... of this rank's working weights
- *   guard.m@n:flip guard.v@n:flip   ... of its moments
+ *   guard.weight@n:flip         the n-th time the ranks agree on a step, flips a bit of this rank's working weights
+ *   guard.m@n:flip guard.v@n:flip   the same times, flips a bit of this rank's moments
  */
 #ifndef TRAIN_GPT_CORE_INJECTION_H
 #define TRAIN_GPT_CORE_INJECTION_H

@@ -1,5 +1,5 @@
-/* io.c - see io.h. The calls that read or change a disk are made here alone, each one a failpoint ("io.pwrite") that a
- * test can make fail, cut short or kill.
+/* io.c - files, folders and patterns of names (io.h). The calls that read or change a disk are made here alone, each
+ * one a failpoint ("io.pwrite") that a test can make fail, cut short or kill.
  */
 #include "core/io.h"
 
@@ -32,7 +32,7 @@
         }                                                  \
         result;                                            \
     })
-/* Number of bytes that a read or write of n bytes moves. */
+/* Number of bytes that a read or write of n bytes moves: half of them if the failpoint f makes it short. */
 #define MOVED(n) (f.is_short ? ((n) + 1) / 2 : (n))
 
 /* Makes a call that returns 0 or -1. Returns 0 or -errno. */
@@ -47,7 +47,7 @@ static int open_retrying(const char *path, int flags, mode_t mode) {
 
 void io_hold_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        /* without /dev nothing can be done */
+        /* if /dev/null cannot be opened, nothing can be done */
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return;
 }
 
@@ -241,7 +241,7 @@ static int open_alone(const char *tmp) {
     for (int pauses = 0;;) {
         struct stat opened, named;
         int         fd = io_open(tmp, IO_SHARED);
-        /* a link or pipe of that name is not one of our files */
+        /* a link or pipe of that name is not one of our files, and is removed */
         if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue;
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
@@ -255,8 +255,8 @@ static int open_alone(const char *tmp) {
     }
 }
 
-/* The second descriptor holds the lock until the file has its name. The first is closed before that, because a network
- * file system may report a failed write only at close. */
+/* The descriptor `lock` holds the lock of path.tmp until the file has its name. The descriptor fd is closed before
+ * that, because a network file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
@@ -456,7 +456,7 @@ typedef struct {
 
 static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
     Cookie *c = (Cookie *)cookie;
-    size_t  need = *c->bytes + bytes + 1; /* with the NUL */
+    size_t  need = *c->bytes + bytes + 1; /* bytes of the whole text with its NUL */
     char   *grown = c->has_lost || need <= c->room ? NULL : realloc(*c->text, 2 * need);
     if (grown) *c->text = grown, c->room = 2 * need;
     if (c->has_lost || need > c->room) return c->has_lost = 1, 0;

@@ -1,8 +1,8 @@
-/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. And files in
- * memory.
+/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. It also has files
+ * in memory.
  *
- * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued
- * here; SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.
+ * Each call returns 0 (or a descriptor) or -errno; the caller's message names the path. Short writes and EINTR are
+ * continued here. The caller must ignore SIGXFSZ. A test can make the n-th call fail: core/failpoints.h.
  */
 #ifndef TRAIN_GPT_CORE_IO_H
 #define TRAIN_GPT_CORE_IO_H
@@ -19,21 +19,22 @@ typedef enum {
 
 /* Error codes for paths that are not plain files, in addition to those of errno. Folders are EISDIR. */
 enum { IO_IS_FIFO = 1001, IO_IS_SOCKET, IO_IS_CHARACTER_DEVICE, IO_IS_BLOCK_DEVICE, IO_IS_LINK };
-/* Returns the code above for a file's mode; 0 if it is a plain file. */
+/* Returns the error code for a file's mode (st_mode): EISDIR or one of IO_IS_...; 0 if it is a plain file. */
 int         io_kind(unsigned mode);
 /* Returns the text of an error code of either sign: "is a FIFO, not a file", or the text of strerror(). */
 const char *io_error_text(int error);
-/* bytes: the number of bytes that a call has read, or its negative error code. Ends with exit 74, path and kind if it
- * is one of the codes above; otherwise returns. For files that may be missing or damaged. */
+/* Checks the result of a call that reads a file which may be missing or damaged: its bytes, or a negative error code.
+ * Ends with exit 74 if the code says that the path is not a plain file; the message names path and kind. Otherwise
+ * returns. */
 void        io_expect_file(const char *path, int64_t bytes);
 
 /* Opens /dev/null in place of a closed standard input, output or error. Otherwise the next file opened would get that
  * number and receive the program's output. */
 void io_hold_standard(void);
 
-/* Returns a descriptor or -errno. The mode is 0666 & ~umask, except for IO_SECRET. Only plain files are opened, and
- * without waiting. For writing, links are -ELOOP, pipes and devices -ENXIO. For IO_READ, links are followed, and other
- * kinds give the codes above. */
+/* Opens a file. Returns a descriptor or -errno. The mode is 0666 & ~umask, except for IO_SECRET. Only plain files are
+ * opened, and without waiting. For writing, links are -ELOOP, pipes and devices -ENXIO. For IO_READ, links are
+ * followed, and other kinds give -EISDIR or a negative IO_IS_ code. */
 int   io_open(const char *path, IoOpen how);
 /* Opens a file to be read with stdio. Returns NULL with the code in errno if that fails. */
 FILE *io_open_stream(const char *path, IoOpen how);
@@ -50,8 +51,8 @@ int io_unlink(const char *path);
 int io_rmdir(const char *path);                          /* removes an empty folder */
 int io_mkdirs(const char *path);                         /* makes a folder with its parents; folders that exist are no
                                                           * error */
-int io_mkdir_own(const char *path);                      /* makes one folder that only this user can open; -EPERM if one
-                                                          * of another user has that name */
+int io_mkdir_own(const char *path);                      /* makes one folder that only this user can open; -EPERM if the
+                                                          * name is another user's, or no folder */
 int io_remove_tree(const char *path);                    /* removes a folder that we made: its files and one level of
                                                           * folders; 0 if it is absent */
 int io_fsync_dir(const char *path);
@@ -68,8 +69,8 @@ void io_unmap(void *memory, size_t bytes);
 /* Reads a whole file of at most `limit` bytes into malloc'ed memory, with a NUL after the end. Returns its length or
  * -errno (-EFBIG if it is longer). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
-int64_t io_read_input(const char *path, size_t limit, char **data); /* reads as io_read_file, also from a pipe or device
-                                                                     * (IO_READ_ANY) */
+int64_t io_read_input(const char *path, size_t limit, char **data); /* reads a whole file like io_read_file; it may also
+                                                                     * be a pipe or device (IO_READ_ANY) */
 /* Reads the first bytes of a file, at most `limit`, into malloc'ed memory with a NUL after the end. Returns their
  * number or -errno. */
 int64_t io_read_start(const char *path, size_t limit, char **data);
@@ -78,7 +79,8 @@ int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* size of the file, or -errno (-EISDIR for a folder) */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
-int     has_ending(const char *path, const char *ending); /* compares letters exactly: .BIN is not .bin */
+int     has_ending(const char *path, const char *ending); /* 1 if path ends in `ending`; case matters: .BIN is not
+                                                           * .bin */
 
 typedef struct { char **path; size_t count; } IoPaths; /* owned, with the strings */
 /* Finds the files that match a name and adds them to *found, sorted by byte. A section of the name between slashes is

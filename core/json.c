@@ -33,7 +33,7 @@ typedef struct {
     Json       *json;  /* the lists, under construction */
     Link       *link;  /* owned; parallel to json->entry */
     int         capacity, soft_capacity;
-    int         collect; /* soft faults are listed */
+    int         collect; /* 1: soft faults are collected in a list; 0: the first one ends the scan */
     JsonFault  *fault;
 } Scanner;
 
@@ -228,7 +228,7 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-enum { NAMED = 96 }; /* characters of a path in a message, so that the rest of the message still fits */
+enum { NAMED = 96 }; /* most characters of a path in a message, so that the rest of the message still fits */
 
 /* Writes the path for a message: "optimizer.learning_rate: ". It is in quotes if a character is escaped or the end is
  * cut, and "" for the root. */
@@ -293,7 +293,7 @@ static int scan_number(Scanner *s, int self) {
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-/* Scans true, false or null. The fault of another word names the likely one. */
+/* Scans true, false or null. At another word it reports a fault that suggests the word probably meant. */
 static int scan_word(Scanner *s) {
     size_t start = s->at, length = 0;
     char   word[32];

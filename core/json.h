@@ -64,7 +64,8 @@ enum { JSON_FILE_FAULT_CHARS = 4800 };
  * that a double cannot hold is no fault, and must not be read from the tree: tokenizer_config.json has such numbers. */
 int  json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]);
 
-const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
+const JsonEntry *json_entry(const Json *json, const char *path);  /* returns the entry of a path, or NULL if there is
+                                                                   * none */
 /* Returns the member with exactly this name (case matters), or NULL if there is none or `object` is not an object. */
 cJSON *json_member(const cJSON *object, const char *name);
 

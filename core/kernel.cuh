@@ -24,7 +24,8 @@
 #include "core/device.h"
 
 #define KERNEL static __global__ void
-#ifdef EMU_CALLS /* scripts/gpu.mk: a copy in every kernel would cost the compiler half of its time */
+#ifdef EMU_CALLS /* set by scripts/gpu.mk, because a copy of each function in every kernel would cost the compiler half
+                  * of its time */
 #define DEVICE static __device__ inline
 #else
 #define DEVICE static __device__ __forceinline__
@@ -72,7 +73,7 @@
 
 static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)s->queue; }
 
-/* Raises the kernel's limit if it needs more than 48 KiB of dynamic shared memory; done once per kernel. */
+/* Raises the kernel's limit on dynamic shared memory if it needs more than 47 KiB. LAUNCH calls it at each launch. */
 void launch_prepare(const void *kernel, size_t shared_bytes);
 void launch_check(const char *kernel, const char *file, int line);
 
@@ -188,7 +189,8 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
 template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* Returns whether rows of row_bytes at these addresses consist of whole packs. A flat array passes PACK_BYTES. */
+/* Returns whether rows of row_bytes at these addresses consist of whole packs. For a flat array row_bytes is
+ * PACK_BYTES. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
     uintptr_t bits = row_bytes;
     for (const void *row : rows) bits |= (uintptr_t)row;

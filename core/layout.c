@@ -1,4 +1,4 @@
-/* layout.c - see layout.h. */
+/* layout.c - places parameters in memory, shards and files, as layout.h describes. */
 #include "core/layout.h"
 
 #include <stdlib.h>

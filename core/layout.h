@@ -38,16 +38,17 @@ typedef struct {            /* one row of the parameter table */
     Cut     cut;
     int64_t pad;            /* CUT_VOCABULARY: each tensor rank's rows in memory are a multiple of this; otherwise not
                              * used */
-    float   init_mean;      /* init: N(init_mean, init_std^2)              */
+    float   init_mean;      /* initial values: N(init_mean, init_std^2)    */
     float   init_std;
-    float rate, matrix_rate; /* factors of the learning rate, of updates by element and of updates of whole matrices */
+    float rate, matrix_rate; /* factors of the learning rate: `rate` for updates by element, matrix_rate for updates of
+                              * whole matrices */
     ParamGroup group;
     size_t  field;          /* offset of the row's Tensor in the view of its bucket (model/params.h) */
     int     bucket;         /* index of the bucket; a bucket's rows are neighbours, except that rows of another bucket
                              * may lie between them */
     int     expert;         /* number of the expert that owns the row, from 1; 0 if none does */
-    /* computed by layout_create */
-    int64_t elems;          /* product of dim                              */
+    /* layout_create computes the fields below */
+    int64_t elems;          /* elements in files: product of dim           */
     int64_t offset;         /* global offset of element 0                  */
     int64_t local[2];       /* shape in this rank's memory, with padding rows; the second is 1 for a vector */
     int64_t local_elems;    /* elements in this rank's memory without padding; 0 if another rank has this expert */
@@ -61,7 +62,7 @@ typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
 typedef struct {
     int64_t memory;         /* memory index of the bucket's first element  */
     int64_t elems;          /* W*q: elements of the bucket in memory, with padding */
-    int64_t piece_elems;    /* q                                           */
+    int64_t piece_elems;    /* q: elements of one rank's piece of the bucket */
     int64_t shard;          /* index of this bucket's piece in a rank's shard: the sum of q over earlier buckets */
     int     first_param, params; /* range of params that holds the bucket's rows: those with this bucket's index */
     int     ranks;          /* W: ranks that share the bucket */
@@ -69,16 +70,16 @@ typedef struct {
 } Bucket;
 
 typedef struct {
-    Param  *param;          /* owned */
+    Param  *param;          /* rows of the table; owned [params] */
     int     params;
-    Bucket *bucket;         /* owned */
+    Bucket *bucket;         /* owned [buckets] */
     int     buckets;
-    int     ranks;          /* W of all buckets except those of experts */
+    int     ranks;          /* W: ranks that share each bucket, except buckets of experts */
     int     tensor_ranks, tensor_rank;
     int     expert_ranks;   /* number of ranks that divide the experts */
     int64_t elems;          /* P: parameters, without padding */
-    int64_t memory_elems;   /* sum of the buckets' elems */
-    int64_t shard_elems;    /* sum of q                       */
+    int64_t memory_elems;   /* elements of the parameter memory: sum of the buckets' elems */
+    int64_t shard_elems;    /* elements of this rank's shard: sum of q over the buckets that it owns */
 } Layout;
 
 typedef struct {
@@ -102,8 +103,8 @@ typedef struct {
 Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Writes the spans of piece `rank` of `bucket` in memory order, at most layout->params of them. Returns their number: 0
- * if the piece is all padding or another rank has the master. */
+/* Writes the spans of piece `rank` of `bucket` in memory order: runs of elements of one row, at most layout->params of
+ * them. Returns their number: 0 if the piece is all padding or another rank has the master. */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 /* Contiguous elements in a file: `elems` of them, the first at global offset `offset`. layout_extent returns the first

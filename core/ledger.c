@@ -1,4 +1,4 @@
-/* ledger.c - see ledger.h. */
+/* ledger.c - notes, adds up and prints the costs of a dry run (ledger.h). */
 #include "core/ledger.h"
 
 #include <stdlib.h>

@@ -6,7 +6,8 @@
  * out. An op made of other ops notes nothing, because those ops do.
  *
  * A ledger adds up equal entries. With `in_order` it keeps each entry separately, and also where the host waits for a
- * collective and where phases of a step begin. That is a step's history, which a simulator runs on clocks.
+ * collective and where phases of a step begin. These entries are the history of a step, which the simulator
+ * (docs/simulator.md) replays on simulated clocks.
  */
 #ifndef TRAIN_GPT_CORE_LEDGER_H
 #define TRAIN_GPT_CORE_LEDGER_H
@@ -38,7 +39,7 @@ typedef struct {
 } LedgerEntry;
 
 typedef struct Ledger {
-    LedgerEntry *entry;            /* owned */
+    LedgerEntry *entry;            /* owned [entries] */
     int          entries, room;
     int64_t      times;            /* number of calls that each note counts for; 0 means 1, below 0 nothing is noted */
     int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
@@ -48,7 +49,8 @@ typedef struct Ledger {
 } Ledger;
 
 void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls; 0 counts as 1 */
-void   ledger_mark(Ledger *l, const char *what, int64_t part); /* does nothing if l is NULL */
+void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of model part `part` begins;
+                                                                * does nothing if l is NULL */
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
 double ledger_bytes(const Ledger *l);             /* bytes read and written by operations */

@@ -1,4 +1,4 @@
-/* mesh.c - see mesh.h. */
+/* mesh.c - arithmetic on the grid of ranks of mesh.h. */
 #include "core/mesh.h"
 
 #include <stdio.h>

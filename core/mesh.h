@@ -1,8 +1,9 @@
 /* mesh.h - the ranks of a job as a grid of five axes. Arithmetic alone: no communication, so plan, loader and simulator
  * may use it as well.
  *
- * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor.
- * Neighbours along the first axis have neighbouring ranks. So they share a host if any ranks do.
+ * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor, where
+ * R, S, C and T are the sizes of the axes replica, shard, context and tensor. Neighbours along the first axis have
+ * neighbouring ranks. So they share a host if any ranks do.
  */
 #ifndef TRAIN_GPT_CORE_MESH_H
 #define TRAIN_GPT_CORE_MESH_H
@@ -17,13 +18,13 @@ enum {
     WITH_SHARD = 1 << AXIS_SHARD,
     WITH_REPLICA = 1 << AXIS_REPLICA,
     WITH_STAGE = 1 << AXIS_STAGE,
-    WITH_STATE = WITH_CONTEXT | WITH_SHARD,    /* share one copy of masters and moments   */
-    WITH_WEIGHTS = WITH_STATE | WITH_REPLICA,  /* hold the same weights                   */
-    WITH_DATA = WITH_SHARD | WITH_REPLICA      /* compute different micro-batches         */
+    WITH_STATE = WITH_CONTEXT | WITH_SHARD,    /* ranks that share one copy of masters and moments */
+    WITH_WEIGHTS = WITH_STATE | WITH_REPLICA,  /* ranks that hold the same weights        */
+    WITH_DATA = WITH_SHARD | WITH_REPLICA      /* ranks that compute different micro-batches */
 };
 
-/* Sizes of the grid. The ranks that tensor, context and stages leave compute different micro-batches, and the state
- * exists in `replicas` copies. mesh_of's `ranks` is a multiple of the product of all four. */
+/* Sizes of four axes of the grid; stages is that of AXIS_STAGE. The state exists in `replicas` copies. mesh_of divides
+ * `ranks` by the product of the four, without remainder. The quotient is the size of the shard axis. */
 typedef struct { int tensor, context, stages, replicas; } MeshSizes;
 Mesh      mesh_of(int ranks, MeshSizes sizes);
 const char *mesh_axis_name(Axis axis); /* name of the axis: "tensor" */

@@ -1,10 +1,10 @@
 /* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
  * instruction. And the maps that TMA's copies take.
  *
- * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of
- * this file. The names and fragment layouts are those of the PTX ISA manual: "Warp-level matrix instructions"
- * (ldmatrix, stmatrix, mma), "Data movement" (cp.async, cp.async.bulk.tensor), "mbarrier", "Asynchronous proxy",
- * "Asynchronous warpgroup-level matrix instructions" (wgmma).
+ * Each function has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers
+ * outside of this file. The names and fragment layouts are those of the PTX ISA manual: "Warp-level matrix
+ * instructions" (ldmatrix, stmatrix, mma), "Data movement" (cp.async, cp.async.bulk.tensor), "mbarrier", "Asynchronous
+ * proxy", "Asynchronous warpgroup-level matrix instructions" (wgmma).
  *
  * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..],
  * a[3] = A[g+8][2t+8..]; b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
@@ -186,7 +186,8 @@ typedef EmuTensorMap TensorMap;
 #else
 typedef CUtensorMap TensorMap;
 #endif
-/* Issued by one thread. Completes the expected bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
+/* One thread issues the load. The bytes that arrive count towards those that `barrier` expects. The map is a
+ * __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
@@ -217,9 +218,9 @@ DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line 
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Arrives at the barrier that block `rank` of the cluster has at the same address, after this thread has read its
- * stage. Orders reads only: to pass writes to the other block would need .release.cluster, which compiles to a slow
- * fence of the whole GPU. */
+/* Arrives at the barrier that block `rank` of the cluster has at the same address, after this thread has read the data
+ * that the barrier guards. Orders reads only: to pass writes to the other block would need .release.cluster, which
+ * compiles to a slow fence of the whole GPU. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
     PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -231,8 +232,8 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
-/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. Completes the bytes of each
- * block's barrier. */
+/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. The bytes that arrive count
+ * towards those that the barrier of each block expects. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
@@ -248,8 +249,8 @@ DEVICE void fence_proxy_async() {
     EMULATED(emu::fence_proxy_async();)
     PTX("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Issued by one thread, which then calls bulk_commit and bulk_wait. tma_reduce_add_2d adds the tile to the matrix, in
- * the type of the map. */
+/* One thread issues the store, and then calls bulk_commit and bulk_wait. tma_store_2d writes the tile to the matrix,
+ * tma_reduce_add_2d adds it, in the type of the map. */
 DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
     PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
@@ -278,8 +279,8 @@ template <int pending> DEVICE void bulk_wait_read() {
 /* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number, consumers
  * raise it */
 
-/* registers_raise waits until the block has enough registers. The block starts with those of its launch bounds, at most
- * 64 Ki. */
+/* registers_raise waits until the block has enough registers. A block starts with the registers of its launch bounds,
+ * at most 64 Ki. */
 template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -403,8 +404,8 @@ template <int pending, int n, int m, int l> DEVICE void wgmma_wait(float (&d)[n]
 #define PTX_F96 PTX_F64, PTX_F32(64)
 #define PTX_F128 PTX_F96, PTX_F32(96)
 
-/* i0, i1, ... name the operands after those of d: accumulate, then a, b, and for 16 bits whether they are
- * transposed. */
+/* i0, i1, ... are the numbers of the asm operands that follow those of the accumulator d. They are `accumulate`, then
+ * a, b, and for 16 bits whether a and b are transposed. */
 #define PTX_WGMMA(i0, shape, types, D, operands) \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " i0 ", 0;\nwgmma.mma_async.sync.aligned.m64" shape ".f32." types " {" D "}, " operands ";\n}"
 #define PTX_SHARED_16(n, types, D, i0, i1, i2, i3, i4, i5, i6, ...)                                    \
@@ -455,7 +456,7 @@ DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_
     EMULATED(emu::wgmma(d, N, mma_type<A>(), mma_type<B>(), a, nullptr, b, accumulate, a_transposed, b_transposed, file, line);)
     PTX_OF_TYPES(PTX_SHARED_16, PTX_SHARED_8)
 }
-/* Multiplies a in registers, which must not change until the wait. */
+/* Multiplies like wgmma, with operand a in registers. They must not change until wgmma_wait. */
 template <typename A, typename B, int N, int b_transposed = 0>
 DEVICE void wgmma_from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");

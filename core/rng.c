@@ -1,4 +1,4 @@
-/* rng.c - see rng.h. */
+/* rng.c - the random numbers and permutations of rng.h. */
 #include "core/rng.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* simd.c - see simd.h: this processor's instruction sets, by cpuid. */
+/* simd.c - finds this processor's instruction sets by cpuid (simd.h). */
 #include "core/simd.h"
 
 #include <stdatomic.h>

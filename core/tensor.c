@@ -1,4 +1,4 @@
-/* tensor.c - see tensor.h. */
+/* tensor.c - views of tensors, conversions of 16-bit numbers, checks of contracts, and arenas (tensor.h). */
 #include "core/tensor.h"
 
 #include "core/device.h"

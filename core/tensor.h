@@ -92,7 +92,8 @@ void  tensor_set(Tensor t, int64_t i, float value);
  *
  * A tensor t is stored as fp8(s t), rounded to nearest, ties to even. A finite number beyond the type's largest becomes
  * the largest; an infinity becomes NaN, and NaN stays NaN, so that a fault stays visible. s is the largest power of two
- * with s amax <= max/2. The half is spare, for a tensor that grows before its scale has followed. */
+ * with s amax <= max/2, where amax is the largest |t| and max the largest value of the type. The half is spare, for a
+ * tensor that grows before its scale has followed. */
 
 /* Exponents of the largest value, which is 1.75 * 2^top, and of the smallest normal value. */
 HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 8 : 15; }
@@ -107,7 +108,7 @@ enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
  * NaN, because it then gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
-    /* the fraction is above 1.75 */
+    /* is_over: the fraction of amax is above 1.75, that of the type's largest value */
     int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
     int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;

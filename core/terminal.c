@@ -1,5 +1,5 @@
-/* terminal.c - see terminal.h. Its file-scope state is what this process has printed and where: a warning may be
- * printed from anywhere, and a signal handler cannot reach it otherwise. */
+/* terminal.c - prints lines for terminals, files and the log (terminal.h). Its file-scope state is what this process
+ * has printed and where: a warning may be printed from anywhere, and a signal handler cannot reach it otherwise. */
 #include "core/terminal.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@ static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 
 static struct {
     _Atomic int         rewriting;     /* the cursor is in a line that will be rewritten */
-    const char *_Atomic part;          /* the work that say_part reports, NULL if none; when it began; when it was shown
-                                        * last */
+    const char *_Atomic part;          /* part: the work that say_part reports, NULL if none; the times when it began,
+                                        * and when it was shown last */
     double              part_began_ms, part_shown_ms;
     _Atomic int         log_fd;        /* 0 if there is no log; descriptors start at 3 */
     _Atomic int         log_warned, log_torn; /* log_torn: the file ends with half a line */
@@ -224,7 +224,7 @@ static int put_long_word(Out *o, const char *word, const char *end, int at, int 
     return at;
 }
 
-/* Writes one line up to `end`, broken between words at `columns`. 0 breaks nothing. */
+/* Writes one line up to `end`, broken between words at `columns`. With 0 columns no line is broken. */
 static void put_line(Out *o, const char *text, const char *end, int columns, int indent) {
     int at = 0;
     while (text < end) {
@@ -365,7 +365,7 @@ void say_in_log(const char *line) {
 
 void say_from_signal(const char *line) {
     int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
-    /* nobody reads stderr any more */
+    /* if the write fails, nobody reads stderr any more */
     if (is_clear && write(STDERR_FILENO, line, strlen(line)) < 0) self.errors_shown = 0;
     say_in_log(line);
     errno = error;

@@ -37,7 +37,7 @@ void print_plain(FILE *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints whole lines: the text, which may have several lines, and a newline. A broken line continues at column
  * `indent`. A call is one write, unless the text is long. May be called by any thread. */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void say_text(FILE *stream, int indent, const char *text); /* like say, for a text of any length */
+void say_text(FILE *stream, int indent, const char *text); /* prints a text of any length, otherwise like say */
 
 /* Writes marked lines to `out`, broken at `columns`. */
 void terminal_fold(FILE *out, const char *text, int columns, int indent);

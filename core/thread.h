@@ -34,7 +34,8 @@ typedef struct {
     void           *ctx;
 } Thread;
 
-/* Returns the number of threads in OMP_NUM_THREADS, the first of a list. 0 if it is not set or holds no such number. */
+/* Returns the number of threads in OMP_NUM_THREADS; of a list such as "4,2" the first number. 0 if it is not set or
+ * holds no such number. */
 int thread_asked(void);
 /* Sets the number of OpenMP threads to thread_asked(), or if that is 0 to `share`, at least 1. Warns if OMP_NUM_THREADS
  * holds no number, because libgomp would then use all processors for each rank. */
@@ -53,8 +54,8 @@ void thread_stop(Thread *t);
  * thread then continues, and its memory must stay until the process ends. */
 int  thread_try_stop(Thread *t, double ms);
 
-/* Functions for both threads. Between lock and unlock the caller may read and change the guarded fields. During a wait
- * the other thread may. */
+/* Functions for the thread and for the one that started it. Between lock and unlock the caller may read and change the
+ * guarded fields. During a wait the other of the two may. */
 void thread_lock(Thread *t);
 void thread_unlock(Thread *t);
 void thread_changed(Thread *t);                /* wakes the waiting thread */

@@ -56,7 +56,8 @@ SIMD_INLINE void act16_store_part(void *p, int64_t i, int64_t n, DType type, f32
         else              ((float *)p)[i + k] = x[k];
 }
 
-/* Load and store n of a row's `elems` values: whole vectors, then the rest: n = 16, ..., 16, elems % 16. */
+/* Load and store n values of a row. A caller walks a row of `elems` values with n = 16, ..., 16, elems % 16, as
+ * act16_count returns them. */
 SIMD_INLINE f32x16 act16_load_n(const void *p, int64_t i, int64_t n, DType type) {
     return n == LANES ? act16_load(p, i, type) : act16_load_part(p, i, n, type, 0.0f);
 }
@@ -66,7 +67,8 @@ SIMD_INLINE void act16_store_n(void *p, int64_t i, int64_t n, DType type, f32x16
 }
 SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < LANES ? elems - i : LANES; }
 
-/* Load and store n values as a pair of vectors: n = 32, ..., 32, elems % 32. */
+/* Load and store n values of a row as a pair of vectors. A caller walks a row of `elems` values with n = 32, ..., 32,
+ * elems % 32, as act32_count returns them. */
 SIMD_INLINE ActPair act32_load_n(const void *p, int64_t i, int64_t n, DType type) {
     ActPair v = {{f32x16_all(0.0f), f32x16_all(0.0f)}};
     if (n == PAIR && type == BF16) {

@@ -6,9 +6,9 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch, whose parameters may take 4 KiB */ };
 
-/* A piece: one span of a launch. Blocks from first_block up to that of the next piece work on it. */
+/* One span of parameters that a launch updates. Blocks from first_block up to that of the next piece work on it. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;
@@ -42,8 +42,9 @@ template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsi
     return all.piece[low];
 }
 
-/* Thread: W elements of its block's piece, four loads at once. grid the sum of ceil(n / (THREADS W)), no shared memory.
- * Bound: 28 bytes of traffic each, 30 with a 16-bit working copy. */
+/* Updates the parameters of all pieces. Each thread updates W elements of its block's piece, with four loads in flight
+ * at once. grid the sum of ceil(n / (THREADS W)), no shared memory. Bound by memory: 28 bytes an element, 30 with a
+ * 16-bit working copy. */
 template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<T> all, Factors f) {
     await_kernels();
     const Piece<T> &k = piece_of(all, blockIdx.x);
@@ -72,8 +73,8 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSp
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 
-/* Updates as many pieces as fit into one launch: consecutive ones, all aligned to packs or all not. Returns their
- * number. */
+/* Updates as many pieces as fit into one launch. They follow one another in the list, and are all aligned to packs, or
+ * all not. Returns their number. */
 template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, OptimizerStep h) {
     Pieces<T> all = {};
     int       taken = 0;

@@ -10,7 +10,8 @@ typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;  /* values of one span: adamw_span_factors */
+    float learning_rate, eps, decay;  /* learning_rate and decay are the step's; adamw_update_host replaces them by
+                                       * those of its span */
 } Factors;
 
 /* The learning rate and decay of one span. Their product is the same for every `rate`. */

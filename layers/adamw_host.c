@@ -1,5 +1,5 @@
 /* adamw_host.c - AdamW of a span in host memory, on this process' cores: one pass over the memory, each element on its
- * own, so any cut into spans or threads gives the same bits. In every build. */
+ * own, so any cut into spans or threads gives the same bits. Every build has this file. */
 #include "layers/act_simd.h"
 #include "layers/adamw_factors.h"
 #include "layers/contracts.h"

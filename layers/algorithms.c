@@ -1,5 +1,5 @@
-/* algorithms.c - see algorithms.h. The table is this file's only state; it belongs to the main thread, like every
- * op. */
+/* algorithms.c - the table of algorithms of matrix products (algorithms.h). The table is this file's only state; it
+ * belongs to the main thread, like every op. */
 #include "layers/algorithms.h"
 
 #include <stdlib.h>

@@ -35,7 +35,7 @@ typedef struct {
 const char *matmul_library(void);
 
 int             matmul_algorithms_count(void);
-MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of first use */
+MatmulAlgorithm matmul_algorithms_get(int i);             /* returns record i, in the order of first use */
 void            matmul_algorithms_set(MatmulAlgorithm a); /* adds the record, or replaces that of the same key; products
                                                            * then look it up again */
 void            matmul_algorithms_clear(void);            /* also ends matmul_algorithms_freeze */
@@ -44,8 +44,8 @@ void            matmul_algorithms_clear(void);            /* also ends matmul_al
  * without a record, because ranks that time by themselves would choose differently. */
 void matmul_algorithms_freeze(void);
 
-/* Functions for matmul.cu. */
-int      matmul_algorithms_find(const char *key); /* index of the record, or -1 */
+/* Functions that only matmul.cu calls. */
+int      matmul_algorithms_find(const char *key); /* returns the index of the record, or -1 */
 int      matmul_algorithms_frozen(void);
 uint64_t matmul_algorithms_version(void);         /* changes with every set and clear */
 

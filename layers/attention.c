@@ -117,7 +117,7 @@ static void tile_product(TileProduct t) {
 
 typedef struct {
     DType   type;
-    int64_t B, T, C, H, D;        /* C = H*D: columns of y               */
+    int64_t B, T, C, H, D; /* B sequences of T positions, H query heads of D channels; C = H*D: columns of y */
     int64_t group;        /* query heads that share a head of keys */
     int64_t columns;      /* columns of qkv */
     int64_t wide;         /* D rounded up to 16: floats of a packed row */
@@ -133,8 +133,8 @@ typedef struct {
 /* A thread's share of the work: items [first, end). */
 typedef struct { int64_t first, end; } Share;
 
-/* Returns the i-th tile in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any run
- * of this order has an equal share of it. */
+/* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any
+ * run of this order has an equal share of it. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
 
 static inline int64_t attention_rows(int64_t tile, int64_t T) {
@@ -242,8 +242,8 @@ SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
 
 typedef struct {
     Heads  heads;
-    void  *y;   /* borrowed, [N,C] act   */
-    float *lse; /* borrowed, [B*H,T]     */
+    void  *y;   /* output; borrowed, [N,C] act */
+    float *lse; /* log of the softmax denominators; borrowed, [B*H,T] */
 } Forward;
 
 /* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
@@ -256,7 +256,7 @@ typedef struct {
     float *v;        /* [key_tiles][TILE,wide] values */
     float *q, *y;    /* [TILE,wide] scaled queries; sums of p v                      */
     float *scores;   /* [TILE,TILE]                                                  */
-    float *sum;      /* [TILE,16]  sums of p, lane by lane                           */
+    float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
     float *top;      /* [TILE]     running maximum                                   */
     float *shrink;   /* [TILE]     factor of earlier sums when the maximum last rose */
 } ForwardScratch;
@@ -295,7 +295,7 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
     }
 }
 
-/* Computes one tile of queries. w.k and w.v hold the head's keys and values. */
+/* Computes y and lse of one tile of queries. w.k and w.v hold the head's keys and values. */
 static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
@@ -346,24 +346,24 @@ SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share 
 
 typedef struct {
     Heads       heads;
-    void       *dqkv;   /* borrowed, as qkv     */
+    void       *dqkv;   /* borrowed; gradients, in the layout of qkv */
     void       *dkeys;  /* borrowed; gradients of the context ranks' keys; NULL: they are in dqkv */
-    const void *y;      /* borrowed, [N,C] act  */
-    const float *lse;   /* borrowed, [B*H,T]    */
+    const void *y;      /* forward's output; borrowed, [N,C] act */
+    const float *lse;   /* forward's lse; borrowed, [B*H,T] */
     const float *delta; /* borrowed, [H,N]; NULL: computed from dy and y */
 } Backward;
 
 /* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
 typedef struct {
-    float *q, *dy, *dq;         /* [tiles][TILE,wide]                     */
-    float *lse, *delta;         /* [tiles][TILE]                          */
-    float *k;                   /* [TILE,wide]                            */
-    float *dk, *dv;             /* [backward_sums][TILE,wide]             */
-    float *k_turned, *v_turned; /* [D,TILE]                               */
+    float *q, *dy, *dq;         /* [tiles][TILE,wide] queries, dy, sums of dq */
+    float *lse, *delta;         /* [tiles][TILE]      of each query           */
+    float *k;                   /* [TILE,wide]        keys of one tile        */
+    float *dk, *dv;             /* [backward_sums][TILE,wide] sums of dk and dv */
+    float *k_turned, *v_turned; /* [D,TILE]           a tile, transposed      */
     float *p, *ds;              /* [TILE,TILE] queries by keys            */
 } BackwardScratch;
 
-/* The kinds of work items. */
+/* Kinds of backward's work items: a head of keys with its query heads, a tile of keys, a tile of queries. */
 typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
 
 /* Returns the number of tiles of dk and dv that a thread keeps: all if several heads of a group add to them. */
@@ -541,11 +541,11 @@ SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Sha
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
-enum { KEYS = 64 }; /* a multiple of 16 */
+enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
 
 typedef struct {
     DType       type;
-    int64_t     n, T, C, H, D; /* C = H*D: columns of y         */
+    int64_t     n, T, C, H, D; /* the last n of T positions, H query heads of D channels; C = H*D: columns of y */
     int64_t     group;         /* query heads that share a head of keys */
     int64_t     columns;       /* columns of qkv */
     int64_t     wide;  /* D rounded up to 16: floats of a row of scratch */
@@ -718,8 +718,9 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
     if (is_dry) {
-        /* nothing runs */
-    } else if (8 * heads >= 5 * rounds * threads) { /* threads idle for less time than the two extra products cost */
+        /* a dry stream runs nothing */
+    } else if (8 * heads >= 5 * rounds * threads) { /* some threads idle, but for less time than the two extra products
+                                                     * of the other way cost */
         backward_items(&job, memory, floats, BY_HEAD);
     } else {
         backward_items(&job, memory, floats, BY_KEYS);

@@ -17,14 +17,15 @@
 
 /* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-enum { RAISE = 8 }; /* p <= 2^8, far below fp16's 65504 */
+enum { RAISE = 8 }; /* log2 of the growth of exp above which the maximum is raised: so p <= 2^8, far below fp16's
+                     * 65504 */
 
 template <int D> struct ForwardTile {
-    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 2: 32 rows a warp, so that a matrix load feeds four products;
-                                                   * registers suffice up to D = 64 */
+    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* groups of 16 rows in a warp: 2, so that a matrix load feeds four
+                                                   * products, up to D = 64, where registers suffice */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
     static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE,
-                         STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
+                         STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage holds a tile of k and one of v */
     static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
@@ -52,7 +53,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             float high = highest_score(s[atom], side),
-                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
+                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite for the first keys */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -72,7 +73,7 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         }
 }
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. */
+/* Replaces the scores s by p = exp(s - top) and adds p to the sums. */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -124,7 +125,8 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
     }
 }
 
-/* Divides by the sums and writes a warp's rows of y, through its own rows of shared memory, and of lse. */
+/* Divides `out` by the sums and writes a warp's rows of y and lse. The rows of y pass through the warp's own rows of
+ * shared memory. */
 template <typename T, int D, int ATOMS>
 DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m,
                           int query, const Heads &h) {
@@ -145,10 +147,10 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
     store_rows<T, ATOMS * ATOM, D>(y, h.C, rows, query, h);
 }
 
-/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them. Keys and values pass through two stages
- * of shared memory: one is copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D =
- * 64. No two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at
- * D = 64). */
+/* Computes y and lse with tensor cores. A block of 4 warps has QUERIES queries of one head, a warp ROWS of them. Keys
+ * and values pass through two stages of shared memory: one is copied while the other is multiplied. grid heads * tiles,
+ * 36 KiB of shared memory at D = 64. No two blocks write to one place. Bound by the tensor cores and the exp units
+ * about equally (256 products per exp at D = 64). */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
@@ -180,10 +182,11 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded; all have read the other stage */
+        __syncthreads(); /* this tile is loaded; all threads have read the other stage */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < position + Tile::ROWS && query < h.T && /* otherwise no score of it is on or below the diagonal */
+        if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
+                                                           * diagonal */
             (!DOCUMENTS || key + Tile::KEYS > warp_begin))
             forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key,
                                                        starts, query, h);
@@ -196,7 +199,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
 template <int D> struct ForwardF32 {
-    static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, k, v, p */
+    static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* tiles of q, k, v and
+                                                                                                * p */
 };
 
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
@@ -220,8 +224,8 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
     }
 }
 
-/* attention_forward_kernel for fp32. A block has ROWS queries of one head, a thread M x M scores of a tile; see
- * attention_tile.cuh. grid heads * tiles. Bound: f32 units. */
+/* Does what attention_forward_kernel does, for fp32. A block has ROWS queries of one head, a thread M x M scores of a
+ * tile; see attention_tile.cuh. grid heads * tiles. Bound by the f32 units. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
@@ -240,7 +244,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all have read the last tile */
+        __syncthreads(); /* all threads have read the last tile */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);
@@ -301,8 +305,9 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
 
 enum { DELTA_LANES = 8, DELTA_ROWS = 8, DELTA_THREADS = 256 };
 
-/* Eight threads share a row of one head. A block has 32 such rows, eight rows for each head, so that it reads and
- * writes whole sectors. grid ceil(ceil(N / 8) 8 H / 32), no shared memory. Bound: reading dy and y once. */
+/* Computes delta as attention_delta in layers.h. Eight threads share a row of one head. A block has 32 such rows, eight
+ * rows for each head, so that it reads and writes whole sectors. grid ceil(ceil(N / 8) 8 H / 32), no shared memory.
+ * Bound by memory: dy and y are read once. */
 template <typename T, int PACK>
 KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, int64_t N, int H, int D) {
     await_kernels();
@@ -339,7 +344,8 @@ Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadS
 
 enum { LAST_THREADS = 256, LAST_WARPS = LAST_THREADS / WARP, MOST_D = 128, HELD = MOST_D / WARP };
 
-/* C, columns: columns of y and of qkv; group: query heads that share a head of keys */
+/* Parameters of attention_last_kernel: the last n of T positions, C columns of y, `columns` columns of qkv, heads of D
+ * channels. `group` query heads share a head of keys. */
 typedef struct { int64_t T, n, C, columns; int D, group; float scale; } Last;
 
 /* Returns q . k of D channels, W at a time. */
@@ -352,8 +358,8 @@ template <typename T, int W> DEVICE float last_score(const float *q, const T *k,
     return score;
 }
 
-/* Block: query blockIdx.y of head blockIdx.x. grid (H, n). Sums in a fixed order. Bound: keys and values are read
- * once. */
+/* Computes attention_last_forward. Each block takes query blockIdx.y of head blockIdx.x. grid (H, n). Sums have a fixed
+ * order. Bound by memory: keys and values are read once. */
 template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, Last job) {
     SMEM(float, q, [MOST_D]);
     SMEM(float, p, [LAST_THREADS]);

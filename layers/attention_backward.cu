@@ -16,12 +16,12 @@
 
 enum { PREPARE_THREADS = 256 };
 
-/* Sets minus. Thread: a query of one head. grid ceil(heads * padded / 256), no shared memory. Bound: 16 bytes of
- * traffic each. */
+/* Sets minus: the negated lse and delta of each query, from which backward's products start. Each thread takes one
+ * query of one head. grid ceil(heads * padded / 256), no shared memory. Bound by memory: 16 bytes a query. */
 KERNEL attention_prepare_kernel(Minus minus, const float *lse, const float *delta, Heads h) {
     await_kernels();
     int64_t at = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x;
-    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: number of B*H */
+    int     row = (int)(at / minus.padded), t = (int)(at % minus.padded); /* row: number of the head among B*H */
     if (row >= h.heads) return;
     bool there = t < h.T;
     minus.lse[at] = there ? -lse[(int64_t)row * h.T + t] / h.scale : -INFINITY;
@@ -42,7 +42,7 @@ template <int D> struct BackwardTile {
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
-/* Source of a pair of tiles. */
+/* Matrices in memory from which a pair of tiles is loaded: k and v, or q and dy. */
 template <typename T> struct Pair {
     const T *first, *second;
     int      first_stride, second_stride;
@@ -82,7 +82,8 @@ DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) 
     }
 }
 
-/* round_scores makes scores left factors, rounded to T. out += p x over a step's rows. */
+/* round_scores rounds scores to T and makes them left factors of the next product. add_scores adds that product: out +=
+ * p x over a step's rows. */
 template <typename T, int ATOMS, int N>
 DEVICE void round_scores(uint32_t (&p)[N / 16][ATOMS][4], const float (&s)[ATOMS][N / 8][4]) {
     #pragma unroll
@@ -107,7 +108,7 @@ template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], c
     }
 }
 
-/* Replaces scores minus lse by p. */
+/* Replaces s, the scores minus lse, by p = 2^(scale_log2 s). */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -154,10 +155,10 @@ template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Head
  * free. */
 typedef struct { int64_t keys_at; const int32_t *starts; int begin, end; } KeysKept;
 
-/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers. It walks the queries of its
- * group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor documents. grid heads of
- * keys * tiles, 55 KiB of shared memory at D = 64. No two blocks write to one place. Bound: tensor cores, four products
- * a tile. */
+/* Computes dk and dv. A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers. It walks the
+ * queries of its group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor
+ * documents. grid heads of keys * tiles, 55 KiB of shared memory at D = 64. No two blocks write to one place. Bound by
+ * the tensor cores, with four products a tile. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
@@ -173,7 +174,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const Pair<T> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
                   other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions at = owner_positions(h, owner);
-    /* position of the warp's first key; first row of queries */
+    /* position: that of the warp's first key; begin: the first row of queries */
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP);
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
@@ -198,7 +199,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all have read the other stage */
+        __syncthreads(); /* this step is loaded; all threads have read the other stage */
         walk_on<PLAIN>(next, STEP, kept->begin, kept->end);
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
@@ -224,10 +225,10 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             add_scores<T, D, ATOMS>(dk, rounded, q);
         }
     }
-    /* Only the warp itself reads its rows of the own tiles, so its results pass through them. */
+    /* Only the warp itself reads its rows of the block's own tiles, k and v, so its results pass through these rows. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
-    cp_async_wait<0>(); /* loads of own rows that met no query */
+    cp_async_wait<0>(); /* waits for loads of own rows that met no query */
     __syncthreads();
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
@@ -255,8 +256,8 @@ template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const
 }
 
 /* Computes dq. A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to
- * the diagonal. grid, shared memory and determinism are those of the keys kernel. Bound: tensor cores, three products a
- * tile. */
+ * the diagonal. grid, shared memory and determinism are those of the keys kernel. Bound by the tensor cores, with three
+ * products a tile. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
@@ -285,7 +286,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded; all have read the other stage */
+        __syncthreads(); /* this step is loaded; all threads have read the other stage */
         if (key + STEP < end)
             load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
                                   h);
@@ -316,7 +317,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
 template <int D> struct BackwardF32 {
-    /* q, dy, k, v, and p or ds */
+    /* tiles of q, dy, k and v, and one of p or ds */
     static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
 };
 
@@ -335,8 +336,8 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int firs
     ds = s * (ds + minus.delta[at]);
 }
 
-/* attention_backward_keys_kernel for fp32. A block has ROWS keys, a thread M x M transposed scores of a tile; see
- * attention_tile.cuh. */
+/* Does what attention_backward_keys_kernel does, for fp32. A block has ROWS keys, a thread M x M transposed scores of a
+ * tile; see attention_tile.cuh. */
 template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys,
@@ -364,7 +365,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all have read the last step */
+        __syncthreads(); /* all threads have read the last step */
         load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
@@ -379,12 +380,12 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
-    cp_async_wait<0>(); /* loads of keys that met no query */
+    cp_async_wait<0>(); /* waits for loads of keys that met no query */
     f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
     f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }
 
-/* attention_backward_queries_kernel for fp32. A block has ROWS queries. */
+/* Does what attention_backward_queries_kernel does, for fp32. A block has ROWS queries. */
 template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv,
@@ -404,7 +405,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair_f32<D>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all have read the last step */
+        __syncthreads(); /* all threads have read the last step */
         load_pair_f32<D>(k,
                          Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns,
                                      h.key_stride, h.key_stride},
@@ -448,8 +449,8 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
     }
 }
 
-/* Returns whether it has added to dbias. That takes row_sums, small beside dqkv, and a pass over them. f: NULL, or dqkv
- * is codes. */
+/* Queues backward's kernels. Returns whether they have added to dbias, which takes row_sums, small beside dqkv, and a
+ * pass over them. f is NULL, or dqkv is written as fp8 codes. */
 static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse,
                      Tensor delta, Tensor qkv, Tensor keys, Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
@@ -487,7 +488,7 @@ static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Te
                           Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    Tensor noted = dqkv; /* the work and the bytes of codes are the same */
+    Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
                                 WHOLE_SEQUENCE, shape);

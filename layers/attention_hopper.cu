@@ -45,7 +45,7 @@ template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
-    unsigned      done = 0, n = 0; /* items; tiles */
+    unsigned      done = 0, n = 0; /* done counts items, n tiles of keys or values */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);
@@ -65,7 +65,8 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queu
 
 /* --- softmax: as in attention.cu; the values of a row depend on that row alone ------------------------------------ */
 
-typedef struct { float top[2], sum[2]; } Running; /* for a thread's two rows; the sum is over its own columns */
+typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
+                                                   * thread's own columns */
 
 /* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. What
  * was summed before must then be multiplied by `shrink`. */
@@ -97,8 +98,8 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
 DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROUPS, 2 * WARPGROUP); }
 
-/* Masks the scores with the keys from `key` on that a query does not see, replaces the scores by p and adds p to the
- * sums. */
+/* Masks scores of keys that their query does not see; the first key has position `key`. Then replaces the scores by p
+ * and adds p to the sums. */
 template <bool DOCUMENTS, int N>
 DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int position, int row, int key,
                              const int32_t *starts, const Heads &h) {
@@ -107,7 +108,7 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
     return softmax(s, m, shrink, h.scale_log2);
 }
 
-/* Computes a warpgroup's rows of an item. n: tiles that the consumers have taken so far. */
+/* Computes a warpgroup's rows of an item. n counts the tiles that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared,
                          ForwardQueues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,
@@ -131,7 +132,7 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
         queue_take(queues.keys, n);     /* the keys of this tile */
-        queue_take(queues.keys, n + 1); /* the values of the last tile */
+        queue_take(queues.keys, n + 1); /* the values of the tile before this one */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);
@@ -153,8 +154,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     queue_free(queues.keys, n++);
 }
 
-/* Divides by the sums and writes the rows of y, through the queries' tile, and of lse. query: the warp's first row in
- * the sequence; row: its first row in the tile. */
+/* Divides `out` by the sums and writes the rows of y and lse. The rows of y pass through the tile of the queries.
+ * query: the warp's first row in the sequence; row: its first row in the tile. */
 template <typename T, int D>
 DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Running m, int head, int query, int row,
                           const Heads &h) {
@@ -173,7 +174,7 @@ DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Run
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const Heads &h,
                             int items) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     if (group == GROUPS - 1) turn_end(group); /* the first warpgroup begins */
@@ -186,7 +187,7 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
         named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
-        fence_proxy_async(); /* TMA fills the tile again */
+        fence_proxy_async(); /* TMA will fill the tile again */
         queue_free(queues.queries, done);
     }
     if (group == 0) turn_begin(group); /* takes the token that nobody needs */
@@ -194,9 +195,9 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
 
 #endif
 
-/* grid: the multiprocessors, or fewer if there are fewer items. No two items write to one place. Bound: tensor cores
- * and the exp units about equally at D = 64 (256 products per exp), tensor cores at D = 128. The two overlaps above
- * hide one behind the other. */
+/* Computes y and lse. grid: the multiprocessors, or fewer if there are fewer items. No two items write to one place.
+ * Bound by the tensor cores and the exp units about equally at D = 64 (256 products per exp), by the tensor cores at D
+ * = 128. The overlap of products and softmax, described at the head of this file, hides one behind the other. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_forward_hopper_kernel(T *y, float *lse, const __grid_constant__ TensorMap qkv,
@@ -213,7 +214,7 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
         queue_init(queues[0].keys);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
         if (is_loader()) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);

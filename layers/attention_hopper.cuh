@@ -21,7 +21,8 @@
 enum {
     WARPGROUP = 128, GROUPS = 2, GROUP_ROWS = 64, BLOCK_ROWS = GROUPS * GROUP_ROWS,
     CONSUMER_WARPS = GROUPS * WARPGROUP / WARP, HOPPER_THREADS = (GROUPS + 1) * WARPGROUP, LOADER = GROUPS * WARPGROUP,
-    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* the block starts with 3 x 168 */
+    LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232, /* registers of a thread; the block starts with 168 in each of its
+                                                      * 3 warpgroups */
     BOX = 64, TILE_ALIGN = 1024, SWIZZLE_ROWS_BYTES = 8 * 128
 };
 
@@ -104,7 +105,7 @@ DEVICE int           held_row() { return (int)threadIdx.x % WARPGROUP / WARP * 1
 DEVICE constexpr int held_side(int i) { return i / 2 % 2; }
 DEVICE int           held_column(int i) { return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 
-/* s = a b' (+ s): 64 rows of a tile, from `row` on, times the N rows of another, transposed. A_ROWS: rows of the whole
+/* s = a b' (+ s): 64 rows of tile a, from `row` on, times the N rows of tile b, transposed. A_ROWS: rows of the whole
  * tile a. */
 template <typename T, int N, int D, int A_ROWS>
 DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bool add) {
@@ -199,7 +200,7 @@ DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const 
 
 enum { KEYS_STEP = 64 }; /* queries of a step */
 
-/* Negated statistics pass through TMA as rows of 32. */
+/* The negated lse and delta of queries pass through TMA as rows of 32 values. */
 enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };
 
 static inline TensorMap map_of_minus(const float *minus, int64_t values) {

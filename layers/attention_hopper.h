@@ -15,7 +15,8 @@ AttentionAsked attention_asked(void);
  * Otherwise the kernels of attention.cu and attention_backward.cu are used, which take everything, and always with
  * TRAIN_GPT_ATTENTION=portable. */
 bool attention_takes_hopper(DType act, const Heads &h);
-/* Returns the expected answer before there are tensors. Without a GPU it is that for an H100. */
+/* Returns what attention_takes_hopper is expected to return, before there are tensors. Without a GPU it is the answer
+ * for an H100. */
 bool attention_expects_hopper(DType act, int64_t D);
 
 void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h);
@@ -25,8 +26,9 @@ void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tenso
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
                                Heads h);
 
-/* Computes dqkv by one kernel with a block a head, five products a tile. sums: attention_heads_bytes. f: NULL, or dqkv
- * is codes of its dy (fp8_attention_backward), which takes bf16 and 64 channels. The bits are those of the two kernels.
+/* Computes dqkv by one kernel with a block a head, five products a tile. sums is memory of attention_heads_bytes()
+ * bytes. f is NULL, or dqkv is written as fp8 codes, the dy of f's product (fp8_attention_backward); that takes bf16
+ * and 64 channels. The bits are those of attention_hopper_backward's two kernels.
  *
  * attention_by_heads returns whether this kernel is used. Every head has 64 or 128 channels and keys of its own, and
  * whole sequences are on this GPU. If no kernels were requested by name, heads must also keep the multiprocessors busy

@@ -10,11 +10,12 @@
  */
 #include "layers/attention_hopper.cuh"
 
-/* Shared memory of two items' own rows, and of STAGES steps of the other side's: 136 and 196 KiB at D = 64 and 128. */
+/* Shared memory of the keys kernel: keys and values of two items, queries and dy of STAGES steps. 136 and 196 KiB at D
+ * = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
 };
 /* Shared memory of the queries kernel: 160 and 224 KiB at D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
@@ -34,13 +35,14 @@ template <int STAGES> DEVICE void queues_init(BackwardQueues<STAGES> &queues) {
         queue_init(queues.steps);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
 }
 
 /* --- keys: dk and dv ---------------------------------------------------------------------------------------------- */
 
-/* head: the group's first; row: first row in keys; key: its row in the sequence; position: position of this warpgroup's
- * first key. Queries begin .. end - 1 of each of the group's heads, STEP at a time, see one of these keys. */
+/* An item of the keys kernel: a tile of keys. head: the group's first query head; row: the tile's first row in keys;
+ * key: the same row in its sequence; position: position of this warpgroup's first key. Queries begin .. end - 1 of each
+ * of the group's heads, STEP at a time, see one of these keys. */
 typedef struct { int head, row, key, position, begin, end; } KeysItem;
 
 /* Returns item i. All lanes of a warp call it together. */
@@ -62,7 +64,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
                       const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
                       int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* items; steps */
+    unsigned      done = 0, n = 0; /* done counts items, n steps */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<STEP, PLAIN>(h, i);
         if (!elect_one()) continue;
@@ -84,7 +86,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
     }
 }
 
-/* Computes all steps of an item. n: steps that the consumers have taken so far. */
+/* Computes dk and dv of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
                       BackwardQueues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
@@ -120,7 +122,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
                          const Heads &h, int items) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -136,14 +138,15 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<Keys
                                        key_column(h, item.head), h);
         store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, item.head,
                                        key_column(h, item.head) + h.key_columns, h);
-        fence_proxy_async(); /* TMA fills the tiles again */
+        fence_proxy_async(); /* TMA will fill the tiles again */
         queue_free(queues.own, done);
     }
 }
 
 /* --- queries: dq -------------------------------------------------------------------------------------------------- */
 
-typedef struct { Place place; int query, begin, end; } QueriesItem; /* first row; keys begin .. end - 1 */
+typedef struct { Place place; int query, begin, end; } QueriesItem; /* query: its first row; it sees keys begin .. end -
+                                                                     * 1 */
 
 template <int STEP, bool DOCUMENTS> DEVICE QueriesItem queries_item(const Heads &h, int i) {
     const Place p = attention_place(h, 1, (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS, true, i);
@@ -194,7 +197,8 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     for (int i = 0; i < STEP / 2; i++) s[i] = exp2_approx(fmaf(s[i], h.scale_log2, minus.lse[held_side(i)]));
     wgmma_wait<0>(dp);
     #pragma unroll
-    for (int i = 0; i < STEP / 2; i += 2) { /* from the rounded p, as in multiply_by_scores, for the same bits of dq */
+    for (int i = 0; i < STEP / 2; i += 2) { /* ds from the rounded p, as multiply_by_scores computes it, so that dq has
+                                             * the same bits with a block a head */
         const float2 p = unpack_pair<T>(pack_pair<T>(s[i], s[i + 1]));
         s[i] = p.x * (dp[i] + minus.delta[held_side(i)]), s[i + 1] = p.y * (dp[i + 1] + minus.delta[held_side(i)]);
     }
@@ -203,7 +207,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     add_rows<T, STEP, D>(dq, ds, k);
 }
 
-/* Computes all steps of an item. n: steps that the consumers have taken so far. */
+/* Computes dq of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
                          BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,
@@ -239,7 +243,7 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
                             Minus minus, const Heads &h, int items) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
@@ -252,16 +256,17 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
         store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale,
                                        item.place.head, head_column(h, item.place.head), h);
-        fence_proxy_async(); /* TMA fills the tile again */
+        fence_proxy_async(); /* TMA will fill the tile again */
         queue_free(queues.own, done);
     }
 }
 
 #endif
 
-/* An item is 128 keys of one head of keys; the earliest keys, which most queries see, come first. grid: the
- * multiprocessors, or fewer if there are fewer items. No two items write to one place. Bound: tensor cores, four
- * products a tile. The left operands for dv and dk are in registers, the other operands in shared memory. */
+/* Computes dk and dv. An item is 128 keys of one head of keys; the earliest keys, which most queries see, come first.
+ * grid: the multiprocessors, or fewer if there are fewer items. No two items write to one place. Bound by the tensor
+ * cores, with four products a tile. The left operands for dv and dk are in registers, the other operands in shared
+ * memory. */
 template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_keys_hopper_kernel(T *dkeys, const __grid_constant__ TensorMap qkv,
@@ -286,8 +291,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 #endif
 }
 
-/* An item is 128 queries of one head; the last ones come first. grid and places are those of the keys kernel. Bound:
- * tensor cores, three products a tile. */
+/* Computes dq. An item is 128 queries of one head; the last queries come first. grid: the multiprocessors, or fewer if
+ * there are fewer items. No two items write to one place. Bound by the tensor cores, with three products a tile. */
 template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(HOPPER_THREADS, 1)
     attention_queries_hopper_kernel(T *dqkv, const __grid_constant__ TensorMap qkv,

@@ -31,10 +31,10 @@ template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
           ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values each */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
 };
 
-/* Destination of dqkv: a tensor, or codes. */
+/* Destination of dqkv: a tensor, or fp8 codes. */
 template <typename T> struct HeadsOut {
     T        *dqkv;
     Fp8Target codes;
@@ -54,7 +54,7 @@ template <typename T, int D> DEVICE void queues_init(HeadsQueues<T, D> &queues) 
         queue_init(queues.ds, CONSUMER_WARPS, ADDER_WARPS);
         mbarrier_init_fence();
     }
-    __syncthreads(); /* the barriers exist; the last barrier of the whole block */
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
 }
 
 /* Returns the end of the queries that see a tile of keys: queries `key` to end - 1. All lanes of a warp call it
@@ -67,7 +67,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
                        const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* tiles of keys; steps */
+    unsigned      done = 0, n = 0; /* done counts tiles of keys, n steps */
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
@@ -91,7 +91,8 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a thread's notes on the codes it has made. They are in shared memory, because registers are few. */
+/* Returns a thread's notes on the fp8 codes it has made: the largest value, and how many were too large or became zero.
+ * They are in shared memory, because registers are few. */
 DEVICE Seen &notes() {
     SMEM(Seen, seen, [HEADS_LOADER]);
     return seen[threadIdx.x];
@@ -104,8 +105,8 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
     const int lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
     const CastScale by = cast_scale<E5M2>(t.scale);
-    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the lower 8 rows are moved by a row, to other
-                                                                 * banks */
+    uint32_t *const words = reinterpret_cast<uint32_t *>(rows); /* the rows as words; the lower 8 rows are moved by one
+                                                                 * row, to other banks of shared memory */
     Seen            seen = notes();
     Codes8          turned[4];
     #pragma unroll 1
@@ -157,7 +158,8 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
     queue_give(queue, n);
 }
 
-/* Computes the tile of keys in this place. n: steps that the consumers have taken so far. */
+/* Computes dk and dv of the tile of keys in this place of shared memory. n counts the steps that the consumers have
+ * taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                        unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
@@ -192,7 +194,7 @@ DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D>
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                           const Heads &h) {
-    /* the warp's first row in the tile */
+    /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
@@ -210,7 +212,7 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
-            fence_proxy_async(); /* TMA fills the tile again */
+            fence_proxy_async(); /* TMA will fill the tile again */
             queue_free(queues.own, done);
         }
     }
@@ -288,9 +290,9 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
 
 #endif
 
-/* Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its row of sums [grid, heads_sums].
- * grid: the multiprocessors, or fewer if there are fewer heads. Bound: tensor cores, five products a tile, and nearly
- * as much shared memory. */
+/* Computes dqkv with a block a head. Block b takes heads b, b + grid, ...; it alone writes their rows of dqkv, and its
+ * row of sums [grid, heads_sums]. grid: the multiprocessors, or fewer if there are fewer heads. Bound by the tensor
+ * cores, with five products a tile, and nearly as much by shared memory. */
 template <typename T, int D, bool DOCUMENTS, bool CODES>
 KERNEL __launch_bounds__(HEADS_THREADS, 1)
     attention_heads_hopper_kernel(const __grid_constant__ HeadsOut<T> out, float *sums,

@@ -18,7 +18,7 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS 
 
 /* Parameters of a call, as each kernel gets them. */
 typedef struct {
-    int   T, C, D, H, heads; /* C = H*D, heads = B*H                                              */
+    int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
     int   group;             /* query heads that share a head of keys */
     int   columns;           /* columns of qkv */
     int   key_columns;       /* elements from a key to its value                                    */
@@ -26,12 +26,12 @@ typedef struct {
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
     int   key_stride;        /* elements from a key to the next                                     */
     int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
-    int   section;           /* heads of keys that stay in the L2 cache with their values */
+    int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
     float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
-    int   parts;             /* sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to which later
-                              * ones are added */
+    int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
+                              * which later rows are added */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;
@@ -108,13 +108,13 @@ DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, 
 
 /* Where the keys from position `key` on are, as far as the chunk goes (whole tiles of 64): the context rank that owns
  * them, and their first row of the sequence there. */
-typedef struct { int64_t owner; int row; } KeyRows; /* elements before the owner's keys */
+typedef struct { int64_t owner; int row; } KeyRows; /* owner: elements before the keys of that context rank */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
     int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
     return {owner * h.owner_stride, (chunk < h.context ? 0 : half) + key % half};
 }
-/* Returns the positions of an owner's rows. */
+/* Returns the positions of the rows that context rank `owner` has. */
 DEVICE Positions owner_positions(const Heads &h, int owner) {
     Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
     return h.context > 1 ? p : in_order;
@@ -322,9 +322,9 @@ template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
 
 template <int D> struct F32Tile {
     static constexpr int THREADS = 256, SIDE = 16;
-    /* per thread; per tile; per thread in D */
+    /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
     static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
-    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* a tile of positions */
+    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
 
@@ -382,7 +382,7 @@ DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p,
     }
 }
 
-/* Stores rows [first, first + ROWS) of a head: scale[i] out. */
+/* Stores rows [first, first + ROWS) of a head: `out`, with each row i of the thread multiplied by scale[i]. */
 template <int D>
 DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS],
                       const float (&scale)[F32Tile<D>::M], int first, const Heads &h) {

@@ -42,7 +42,7 @@ template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK],
     }
 }
 
-/* sums [parts,M] f32 (+)= sums of x [rows,M] over each range of per_block rows. */
+/* sums [parts,M] f32 = or += the column sums of x [rows,M] over each range of per_block rows. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write);
 

@@ -27,11 +27,11 @@ SIMD_INLINE f32x16 tanh_slope16(f32x16 u) {
     return 4.0f * e / ((1.0f + e) * (1.0f + e));
 }
 
-/* Returns y of logits. Never inlined, because the target's y must equal, to the bit, that of the same logit in a
- * vector. */
+/* Returns capped logits y = c tanh(x / c), c = softcap. Never inlined, because the y of the target alone must equal, to
+ * the bit, that of the same logit in a vector. */
 static __attribute__((noinline)) f32x16 soft_capped(f32x16 x, float softcap) { return softcap * tanh16(x / softcap); }
 
-/* Returns y of 16 logits of a row; -infinity from V on. */
+/* Returns 16 logits of a row from column v on, capped unless softcap is 0; -infinity from V on. */
 SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, float softcap) {
     if (softcap == 0.0f)
         return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
@@ -49,7 +49,7 @@ SIMD_INLINE float row_most_of(DType type, const void *row, int64_t V, float soft
     return f32x16_top(top);
 }
 
-/* Returns the sum of exp(y - max). */
+/* Returns `max` and the sum of exp(y - max) over a row of capped logits y. */
 SIMD_INLINE Softmax row_sum(const void *row, int64_t V, DType type, float max, float softcap) {
     Softmax r = {max, 0.0};
     for (int64_t first = 0; first < V; first += STRETCH) {
@@ -84,7 +84,7 @@ SIMD_INLINE void loss_row_of(DType type, float *loss, const void *row, int64_t t
 ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row,
            target, V, terms)
 
-/* Writes the gradient over a row. A target from V on is not among these columns. */
+/* Writes the gradient over a row of logits. A target from V on is not among the columns of this rank. */
 SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
                               LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;
@@ -176,7 +176,7 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
 
-/* Checks targets: each is one of this rank's columns, or V' for another rank's. */
+/* Checks targets: each is one of this rank's V columns, or the width of the logits if another rank has it. */
 static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)

@@ -8,7 +8,7 @@
 
 enum {
     MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads in flight */
-    MAX_COLUMNS = 1 << 30         /* columns, because indices in a row are int */
+    MAX_COLUMNS = 1 << 30         /* most columns of a row, because its indices are int */
 };
 
 typedef enum { LOSS, LOSS_AND_GRADIENT } Pass;
@@ -94,8 +94,9 @@ DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scal
     return f;
 }
 
-/* Writes row[0..V) = scale (pull softmax - target) slope and row[V..columns) = 0. Each thread processes the packs that
- * it processed, and kept, before. */
+/* Writes row[0..V) = scale (pull softmax - target) slope and row[V..columns) = 0. Here pull = 1 + 2 z log(sum of
+ * exp(y)), and slope is that of the softcap at the logit, or 1 without one. Each thread takes the packs that it took in
+ * thread_softmax. */
 template <typename T, int W>
 DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFactors f, float softcap, int V,
                            int columns) {
@@ -117,9 +118,10 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFa
     }
 }
 
-/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row if kept is
- * 1. The bits are always the same. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits
- * each. */
+/* Computes the loss of each row, and with LOSS_AND_GRADIENT replaces the logits by their gradients. Each block takes
+ * one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row if kept is 1. The
+ * bits are always the same. Bound by memory: the row is read, and for the gradient written, once: 4 bytes for each
+ * 16-bit logit. */
 template <Pass pass, typename T, int W>
 KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms,
                          float scale, int kept) {
@@ -171,7 +173,7 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 
 /* --- a row of several ranks: targets[i] = columns belongs to another rank ----------------------------------------- */
 
-/* Sets most[row] to the largest of row[0..V). Block: a row. */
+/* Sets most[row] to the largest of row[0..V). Each block takes one row. */
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -180,7 +182,8 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
     if (threadIdx.x == 0) most[blockIdx.x] = max;
 }
 
-/* Sets sums[row] to the sum of exp(y - most[row]), and sums[rows + row] to the target's logit. Block: a row. */
+/* Sets sums[row] to the sum of exp(y - most[row]), and sums[rows + row] to the target's logit. Each block takes one
+ * row. */
 template <typename T, int W>
 KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns,
                         float softcap) {
@@ -196,7 +199,7 @@ KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, co
     sums[gridDim.x + blockIdx.x] = target < V ? cap_logit(to_f32(row[target]), softcap) : 0.0f;
 }
 
-/* Sets loss[row]. If scale is not 0 the logits become their gradients. Block: a row. */
+/* Sets loss[row]. If scale is not 0 the logits become their gradients. Each block takes one row. */
 template <typename T, int W>
 KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
                         int columns, LossTerms terms, float scale) {

@@ -32,8 +32,8 @@ static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64
     CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s",
           (long long)rows, f.uses_own ? "not known" : "known");
 }
-/* Checks y, unless f is NULL: codes of f's x, or with type E5M2 of its dy. Then sets its type to BF16, since both
- * copies of the codes have the bytes of one copy in bf16. */
+/* Checks an output *y in fp8, unless f is NULL: codes of type E4M3 for the x of f's product, or of `type` E5M2 for its
+ * dy. Then sets the type of *y to BF16, because both copies of the codes have the bytes of one copy in bf16. */
 static inline void fp8_output_expect(Tensor *y, DType type, int64_t rows, int64_t columns, const Fp8 *f) {
     if (!f) return;
     CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
@@ -70,7 +70,7 @@ static inline int tokens_own_contract(Stream *s, Tensor own, Tensor tokens) {
 
 /* --- norms -------------------------------------------------------------------------------------------------------- */
 
-/* Checks layernorm, and rmsnorm, which has no mean and no b. */
+/* Checks the tensors of layernorm, or of rmsnorm, which has no mean and no b. */
 static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], C = x.dim[1];
     EXPECT2(x, x.type, N, C);
@@ -80,7 +80,8 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-/* update and sum are none if there is only the norm. f is NULL, or y is codes of its x. */
+/* Contract of a norm, alone or after a residual addition. Alone, update and sum are none. f is NULL, or y is written as
+ * fp8 codes, the x of f's product. */
 static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
                                         Tensor x, Tensor update, Tensor w, Tensor b, const Fp8 *f) {
     int    is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
@@ -147,7 +148,7 @@ static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
 
 /* --- linear and head: their products and column sums note their own costs ----------------------------------------- */
 
-/* w is [K,M], or with order TRANSPOSED [M,K]. */
+/* Checks the tensors of a layer y = x w + b. w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
     int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
     EXPECT2(x, x.type, N, K);
@@ -162,8 +163,8 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
     if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
 }
-/* db [M] f32 += column sums of dy [N,M]: the gradient of a bias. A step of the ops that have a bias, where no op that
- * wrote dy has added the sums. It takes its memory from s->scratch and gives it back. */
+/* db [M] f32 += column sums of dy [N,M]: the gradient of a bias. Ops that have a bias call it if the op that wrote dy
+ * has not added the sums already. bias_backward takes its memory from s->scratch and gives it back. */
 void bias_backward(Stream *s, Tensor db, Tensor dy);
 static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     EXPECT1(db, F32, dy.dim[1]);
@@ -172,7 +173,7 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
 
 /* --- gelu --------------------------------------------------------------------------------------------------------- */
 
-/* f: see norm_forward_contract; in backward dx is codes of its dy. */
+/* f is NULL, or the output is written as fp8 codes: y of forward is the x of f's product, dx of backward its dy. */
 static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     EXPECT2(x, y.type, x.dim[0], x.dim[1]);
@@ -230,7 +231,7 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
 
 /* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */
 
-/* `keys` holds the keys of all context ranks, or is none if they are in qkv. */
+/* Checks the tensors of attention. `keys` holds the keys of all context ranks, or is none if they are in qkv. */
 static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c,
                                     HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
@@ -244,7 +245,7 @@ static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor key
     CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T,
           (long long)c.ranks);
 }
-/* Notes `products` products. On average a query of a rank sees half of all tokens. */
+/* Notes `products` matrix products of queries and keys. On average a query of a rank sees half of all tokens. */
 static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h,
                                  double products, double bytes) {
     double product = (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
@@ -273,7 +274,8 @@ static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) 
     EXPECT2(delta, F32, h.query, y.dim[0]);
     return contract_bytes(delta);
 }
-/* With keys, dkeys holds their gradients. */
+/* Contract of backward. If `keys` holds the keys of all context ranks, dkeys holds their gradients; otherwise dqkv
+ * does. */
 static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
                                               Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts,
                                               ContextPart c, HeadShape h) {
@@ -357,8 +359,9 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Notes the work beside the products, which note themselves: the norm, and one pass each to narrow and widen. Each
- * iteration has two passes that read two matrices and write one, over X and over the square of its smaller side. */
+/* Notes the work of newton_schulz beside its products, which note themselves: the norm, and one pass each to narrow and
+ * widen. Each iteration has two passes that read two matrices and write one, over X and over the square of its smaller
+ * side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -368,7 +371,7 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
-/* Notes two passes over x, and a third over one value a neuron. */
+/* Notes the work of normuon: two passes over x, and a third over one value a neuron. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
     double elems = (double)x.dim[0] * (double)x.dim[1];
     EXPECT2(x, F32, x.dim[0], x.dim[1]);

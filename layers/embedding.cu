@@ -15,8 +15,9 @@ enum {
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 
-/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Warp: a row. grid ceil(N /
- * WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
+/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Each warp takes one row. grid
+ * ceil(N / WARPS), no shared memory. Bound by memory: 2 elements of traffic for each of y, with wte and wpe mostly from
+ * L2. */
 template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts,
                                 int64_t N, int64_t length, Positions p, int64_t C, int64_t rows) {
@@ -49,7 +50,7 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                                             ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
-/* own = token - first for rows of this rank, otherwise `rows`. Thread: a token. */
+/* own = token - first for rows of this rank, otherwise `rows`. Each thread takes one token. */
 KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t first, int64_t rows) {
     await_kernels();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -85,8 +86,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
     }
 }
 
-/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS),
- * ceil(C / 32 packs)). */
+/* dwpe[position of t] += sum over b of dy[b,t], in order. Each warp takes 32 packs of a position. grid (ceil(length /
+ * WARPS), ceil(C / 32 packs)). */
 template <typename T, int W>
 KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     await_kernels();
@@ -98,9 +99,9 @@ KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t l
     pack_add(dwpe + POSITION_OF(p, t) * C + c, sum);
 }
 
-/* Adds runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does, and 32 packs of its
- * channels. Tokens from `rows` on have no run. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy
- * read once. */
+/* Adds runs of up to 32 rows of one token. Each warp takes the run that begins at its place of the list, if one does,
+ * and 32 packs of its channels. Tokens from `rows` on have no run. grid (ceil(N / WARPS), ceil(C / 32 packs)), no
+ * shared memory. Bound by memory: dy is read once. */
 template <typename T, int W>
 KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -111,9 +112,9 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     if (token >= rows_of_wte || (first > 0 && list.token[first - 1] == token)) return;
     int64_t  at = first + lane;
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
-    /* a long run, which the other kernel adds */
+    /* a long run, which embedding_long_runs_kernel adds */
     if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return;
-    int            rows = __popc(same); /* the lanes of the run are the first ones */
+    int            rows = __popc(same); /* the lanes of the run come first in the warp */
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
     add_rows<T, W>(sum, 0, rows, 1, c < C,
@@ -132,8 +133,8 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
 }
 
 /* Adds runs of more than 32 rows. Each contains a place that is a multiple of 32, and the block of the first such place
- * adds it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, which are then added
- * in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
+ * adds it. Each thread adds one pack of channels of every GROUPS-th row. Shared memory holds the sums of the groups,
+ * which are then added in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound by memory: dy is read once. */
 template <typename T, int W>
 KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -146,7 +147,8 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     if (place >= WARP && list.token[place - WARP] == token) return;     /* the run's first multiple of 32 is before this
                                                                          * one */
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
-    if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run */
+    if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run, which embedding_runs_kernel
+                                                                         * adds */
     int64_t end = lower_bound(list.token, begin + WARP, N, token + 1);
 
     int            group = (int)threadIdx.x / SLICE_PACKS, pack = (int)threadIdx.x % SLICE_PACKS;
@@ -162,7 +164,7 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     dwte[token * C + slice + column] += total;
 }
 
-/* Computes a row's position in its document. Thread: a row. */
+/* Computes the position of each row in its document. Each thread takes one row. */
 KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64_t N, int64_t length, Positions p) {
     await_kernels();
     int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;

@@ -37,7 +37,8 @@ static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
     for (int64_t e = 0; e < E; e++) p[e] /= sum;
 }
 
-/* Returns the expert that follows one of this score: the largest score that is less, or equal with a higher number. */
+/* Returns the expert that follows `last` in the order of scores: the one with the largest score that is less, or equal
+ * with a higher number. */
 typedef struct { float score; int32_t expert; } Pick;
 static Pick next_pick(const float *p, Tensor bias, int64_t E, Pick last) {
     Pick best = {-INFINITY, -1};

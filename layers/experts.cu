@@ -27,14 +27,14 @@ DEVICE void best_of_warp(float &score, int &expert) {
     }
 }
 
-/* Warp: a token. A lane reads again only what it wrote itself: experts lane, lane + 32, ... grid ceil(N / WARPS), no
- * shared memory. */
+/* Chooses the k experts of each token, and their weights. Each warp takes one token. A lane reads again only what it
+ * wrote itself: experts lane, lane + 32, ... grid ceil(N / WARPS), no shared memory. */
 template <typename T>
 KERNEL router_forward_kernel(float *probability, int32_t *expert, float *weight, const T *logits, const T *bias,
                              int64_t N, int E, int k, bool normed) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= N) return; /* uniform per warp */
+    if (n >= N) return; /* all lanes of a warp return together */
     const T *x = logits + n * E;
     float   *p = probability + n * E, most = -INFINITY, sum = 0.0f;
     for (int e = lane; e < E; e += WARP) most = fmaxf(most, to_f32(x[e]));
@@ -73,8 +73,8 @@ void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight,
                         (int)expert.dim[1], kind == WEIGHTS_NORMED));
 }
 
-/* Block: a sequence. Integer sums, whose order does not matter, in shared memory, then added to the total. grid B, 4 E
- * bytes. */
+/* Counts the assignments of each sequence by expert. Each block takes one sequence. It sums integers, whose order does
+ * not matter, in shared memory, and adds them to the total. grid B, 4 E bytes of shared memory. */
 KERNEL router_count_kernel(int32_t *counts, unsigned long long *total, const int32_t *expert, int64_t each, int E) {
     SMEM_DYN(int32_t, count);
     for (int e = (int)threadIdx.x; e < E; e += THREADS) count[e] = 0;
@@ -101,7 +101,7 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
 typedef struct {
     const float   *dweight, *probability, *weight, *balance;
     const int32_t *expert, *counts;
-    int64_t        N, each; /* tokens in all; tokens of a sequence */
+    int64_t        N, each; /* N: tokens in all; each: tokens of a sequence */
     int            E, k;
     bool           normed;
 } Backward;
@@ -114,11 +114,12 @@ DEVICE float dp_of(const Backward &b, int64_t n, int e, float rate, float sum, f
     return dp;
 }
 
-/* dlogits = p (dp - sum_e p_e dp_e). Warp: a token. grid ceil(N / WARPS), no shared memory. */
+/* dlogits = p (dp - sum_e p_e dp_e), where dp is the gradient of p. Each warp takes one token. grid ceil(N / WARPS), no
+ * shared memory. */
 template <typename T> KERNEL router_backward_kernel(T *dlogits, Backward b) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
-    if (n >= b.N) return; /* uniform per warp */
+    if (n >= b.N) return; /* all lanes of a warp return together */
     const float *p = b.probability + n * b.E;
     float sum = 0.0f, mean = 0.0f, dot = 0.0f, rate = b.counts ? *b.balance * (float)b.E / (float)(b.k * b.each) : 0.0f;
     for (int j = 0; j < b.k; j++) {
@@ -145,8 +146,9 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
 
 /* --- sorting and moving rows -------------------------------------------------------------------------------------- */
 
-/* Thread: a row of the sorted list, and the experts whose rows begin at it, those after the expert of the row before.
- * Thread R: experts that begin at the end. grid ceil((R + 1) / THREADS). */
+/* Sets order, place and first from the sorted list. Each thread takes one row of the list and the experts whose rows
+ * begin there: those after the expert of the row before. Thread R takes the experts that begin at the end. grid ceil((R
+ * + 1) / THREADS). */
 KERNEL experts_place_kernel(int32_t *order, int32_t *place, int32_t *first, TokenList list, int64_t R, int E) {
     int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (r > R) return;
@@ -169,7 +171,8 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
     arena_release(&s->scratch, mark);
 }
 
-/* Copies each row's token. Warp: a row. grid ceil(R / WARPS), no shared memory. Bound: 2 elements of traffic each. */
+/* Copies to each row its token. Each warp takes one row. grid ceil(R / WARPS), no shared memory. Bound by memory: 2
+ * elements of traffic for each of y. */
 template <typename T, int W>
 KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -179,8 +182,8 @@ KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, i
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) pack_store(y + r * C + c, pack_load<T, W>(from + c));
 }
 
-/* Adds a token's rows in order. Warp: a token. grid ceil(N / WARPS), no shared memory. Bound: k + 1 elements of traffic
- * each. */
+/* Adds the rows of each token in order. Each warp takes one token. grid ceil(N / WARPS), no shared memory. Bound by
+ * memory: k + 1 elements of traffic for each of y. */
 template <typename T, int W>
 KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -228,8 +231,8 @@ struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
     static constexpr int ATOMS = I / WARPS_I / 16,
                          COLUMNS = J / WARPS_J; /* a warp has ATOMS x 16 rows and COLUMNS columns */
-    static constexpr int PAD = 8;                                       /* puts the eight rows of a matrix load in
-                                                                         * different banks */
+    static constexpr int PAD = 8;                                       /* elements between rows, which put the eight
+                                                                         * rows of a matrix load in different banks */
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
     static_assert(I == J && R * (I + PAD) <= OPERAND, "room for either order");
 };
@@ -241,7 +244,7 @@ struct Tile32 {
 template <typename T> struct TileOf { typedef Tile16 Type; };
 template <> struct TileOf<float> { typedef Tile32 Type; };
 
-/* where a block works */
+/* the place where a block works: an expert, and a tile of its rows */
 
 typedef struct { int expert, tile; } Place;
 
@@ -294,7 +297,8 @@ template <SumIndex order, typename T> DEVICE void load_side(T *tile, const Opera
     else                          load_operand<T, Tile16::R, Tile16::I>(tile, x, r, at, vector);
 }
 
-/* Loads a left fragment of core/ptx.cuh: 16 rows i of a from `i` on, 16 terms of the sum from r on. */
+/* Loads the left fragment of a tensor-core product (core/ptx.cuh): 16 rows i of a from `i` on, 16 terms of the sum from
+ * r on. */
 template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4], const T *tile, int i, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)
@@ -303,7 +307,7 @@ template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4]
         ldmatrix_x4_transposed(a, tile + (r + lane / 16 * 8 + lane % 8) * (Tile16::I + Tile16::PAD) + i +
                                       lane / 8 % 2 * 8);
 }
-/* Loads two right fragments: 16 columns j of b from `j` on. */
+/* Loads two right fragments of a tensor-core product: 16 columns j of b from `j` on. */
 template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[4], const T *tile, int j, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)
@@ -313,8 +317,8 @@ template <SumIndex order, typename T> DEVICE void right_fragments(uint32_t (&b)[
                                       lane / 16 * 8);
 }
 
-/* Calls store(i, j, value) for the tile's elements (i, j), counted from its corner. Block: the tile at (i0, j0) of a
- * product whose sum has `length` terms. */
+/* Calls store(i, j, value) for the tile's elements (i, j), counted from its corner. Each block computes the tile at
+ * (i0, j0) of a product whose sums have `length` terms. */
 template <SumIndex a_order, SumIndex b_order, typename T, typename Store>
 DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j0, int length, bool vector, T *shared,
                          Store store) {
@@ -331,7 +335,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
     if (length > 0) load(0, 0);
     for (int r = 0, stage = 0; r < length; r += Tile::R, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this stage is loaded; all have read the other */
+        __syncthreads(); /* this stage is loaded; all threads have read the other one */
         if (r + Tile::R < length) load(stage ^ 1, r + Tile::R);
         const T *left = shared + stage * Tile::STAGE, *right = left + Tile::OPERAND;
         #pragma unroll
@@ -362,7 +366,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
                       sum[atom][n][e]);
 }
 
-/* fp32: scalar */
+/* fp32: products by scalar multiply-adds */
 
 /* Loads tile[r][at], with zeros beyond the operand. */
 template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float> &x, int at, int r) {
@@ -393,11 +397,11 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
         for (int dj = 0; dj < Tile::EACH; dj++) store(i + di, j + dj, sum[di][dj]);
 }
 
-/* kernels */
+/* kernels of the products */
 
-/* Computes y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Block: a tile.
- * grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread, so nothing is
- * atomic. Bound: tensor cores; with few rows to an expert, the traffic of w. */
+/* Computes y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Each block
+ * computes one tile. grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread,
+ * so nothing is atomic. Bound by the tensor cores; with few rows to an expert, by reading w. */
 template <typename T, SumIndex w_order>
 KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
     expert_rows_kernel(T *y, const T *x, const T *w, const int32_t *first, int E, int n, int k, int64_t stride,

@@ -82,8 +82,8 @@ static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns x, w or dy, rounded, in scratch, or as an op below has written it. copies: the number of copies
- * that a GPU writes of it. */
+/* Returns x, w or dy, rounded, in scratch, or as an op below has written it. copies is the number of copies that a GPU
+ * would write, which a dry stream notes. */
 static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return tensor_2d(x.data, BF16, x.dim[0], x.dim[1]);
     Tensor y = arena_tensor(&s->scratch, BF16, 2, x.dim[0], x.dim[1], 1);
@@ -152,8 +152,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     round_output(y, f);
 }
 
-/* Computes the op in bf16, so dbias has bf16's sums. A dry stream notes only this op, but takes the scratch of the
- * other. */
+/* Computes the op in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but takes the scratch
+ * of gelu_backward. */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;

@@ -18,7 +18,7 @@
 
 enum { ROUND_UP = 16 };
 
-/* Casts x [R,C] to t. Block: a tile. Bound: its traffic. */
+/* Casts x [R,C] to t. Each block casts one tile. Bound by memory traffic. */
 template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
@@ -35,7 +35,9 @@ KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DT
 typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
-typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* in scratch, or where an op has written them */
+typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* 8-bit copies of a tensor, in row-major order
+                                                                       * and transposed, in scratch or where an op has
+                                                                       * written them; and its 1/s */
 
 void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
     dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
@@ -111,7 +113,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Codes w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED),
           x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
     product(s, dx, dy8, dy8.plain, w8, order == PLAIN ? w8.plain : w8.turned, dy.dim[1], MATMUL_SET, NULL);
-    int64_t rows = x8.turned.ld; /* with zeros after the last row */
+    int64_t rows = x8.turned.ld; /* number of rows with the zero rows after the last one */
     if (order == PLAIN) product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
     else product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
     arena_release(&s->scratch, mark);
@@ -142,7 +144,7 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
 
 /* gelu */
 
-/* Writes t = gelu(x). Block: a tile. Bound: its traffic, 4 bytes an element. */
+/* Writes t = gelu(x). Each block takes one tile. Bound by memory: 4 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
@@ -159,8 +161,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
                  fp8_target(y, f), ptr<bf16>(x));
 }
 
-/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Block: rows_per_block rows of a strip of columns.
- * Bound: its traffic, 6 bytes an element. */
+/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Each block takes rows_per_block rows of a strip of
+ * columns. Bound by memory: 6 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS)
 fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
@@ -189,7 +191,7 @@ void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, 
 
 /* swiglu */
 
-/* Writes t = silu(gate) up. Block: a tile. Bound: its traffic, 6 bytes an element. */
+/* Writes t = silu(gate) up. Each block takes one tile. Bound by memory: 6 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
@@ -207,8 +209,8 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f) {
                  fp8_target(y, f), ptr<bf16>(gate_up));
 }
 
-/* Writes gate = dy up silu'(gate) and up = dy silu(gate). Block: a tile of each. Bound: its traffic, 10 bytes an
- * element of dy. */
+/* Writes the gradients dy up silu'(gate) to target gate, and dy silu(gate) to target up. Each block takes one tile of
+ * each. Bound by memory: 10 bytes an element of dy. */
 KERNEL __launch_bounds__(TILE_THREADS)
 fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const bf16 *gate_up) {
     await_kernels();
@@ -271,7 +273,8 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     return x;
 }
 
-/* Sums with the expressions of norm.cu, for the same bits. */
+/* pack_total adds the elements of a pack, pack_square their squares or squared deviations. Both have the expressions of
+ * norm.cu, so that the bits are the same. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
@@ -330,9 +333,10 @@ DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint
     if (lane == 0 && centred) f.mean[row] = mean;
 }
 
-/* Block: 32 rows of at most WARP HELD 8 channels. Each warp processes four of them one after another, in registers.
- * Then a thread transposes 16 rows of four columns at a time. grid ceil(R/32), dynamic shared memory of a byte an
- * element. Bound: its traffic, 4 bytes an element, 8 with an update. */
+/* Computes the norm of rows and writes it as codes. Each block takes 32 rows of at most WARP HELD 8 channels. Each warp
+ * processes four of them one after another, in registers. Then a thread transposes 16 rows of four columns at a time.
+ * grid ceil(R/32), dynamic shared memory of a byte an element. Bound by memory: 4 bytes an element, 8 with an
+ * update. */
 template <bool centred, int HELD>
 KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
     await_kernels();

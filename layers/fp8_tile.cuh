@@ -64,18 +64,18 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
-/* s in both halves, as the other fields. |x| above `most` exceeds the type's largest value; |x| up to `least` becomes
- * zero. */
+/* Parameters of a cast for two elements of bf16 at once; each field holds its value in both halves. s is the scale. |x|
+ * above `most` exceeds the type's largest value; |x| up to `least` becomes zero. */
 typedef struct { __nv_bfloat162 s, least; uint32_t most; } CastScale;
 
-/* constants for two halves of bf16, and for four codes */
+/* masks and constants for two bf16 in a word, and for four codes in a word */
 enum { SIGNLESS = 0x7fff7fff, LARGEST = 0x7f7f7f7f, ONE_EACH = 0x00010001, CODE_NANS = 0x7f7f7f7f };
 
 /* Returns x in both halves of bf16. Exact, because x is a power of two, or 1.75 times one. */
 DEVICE uint32_t both_halves(float x) { return __byte_perm(__float_as_uint(x), 0, 0x3232); }
 
-/* Makes the CastScale of scale [FP8_SCALES], as in Fp8. The smallest code is 2^(bottom - fraction); its half is a tie,
- * and becomes zero. If scale is NULL nothing exceeds the largest value. */
+/* Makes the CastScale of scale [FP8_SCALES], which holds 1/s and s. The smallest code is 2^(bottom - fraction); its
+ * half is a tie, and becomes zero. If scale is NULL nothing exceeds the largest value. */
 template <DType type> DEVICE CastScale cast_scale(const float *scale) {
     if (!scale) return {pair_of(both_halves(1.0f)), pair_of(0), SIGNLESS};
     float tie = fp8_power(fp8_bottom(type) - (type == E4M3 ? 3 : 2) - 1);

@@ -19,7 +19,7 @@ SIMD_INLINE f32x16 gelu16(f32x16 x) {
     return low / (e + 1.0f);
 }
 
-/* gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)),  1 - p = exp(-2u) p */
+/* Returns gelu'(x) = p + x p (1-p) (2u)', p = 1 / (1 + exp(-2u)), 1 - p = exp(-2u) p */
 SIMD_INLINE f32x16 gelu_grad16(f32x16 x) {
     f32x16 bound = f32x16_all(-30.0f);
     f32x16 in = -f32x16_max(bound, -f32x16_max(bound, x));

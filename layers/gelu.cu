@@ -6,8 +6,8 @@
 
 enum { THREADS = 256, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
 
-/* y = gelu(x). Thread: PACKS packs. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: 2 elements of traffic
- * each. */
+/* y = gelu(x). Each thread computes PACKS packs of W elements. grid ceil(n / (THREADS PACKS W)), no shared memory.
+ * Bound by memory: 2 elements of traffic for each of y. */
 template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_t n) {
     await_kernels();
     Pack<T, W> in[PACKS];
@@ -26,8 +26,8 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
     }
 }
 
-/* dx = dy gelu'(x). dx may be dy, because each element is read and written by one thread. Threads and grid as in
- * forward. Bound: 3 elements of traffic each. */
+/* dx = dy gelu'(x). dx may be dy, because each element is read and written by one thread. Threads and grid are those of
+ * gelu_forward_kernel. Bound by memory: 3 elements of traffic for each of dx. */
 template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
     await_kernels();
     Pack<T, W> in[PACKS], grad[PACKS];
@@ -59,7 +59,7 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
 
 /* dx = dy gelu'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
  * bias.cuh. A warp has ROWS rows in flight at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory.
- * Bound: as above. */
+ * Bound by memory: 3 elements of traffic for each of dx. */
 enum { ROWS = 2 };
 template <typename T, int W>
 KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block,

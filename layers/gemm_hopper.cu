@@ -1,4 +1,4 @@
-/* gemm_hopper.cu - an own matrix product for GPT-2's shapes on compute capability 9.0, see matmul.cuh.
+/* gemm_hopper.cu - our kernel of matrix products for GPT-2's shapes on compute capability 9.0 (matmul.cuh).
  *
  * A block per multiprocessor stays for the whole product and computes tiles of 128 x 128 of c one after another. One
  * thread loads operands by TMA into a ring of 4 stages of 64 values of k. Two warpgroups multiply alternately
@@ -12,8 +12,8 @@
  * Shared memory: 128 KiB of stages, 64 KiB of panels of c before they are stored, barriers, of 227 KiB. Registers: 128
  * accumulators a thread, of 232.
  *
- * Bound: tensor cores, 128 x 128 x 64 in 512 clocks. A stage reads 48 KiB of shared memory for products (64 KiB could
- * be read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
+ * Bound by the tensor cores, which take 512 clocks for 128 x 128 x 64. A stage reads 48 KiB of shared memory for
+ * products (64 KiB could be read in that time) and 24 KiB of L2, 32 without a cluster. Not measured on a GPU yet.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ enum {
     DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
     BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
-    LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* 168 a thread at the start; the loading warpgroup gives 128, 64 to
-                                                * each of the two others */
+    LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
+                                                * gives 128 away, 64 to each of the two others */
     PANEL_ROWS = 16, SLOTS = 4,   /* a warp stores 16 x 64 of c at a time                                       */
     ACCUMULATORS = TILE / 2,      /* accumulators of a thread for 64 rows */
     TURN = 1, SUMS = TURN + MATH_GROUPS /* named barriers, one for each math warpgroup                          */
@@ -52,7 +52,8 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
 /* The parameters of a launch. */
 struct GemmCall {
-    TensorMap a, b, c, aux;       /* aux: gelu(c), or the pre of c's gradient, or the stream */
+    TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): gelu(c) as output, or as input the
+                                   * pre-activation, attention's output or the residual stream */
     int       m, n, steps;        /* steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
@@ -217,7 +218,7 @@ template <typename T>
 DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
                         int n) {
 #pragma unroll
-    for (int k = 0; k < BLOCKS * 2; k++) { /* eight columns */
+    for (int k = 0; k < BLOCKS * 2; k++) { /* k: a group of eight columns */
         int    c = column + p * SIDE + k * 8 + (int)threadIdx.x % 4 * 2, at = p * 32 + k * 4;
         float2 b = {};
         if (bias && c < n) b = unpack_pair<T>(*(const uint32_t *)(bias + c));
@@ -400,7 +401,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
 }
 #endif
 
-/* Two warpgroups multiply, the third one loads. grid: blocks that fit at once, block GEMM_THREADS, GemmShared. */
+/* Computes the product. Two warpgroups multiply, the third one loads. grid: the blocks that fit on the GPU at once, of
+ * GEMM_THREADS threads, with a GemmShared each. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 KERNEL __launch_bounds__(GEMM_THREADS, 1)
     gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
@@ -428,8 +430,8 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
 #endif
 }
 
-/* c = or += the sum of slices [parts,m,n], in order. Thread: 4 elements. grid ceil(m n / (4 THREADS)), no shared
- * memory. Bound: reading the slices once. */
+/* c = or += the sum of slices [parts,m,n], in order. Each thread adds 4 elements. grid ceil(m n / (4 THREADS)), no
+ * shared memory. Bound by memory: the slices are read once. */
 enum { THREADS = 256, WIDE = 4 };
 KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__restrict__ part, int parts, int64_t m,
                           int64_t n, int add) {
@@ -447,7 +449,7 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
 
 /* --- which products, in which ways -------------------------------------------------------------------------------- */
 
-/* HAS_SM90A: gpu.mk compiles for that architecture. In code for another architecture the kernel is empty, also if the
+/* gpu.mk defines HAS_SM90A if it compiles for sm_90a. In code for another architecture the kernel is empty, also if the
  * driver compiles its PTX for this GPU. */
 #ifdef CUDA_EMU
 enum { IS_EMULATED = 1, IS_COMPILED = 1 };
@@ -507,8 +509,8 @@ static double filled(const Matmul *p, GemmWay way) {
     return (double)works / (double)(blocks_for(works, clusters) * clusters);
 }
 
-/* Writes ways for the numbers of slices that fill the GPU better than all smaller numbers, the largest ones; with pairs
- * of blocks, then without. */
+/* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
+ * smaller numbers. The ways with pairs of blocks come first, then those without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
@@ -516,7 +518,7 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         double  share = filled(p, way);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        /* a small product fills under 2 % */
+        /* count > 0: a small product may fill under 2 % of the GPU, and keeps its first way */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;

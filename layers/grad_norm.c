@@ -4,8 +4,8 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* elements summed in float64; elements of a thread's work item, a multiple
-                                              * of NORM_BLOCK */
+enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* NORM_BLOCK: elements whose squares are summed in float64. STRETCH:
+                                              * elements of a thread's work item, a multiple of NORM_BLOCK */
 
 typedef float  f32x8 __attribute__((vector_size(32)));
 typedef double f64x8 __attribute__((vector_size(64)));

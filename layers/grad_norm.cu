@@ -9,10 +9,10 @@ enum {
     THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE are the 64 elements summed in float64 */
     TURNS = LANES,                           /* rounds of a warp's tile: afterwards each lane has a sum of 64 of its
                                               * own */
-    TILE = TURNS * WARP * PER_LANE,          /* elements                                                          */
+    TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */
     LOADS = 4,                               /* packs that a thread loads at once */
     BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024,
-    MOST_PIECES = 160                        /* most pieces of a launch: its parameters are 4 KiB at most */
+    MOST_PIECES = 160                        /* most pieces of a launch, whose parameters may take 4 KiB */
 };
 
 typedef enum { VALUES, SQUARES } Terms;
@@ -38,7 +38,7 @@ DEVICE void held_give(unsigned long long *sum, Held &h) {
 }
 DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
     ExactParts p = exact_parts(x);
-    if (x == 0.0) return; /* adds nothing, whatever base is */
+    if (x == 0.0) return; /* zero adds nothing */
     if (p.first < h.base || p.first > h.base + 1) {
         held_give(sum, h);
         h = {p.first < EXACT_WORDS - HELD ? p.first : EXACT_WORDS - HELD, {}};
@@ -126,8 +126,8 @@ DEVICE int piece_of(const Pieces &all, unsigned tile) {
     return low;
 }
 
-/* sum += the terms of all pieces. Block: a contiguous range of tiles, over which its warps alternate; no thread leaves
- * the loop before its warp. Static shared memory: an exact sum. Bound: 4 bytes each. */
+/* sum += the terms of all pieces. Each block takes a contiguous range of tiles, over which its warps alternate. No
+ * thread leaves the loop before its warp. Static shared memory: an exact sum. Bound by memory: 4 bytes an element. */
 template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);

@@ -24,8 +24,8 @@ DEVICE Word block_total(Word x, Word *part) {
     return x;
 }
 
-/* Thread: PACKS packs of W words of every tile of its block. Thread 0 of block 0 also adds the last, incomplete word.
- * One atomic a block. Bound: 8 bytes a word. */
+/* Adds the mixed words to the hash. Each thread takes PACKS packs of W words of every tile of its block. Thread 0 of
+ * block 0 also adds the last, incomplete word. One atomic a block. Bound by memory: 8 bytes a word. */
 template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t words, int64_t rest_bytes) {
     await_kernels();
     SMEM(Word, part, [THREADS / WARP]);

@@ -34,7 +34,8 @@ extern "C" {
  * nothing.
  *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position */
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context);
-/*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in
+/* Adds to the gradients of wte and wpe.
+ *   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in
  * Rows of equal tokens are added in a fixed order. */
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
                         ContextPart context);
@@ -46,13 +47,14 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 ----
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in */
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
-/* The residual addition fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
+/* Computes the residual addition and the norm after it: sum = x + update; y = layernorm(sum) as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
                                 Tensor w, Tensor b, float eps);
-/* Computes the sum alone, with the same bits.   sum, x, update [N,C] act */
+/* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
-/* dx = dresidual + the norm's gradient: here the branch's gradient joins that of the residual stream.
+/* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
+ * the residual stream.
  *   dbias [C] f32 out(+=) column sums of dx as stored, the gradient of the bias of the preceding branch, or none
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
@@ -63,12 +65,12 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
  *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in */
 void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
-/* The residual addition fused with the norm after it: sum = x + update, with residual_forward's bits; y = rmsnorm(sum)
- * as stored.
+/* Computes the residual addition and the norm after it: sum = x + update, with residual_forward's bits; y =
+ * rmsnorm(sum) as stored.
  *   sum [N,C] act out, may be x itself   update [N,C] act in */
 void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
                               float eps);
-/* dx = dresidual + the norm's gradient.
+/* Computes the gradients of rmsnorm. dx = dresidual + the norm's gradient.
  *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
@@ -77,7 +79,8 @@ void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor 
  * (h+1)D). All heads share w. Other columns are neither read nor written. The tensors may have different widths.
  *   y [N,any] act out, may be x   rstd [N,heads] f32 out, kept for backward   x [N,any] act in   w [D] act in */
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps);
-/*   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in
+/* Computes the gradients of head_norm.
+ *   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in
  *   x [N,any] act in, as it was before the norm */
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
                         Tensor rstd);
@@ -85,22 +88,23 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
-/* Fuses the activation: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
+/* Computes linear and gelu: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /* Computes the last product of a branch, which joins the residual stream. Where that is faster than adding in the next
  * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
  * and returns 0. The other output is not written.
  *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in, which must not share memory with sum */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
-/* linear_residual_forward with head_forward's product, of w [M,K]. */
+/* Does what linear_residual_forward does, for the product y = x w^T with w [M,K] and no bias. */
 int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
-/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none
+/* Computes the gradients of linear.
+ *   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none
  *   dy [N,M] act in */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* linear_backward if x is attention's output, with gradient dx. Also sets attention_delta's delta [H,N] f32 out, from
- * dx as stored. */
+/* Does linear_backward where x is the output of attention and dx its gradient. Also sets delta [H,N] f32 out, as
+ * attention_delta computes it from dx as stored. */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* linear_backward if x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
+/* Does linear_backward where x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
                           Tensor w);
@@ -117,16 +121,18 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
 enum { FP8_X, FP8_W, FP8_DY, FP8_TENSORS };
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
-/* x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has written for this product's
- * f. That op has then already updated amax and counts.
+/* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has
+ * written for this product's f. That op has then already updated amax and counts.
  *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none */
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
-/*   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   dy [N,M] bf16 in
+/* Computes the gradients of linear in fp8.
+ *   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   dy [N,M] bf16 in
  *   db [M] f32 out(+=) column sums of dy itself, or none; must be none if dy is codes */
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
 /* Computes head_forward's product in fp8: y = x w^T, w [M,K]. */
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
-/*   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x */
+/* Computes the gradients of head in fp8.
+ *   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x */
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
 
 /* --- outputs in fp8: bf16 ops whose output is written as codes, an operand of the product that f belongs to ----------
@@ -135,28 +141,34 @@ void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Ten
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
  * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
 void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
-/*   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx as bf16 has it */
+/* Does gelu_backward with dx written as codes.
+ *   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx rounded to bf16 */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
-/*   dgate_up e5m2 out, in memory apart from dy and gate_up */
+/* Does swiglu_backward with dgate_up written as codes.
+ *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* residual_layernorm_forward in fp8. If update is none, layernorm_forward of x, and sum is none. */
+/* Does residual_layernorm_forward with y written as codes. If update is none, it does layernorm_forward of x instead;
+ * sum is then none, too. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* residual_rmsnorm_forward in fp8. If update is none, rmsnorm_forward of x, and sum is none. */
+/* Does residual_rmsnorm_forward with y written as codes. If update is none, it does rmsnorm_forward of x instead; sum
+ * is then none, too. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 --------
  *   y, x [N,M] act */
 void gelu_forward(Stream *s, Tensor y, Tensor x);
-/*   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
+/* Computes the gradient of gelu.
+ *   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
 void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
 /* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 -----------------------------
  *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F) */
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
-/*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in */
+/* Computes the gradient of swiglu.
+ *   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in */
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
 /* --- experts: each of N tokens is given to k of E MLPs; Shazeer et al., arXiv:1701.06538 -----------------------------
@@ -184,7 +196,7 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
+/* Gives each row its token: y[r] = x[order[r] / k].   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */
@@ -193,14 +205,16 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place);
  * output is a plain sum of rows, and the weight's gradient needs no output of an expert.
  *   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in */
 void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
-/*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in */
+/* Computes the gradients of expert_swiglu.
+ *   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in */
 void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight,
                             Tensor order);
 /* Multiplies the rows of each expert by the expert's own matrix: y[r] = x[r] w_e^T for the rows of expert e. w_e begins
  * e * stride elements after w.
  *   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in */
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first);
-/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), with w's stride: dw_e += dy^T x over the expert's rows
+/* Computes the gradients of expert_linear.
+ *   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=, =), with w's stride: dw_e += dy^T x over the expert's rows
  *   dy [R,M] act in */
 void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
                             Tensor first);
@@ -241,26 +255,28 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor start
  *     were added */
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                        Tensor starts, HeadShape h);
-/* attention_backward, with dqkv written as codes of f's dy ("outputs in fp8" above) and dbias from dqkv in bf16.
- * Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a head can: Hopper, heads of
- * 64 channels, T a multiple of 16. */
+/* Does attention_backward with dqkv written as codes, the dy of f's product ("outputs in fp8" above). dbias is summed
+ * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a
+ * head can: Hopper, heads of 64 channels, T a multiple of 16. */
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape h, Fp8 f);
 /* Computes delta[h,i] = sum of dy[i,c] y[i,c] over the columns c of head h. The softmax' gradient subtracts it from the
  * gradient of each probability.
  *   delta [H,N] f32 out   dy, y [N,C] act in */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
-/* attention_forward if context ranks share the sequences. This rank has T tokens of each, a multiple of 128. Queries in
- * qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one rank.
+/* Does attention_forward where context ranks share the sequences. This rank has T tokens of each, a multiple of 128.
+ * Queries in qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one
+ * rank.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape h);
-/*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the
+/* Computes the gradients of attention where context ranks share the sequences.
+ *   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the
  *   gradients of the keys */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                                 Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h);
-/* Computes y_i as above for the last n of the T tokens of one sequence. qkv keeps the queries, keys and values so far.
- * The sums have another order than in attention_forward, so rounding may differ.
+/* Computes attention's outputs y_i for the last n of the T tokens of one sequence. qkv keeps the queries, keys and
+ * values so far. The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
 
@@ -269,7 +285,8 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
  * logits.
  *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in */
 void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
-/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x
+/* Computes the gradients of head.
+ *   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x
  *   dlogits [n,V'] act in, padding columns zero, so that they add zero */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
@@ -278,9 +295,10 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
+/* Computes the loss of each row.
+ *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
-/* Computes loss like classifier_forward, and replaces logits by their gradients, 0 for v >= V:
+/* Computes the loss of each row, and replaces logits by their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
  * The last factor exists only with a softcap. */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
@@ -319,29 +337,28 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, 
  * those of the CPU build. working may be apart from an F32 master; it is then not written. */
 void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale);
 
-/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this
- * order.
- * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in
+ * their order begin with Nesterov's momentum: g = grad_scale * grad; m = m + (1-beta) (g - m); grad = g + beta (m - g)
  *   grad, m [n] f32 in/out */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
-/* 2. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with singular values
- * about 1, by Newton-Schulz:
+/* Step 2 of Muon. Each of the `parts` matrices X [R,M] that are side by side in x becomes nearly orthogonal, with
+ * singular values about 1, by Newton-Schulz:
  *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
- * If R > M, with X^T X and X (b A + c A A). X, A and the products' results are stored in `type`; the norm uses float64
- * sums. Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each iteration, and X = X / max(1.02 |X|,
- * 1e-7).
+ * If R > M, A = X^T X and X = a X + X (b A + c A A). X, A and the products' results are stored in `type`; the norm uses
+ * float64 sums. Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each iteration, and X = X /
+ * max(1.02 |X|, 1e-7).
  *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16) */
 typedef enum { NEWTON_QUINTIC, NEWTON_POLAR_EXPRESS } NewtonKind;
 void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind);
-/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491). It makes the neurons of each matrix, its rows or columns,
- * move by about the same distance.
+/* NorMuon, between steps 2 and 3 of Muon (Li et al., arXiv:2510.05491). It makes the neurons of each matrix, its rows
+ * or columns, move by about the same distance.
  *   v = v + (1-beta2) (mean of the neuron's x^2 - v);   y = x / (sqrt(v) + 1e-10);   x = y sqrt(min(R,M)) / |y|
  * Each element of v holds the value of its neuron. An x of zeros stays zero.
  *   x, v [R,parts*M] f32 in/out */
 typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
 void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
-/* 3. p = p - decay p;   p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one learning
- * rate.
+/* Step 3 of Muon. p = p - decay p; p = p - rate u. The rate is AdamW's times 0.2 sqrt(max(R,M)), so that both use one
+ * learning rate.
  *   p [n] f32 in/out   u [n] f32 in */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
 
@@ -354,7 +371,7 @@ void zero_tensors(Stream *s, const Tensor *x, int count);
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count);
 /* Adds the sum of x to `sum`, exactly.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
-/* y = y + x. Adds gradients of several micro-batches where their order is fixed (comm/comm.h).
+/* y = y + x. Adds the gradients of micro-batches where the order is fixed (the tree of comm/comm.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
 /* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.

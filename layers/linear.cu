@@ -1,9 +1,9 @@
 /* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
  * where they pay, and a kernel for the bias gradient where they do not.
  *
- * In forward only the own product has GELU as an epilogue. cuBLASLt's uses the sum before it is stored. The contract is
- * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. cuBLASLt also has no
- * epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
+ * In forward only the product of gemm_hopper.cu has GELU as an epilogue. cuBLASLt's uses the sum before it is stored.
+ * The contract is gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
+ * cuBLASLt also has no epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
  */
 #include "layers/bias.cuh"
 #include "layers/contracts.h"
@@ -13,7 +13,7 @@
 /* --- column sums: the gradient of a bias -------------------------------------------------------------------------- */
 
 /* sums[i,c] = or += the sum of rows [i*rows_per_block, (i+1)*rows_per_block) of x [rows,M] in column c, i = blockIdx.y.
- * grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound: reading x once. */
+ * grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound by memory: x is read once. */
 template <typename T, int PACK>
 KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_per_block, int64_t M, MatmulWrite write) {
     await_kernels();
@@ -33,7 +33,7 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
     });
 }
 
-/* Queues the kernel. It reads 16 bytes at a time if the rows allow it. */
+/* Queues column_sums_kernel, which reads 16 bytes at a time if the rows allow it. */
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
@@ -57,7 +57,7 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Column sums of dy into separate memory, so that timing does not change db. */
+/* Memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
 typedef struct { Tensor aside, dy; } BiasSums;
 static BiasSums bias_sums(Stream *s, Tensor dy) {
     return {tensor_1d(arena_take(&s->scratch, (size_t)dy.dim[1] * sizeof(float)), F32, dy.dim[1]), dy};
@@ -180,8 +180,8 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
     bias_backward(s, g->dbias, g->dpre);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias; so does the own product. After cuBLASLt's epilogue the sums
- * take a pass. */
+/* gelu's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
+ * epilogue a separate pass computes the sums. */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
                           Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);

@@ -37,7 +37,7 @@ void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
 }
 SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
 
-/* Writes x transposed, as f32. */
+/* Writes the transpose of x to y, as f32. */
 void SIMD(turn)(DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns) {
     if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
     else              transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
@@ -63,7 +63,7 @@ enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;   /* pointers in it are not valid */
+    Matmul           shape;   /* the pointers in this shape are not valid */
     int              threads; /* number of threads that it is made for */
     dnnl_primitive_t primitive;
     dnnl_memory_t    a, b, bias, c, scratchpad;
@@ -82,7 +82,7 @@ static struct {
     float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
                           * use */
     int           strips;
-    _Atomic char  has_code[CODES]; /* sgemm has code for the product, by place_of_code */
+    _Atomic char  has_code[CODES]; /* 1 at a product's place_of_code: sgemm has generated code for it */
 } onednn;
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
@@ -310,7 +310,7 @@ static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64
     return (Matrix){y, F32, length, x.order};
 }
 
-/* Writes the panel always PLAIN, because sgemm is fastest with that for b. */
+/* Writes a panel like widen_panel, but always PLAIN, because sgemm is fastest with a PLAIN b. */
 static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
     #pragma omp parallel for schedule(static)
@@ -363,7 +363,8 @@ static int64_t parts_of(int64_t n, int64_t most) { return (n + most - 1) / most;
 
 typedef struct { int64_t m, n, rows, columns; } Cut; /* tiles of at most m x n; `rows` x `columns` of them */
 
-/* Returns the cut. Large tiles are fast, small ones keep many threads busy. */
+/* Returns how a product is cut into tiles of at most m rows. Large tiles are fast, small ones keep many threads
+ * busy. */
 static Cut cut_of(Matmul p, int64_t m) {
     Cut cut = {m, (parts_of(p.n, parts_of(p.n, TILE_N)) + 15) / 16 * 16, 0, 0};
     cut.columns = parts_of(p.n, cut.n);
@@ -372,7 +373,7 @@ static Cut cut_of(Matmul p, int64_t m) {
     return cut;
 }
 
-/* Returns x from (row, column) on. */
+/* Returns the view of x that begins at element (row, column). */
 static Matrix matrix_from(Matrix x, int64_t row, int64_t column) {
     if (x.data)
         x.data = (char *)x.data +
@@ -419,7 +420,7 @@ static void product_by_f32_tiles(Matmul p) {
     make_strips(omp_get_max_threads());
     #pragma omp parallel
     {
-        omp_set_num_threads(1); /* for the calls inside, also in a team of one thread */
+        omp_set_num_threads(1); /* oneDNN's calls inside use one thread, also if the team is one thread */
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);
@@ -497,7 +498,8 @@ void matmul(Stream *s, Matmul p) {
         else product_by_sgemm(p);
         break;
     case BY_PRIMITIVE:
-        if (s->any_threads && p.a.type == F32) { /* with one thread sgemm is as fast */
+        if (s->any_threads && p.a.type == F32) { /* a tile is computed by one thread, with which sgemm is as fast as a
+                                                  * primitive */
             if (!is_dry) product_by_f32_tiles(p);
         } else if (s->any_threads) product_by_primitive_tiles(s, p);
         else product_by_primitive(s, p);
@@ -506,8 +508,8 @@ void matmul(Stream *s, Matmul p) {
     }
 }
 
-/* A primitive is slow to make. So bf16 is split into pieces of powers of two, for each of which the primitive soon
- * exists. */
+/* Largest piece of a ragged product in bf16. Each size needs a primitive, which is slow to make. So the product is
+ * split into pieces of powers of two, whose primitives soon exist. */
 enum { RAGGED_PIECE = 512 };
 
 static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {

@@ -5,7 +5,7 @@
  * our b, its B our a, its m our n. A matrix that is PLAIN is its 'N', a TRANSPOSED one its 'T', and a bias along our
  * columns is along its rows.
  *
- * For the first product of a shape this file gets cuBLASLt's candidates and the ways of the own product. It times each
+ * For the first product of a shape this file gets cuBLASLt's candidates and the ways of gemm_hopper.cu. It times each
  * on the real operands and keeps the fastest in the table of algorithms.h; descriptors are kept too. Candidates that
  * add partial sums in the order in which blocks finish are left out, because a run repeats its bits. A record holds the
  * whole algorithm, so that a stored one is the same one.
@@ -27,14 +27,15 @@ enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, 
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
 
-/* Everything that an algorithm may depend on. Without padding, because keys are compared as bytes. */
+/* Key of a product in the cache: everything that the choice of an algorithm may depend on. It has no padding, because
+ * keys are compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
     int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
-/* An algorithm: the own product's way, or one of cuBLASLt's. */
+/* An algorithm: a way of gemm_hopper.cu, or one of cuBLASLt's algorithms. */
 typedef struct {
     int                  is_own;
     GemmWay              way;
@@ -44,7 +45,7 @@ typedef struct {
 typedef struct {
     Key                    key;
     cublasLtMatmulDesc_t   product;
-    cublasLtMatrixLayout_t a, b, c; /* for our matrices; they are cuBLASLt's B, A and C */
+    cublasLtMatrixLayout_t a, b, c; /* layouts of our a, b and c, which are cuBLASLt's B, A and C */
     Algorithm              algo;
     MatmulAlgorithm        record;
 } Entry;
@@ -53,9 +54,9 @@ typedef struct {
     Matmul   p;
     Epilogue epilogue;
     void    *aux;
-    float   *sums; /* see Rest */
-    const float *a_inverse, *b_inverse; /* borrowed, for fp8 */
-    int      head = 0; /* see Rest */
+    float   *sums; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
+    const float *a_inverse, *b_inverse; /* inverse scales of fp8 operands; borrowed */
+    int      head = 0; /* columns of a head, for EPILOGUE_DELTA */
 } Call;
 
 static struct {
@@ -101,7 +102,7 @@ static Key key_of(const Stream *s, const Call *c) {
     key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
-    /* 16 if there is none */
+    /* the smaller alignment of the bias and of aux; a NULL counts as 16 */
     key.aux_align = align_of(p->bias) < align_of(c->aux) ? align_of(p->bias) : align_of(c->aux);
     return key;
 }
@@ -175,7 +176,7 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
     if (key.is_fp8)
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
-                 (int8_t)0); /* partial sums go to f32 early; an H100 keeps some 14 bits of them before
+                 (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
                               * (arXiv:2412.19437, section 3.3.2) */
     if (key.has_bias)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
@@ -221,7 +222,7 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
-/* Return whether the own product can compute the call, and whether it must. */
+/* Return whether gemm_hopper.cu can compute the call, and whether it must. */
 static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
@@ -290,7 +291,7 @@ static int is_own_alone(Epilogue epilogue) {
     return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
 
-/* Writes cuBLASLt's candidates, then those of the own product. If the own product must be used, only its own. */
+/* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
     int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
@@ -431,7 +432,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-/* moves 16-bit words, so one kernel serves bf16 and fp16 */
+/* Writes the bias to each row of c. It moves 16-bit words, so one kernel serves bf16 and fp16. */
 KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uint16_t *bias) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
@@ -490,11 +491,12 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
                : epilogue == EPILOGUE_GELU_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* dry: no table, as if the epilogue were not worth it */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms, and counts as
+                                                                * if the epilogue were not worth it */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* beside the memory of the product, while both are
-                                                                 * timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the kernels' scratch beside that of the product,
+                                                                 * while both are timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;

@@ -1,4 +1,4 @@
-/* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the own product.
+/* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the kernel of gemm_hopper.cu.
  *
  * An epilogue is work on the output, or beside it, within the product. It saves a pass over a large tensor, but may
  * make the product slower by more than that, depending on shape and GPU. So each has a separate kernel that does the
@@ -18,11 +18,12 @@ typedef enum {
     EPILOGUE_NONE,
     EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux in: type, shape and ld of c */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
-    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored    aux out, as c. Only the own product has it */
-    EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to Rest's sums. Only the own
-                             * product has it */
-    EPILOGUE_RESIDUAL       /* c = aux + (a b + bias) as rounded   aux in, as c, in other memory. Only the own product
-                             * has it */
+    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored; aux out has the type, shape and ld of c. Only in
+                             * gemm_hopper.cu */
+    EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to the sums of Rest. Only in
+                             * gemm_hopper.cu */
+    EPILOGUE_RESIDUAL       /* c = aux + (a b + bias), the sum in parentheses rounded first; aux in has the type, shape
+                             * and ld of c, in other memory. Only in gemm_hopper.cu */
 } Epilogue;
 
 /* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
@@ -35,7 +36,7 @@ typedef struct {
     size_t scratch_bytes; /* scratch that they take of s->scratch */
     float *sums;          /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that has
                            * them; or NULL */
-    int    head = 0;      /* for EPILOGUE_DELTA: columns of a head; its sums are [n/head,m] */
+    int    head = 0;      /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
     void  *apart = NULL;  /* where the product without the epilogue writes c; NULL: to c */
 } Rest;
 
@@ -59,10 +60,11 @@ GemmAsked gemm_asked(void);
 /* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
  * and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
-enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* another number when the order of additions changes, so that stored ways no
-                                           * longer fit */ };
+enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; raise it when that order changes, so
+                                           * that stored ways no longer fit */ };
 
-/* Returns whether the product with this epilogue can be computed here. head: see Rest. */
+/* Returns whether gemm_hopper can compute this product and epilogue on this GPU. head: columns of a head, for
+ * EPILOGUE_DELTA. */
 int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int head);
 /* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);

@@ -63,7 +63,8 @@ ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float ou
 enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
 static int64_t stretch_at(int64_t i, int64_t n) { return n - i < STRETCH ? n - i : STRETCH; }
 
-/* With d = m - g, the new m is m - (1-beta) d, and g + beta (m - g) is the new m minus (1-beta) beta d. */
+/* Computes Nesterov's momentum. With d = m - g, the new m is m - (1-beta) d, and g + beta (m - g) is the new m minus
+ * (1-beta) beta d. */
 SIMD_INLINE void momentum_body(float *restrict grad, float *restrict m, float grad_scale, float away,
                                float ahead, int64_t n) {
     for (int64_t i = 0; i < n; i++) {

@@ -13,7 +13,8 @@
 
 enum { THREADS = 256 };
 
-/* Momentum. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 16 bytes of traffic each. */
+/* Computes muon_momentum. Each thread takes W elements. grid ceil(n / (THREADS W)), no shared memory. Bound by memory:
+ * 16 bytes an element. */
 template <int W> KERNEL momentum_kernel(float *grad, float *m, float grad_scale, float away, float ahead, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
@@ -27,7 +28,8 @@ template <int W> KERNEL momentum_kernel(float *grad, float *m, float grad_scale,
     pack_store_part(grad + i, g4, n - i);
 }
 
-/* Update. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 12 bytes of traffic each. */
+/* Computes muon_update. Each thread takes W elements. grid ceil(n / (THREADS W)), no shared memory. Bound by memory: 12
+ * bytes an element. */
 template <int W> KERNEL step_kernel(float *p, const float *u, float rate, float decay, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
@@ -54,14 +56,14 @@ void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay) {
 
 /* --- newton_schulz: the passes between its products --------------------------------------------------------------- */
 
-enum { PARTIALS = THREADS }; /* a thread for each partial sum */
+enum { PARTIALS = THREADS }; /* number of partial sums: each thread of a block of narrow_kernel reads one */
 
 /* A matrix inside a wider one: rows of M columns that are ld apart. */
 struct Columns { int64_t M, ld; };
 DEVICE int64_t place_of(Columns c, int64_t i) { return i / c.M * c.ld + i % c.M; }
 
-/* partial[block] = sum of squares of every PARTIALS-th tile of THREADS elements. grid PARTIALS, block THREADS. Bound:
- * its traffic. */
+/* partial[block] = sum of squares of every PARTIALS-th tile of THREADS elements. grid PARTIALS, block THREADS. Bound by
+ * memory: x is read once. */
 KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     SMEM(double, part, [WARP]);
     double sum = 0.0;
@@ -73,8 +75,8 @@ KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* X = x / max(margin norm, least). Thread: one element; each block adds up all partial sums again. grid ceil(n /
- * THREADS). Bound: its traffic. */
+/* X = x / max(margin norm, least). Each thread computes one element, and each block adds up all partial sums again.
+ * grid ceil(n / THREADS). Bound by memory traffic. */
 template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *partial, Columns c, int64_t n,
                                          double margin, double least) {
     SMEM(double, part, [WARP]);
@@ -84,13 +86,15 @@ template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *p
     if (i < n) X[i] = from_f32<T>(x[place_of(c, i)] * factor);
 }
 
-/* x = X. Thread: one element. grid ceil(n / THREADS), no shared memory. Bound: its traffic. */
+/* x = X, widened to f32. Each thread copies one element. grid ceil(n / THREADS), no shared memory. Bound by memory
+ * traffic. */
 template <typename T> KERNEL widen_kernel(float *x, const T *X, Columns c, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) x[place_of(c, i)] = to_f32(X[i]);
 }
 
-/* x = outer (y + inner x). Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: its traffic. */
+/* x = outer (y + inner x). Each thread computes W elements. grid ceil(n / (THREADS W)), no shared memory. Bound by
+ * memory traffic. */
 template <typename T, int W> KERNEL mix_kernel(T *x, float inner, const T *y, float outer, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
@@ -134,7 +138,7 @@ void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind ki
 
 enum { LANES = 8 };
 
-/* squares[r] = sum of squares of row r. grid rows, block THREADS. Bound: its traffic. */
+/* squares[r] = sum of squares of row r. grid rows, block THREADS. Bound by memory: x is read once. */
 KERNEL row_squares_kernel(double *squares, const float *x, int64_t M, int64_t width) {
     SMEM(double, part, [WARP]);
     const float *row = x + (int64_t)blockIdx.x * width;
@@ -148,7 +152,7 @@ KERNEL row_squares_kernel(double *squares, const float *x, int64_t M, int64_t wi
 }
 
 /* squares[c] = sum of squares of column c. Thread (c, k) of the block adds every LANES-th row from k on. grid ceil(M /
- * WARP), block (WARP, LANES). Bound: its traffic. */
+ * WARP), block (WARP, LANES). Bound by memory: x is read once. */
 KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t M, int64_t width) {
     SMEM(double, part, [LANES][WARP]);
     int64_t c = (int64_t)blockIdx.x * WARP + threadIdx.x;
@@ -164,7 +168,8 @@ KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t
     squares[c] = sum;
 }
 
-/* Sets factor and fresh. One block of THREADS; each thread has every THREADS-th neuron. Bound: latency. */
+/* Sets factor and fresh of each neuron. One block of THREADS; each thread has every THREADS-th neuron. Bound by
+ * latency. */
 KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double least) {
     SMEM(double, part, [WARP]);
     double sum = 0.0;
@@ -181,8 +186,8 @@ KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double 
     for (int64_t i = threadIdx.x; i < p.neurons; i += THREADS) n.factor[i] = (float)(scale * (double)n.factor[i]);
 }
 
-/* Scales x and sets v. Thread: one element. grid ceil(R M / THREADS), no shared memory. Bound: 12 bytes of traffic
- * each. */
+/* Scales x and sets v. Each thread takes one element. grid ceil(R M / THREADS), no shared memory. Bound by memory: 12
+ * bytes an element. */
 KERNEL neuron_scale_kernel(NeuronPart p, NeuronNumbers n) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = i / p.M, c = i % p.M;
     if (i >= p.R * p.M) return;

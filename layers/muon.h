@@ -1,5 +1,5 @@
-/* muon.h - the text of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the passes
- * over memory: those between the products of newton_schulz, and the three of normuon.
+/* muon.h - the algorithms of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the
+ * passes over memory: those between the products of newton_schulz, and the three of normuon.
  */
 #ifndef TRAIN_GPT_LAYERS_MUON_H
 #define TRAIN_GPT_LAYERS_MUON_H
@@ -84,7 +84,7 @@ static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DT
  * is the sum over neurons of factor^2 |x|^2.
  */
 
-static const double NORMUON_LEAST = 1e-10; /* least value beside sqrt(v), as in the authors' code */
+static const double NORMUON_LEAST = 1e-10; /* is added to sqrt(v) before dividing by it, as in the authors' code */
 
 /* One matrix of x: its first element in x and v, whose rows are `width` apart, and its neurons. */
 typedef struct {

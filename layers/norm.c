@@ -90,7 +90,8 @@ SIMD_INLINE void rmsnorm_row(DType type, const Forward *f, const void *x, int64_
     f->rstd[row] = rstd;
 }
 
-/* Computes rows. If there is an update, a row's sum comes first. The statistics are those of the row as stored. */
+/* Computes the norm of rows [first, end). If there is an update, a row's sum comes first. The statistics are those of
+ * the row as stored. */
 SIMD_INLINE void norm_rows_of(DType type, const Forward *f, int64_t first, int64_t end) {
     const void *x = f->update ? f->sum : f->x;
     for (int64_t row = first; row < end; row++) {
@@ -174,7 +175,8 @@ SIMD_INLINE void rmsnorm_grad_row_of(DType type, const Backward *of, float *dw, 
         act16_store_n(k.dx, dx_at + c, n, type, dx);
     }
 }
-/* Never inlined, because compilers choose in each copy which product of a b - c d a fused multiply-add takes. */
+/* Computes the gradients of one row. Never inlined, because compilers choose in each copy which product of a b - c d a
+ * fused multiply-add takes. */
 static __attribute__((noinline)) void rmsnorm_grad_row(DType type, const Backward *k, float *dw, int64_t row) {
     if (type == BF16) rmsnorm_grad_row_of(BF16, k, dw, row);
     else              rmsnorm_grad_row_of(F32, k, dw, row);
@@ -185,7 +187,7 @@ static __attribute__((noinline)) void layernorm_grad_row(DType type, const Backw
     else              layernorm_grad_row_of(F32, k, dw, db, row);
 }
 
-/* Computes rows, and adds what each row adds to dw and db. */
+/* Computes dx of rows [first, end), and adds what each row adds to dw and db. */
 void SIMD(norm_grad_rows)(DType type, const Backward *k, float *dw, float *db, int64_t first, int64_t end) {
     for (int64_t row = first; row < end; row++)
         if (k->mean) layernorm_grad_row(type, k, dw, db, row);
@@ -265,7 +267,7 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
 
 /* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
-    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums take whole cache lines */
+    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
     int64_t stride = tensor_is_none(db) ? half : 2 * half;
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, (size_t)(runs * stride) * sizeof(float));

@@ -33,10 +33,10 @@ static inline int64_t partial_blocks(int64_t N, int64_t C) {
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* [C] each; the last ones may be NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* one to three sums [C]; of[1] and of[2] may be NULL */
 
-/* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively.
- * Block: 32 columns; warp i adds blocks i, i + TOTAL_ROWS, ... */
+/* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
+ * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
 KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
     await_kernels();
     SMEM(float, part, [TOTAL_ROWS][WARP]);
@@ -84,7 +84,7 @@ template <typename T, int W> DEVICE Pack<T, W> updated_pack(const LayerForward<T
     Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<T, W>(f.update + i));
     for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
     x = pack_from_f32<T>(sum);
-    pack_store_once(f.sum + i, x); /* needed again only when the next branch ends */
+    pack_store_once(f.sum + i, x); /* the sum is needed again only when the next branch ends */
     return x;
 }
 
@@ -110,8 +110,8 @@ DEVICE void store_norm(const LayerForward<T> &f, int64_t row, int64_t c, Pack<T,
     pack_store(f.y + row * f.C + c, pack_from_f32<T>(y));
 }
 
-/* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(N / WARPS), no shared memory. Bound: its
- * traffic, 2 elements each, 4 with an update. */
+/* Computes layernorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(N / WARPS), no
+ * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForward<T> f) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -140,8 +140,8 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
     if (lane == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* Block: one longer row, held in dynamic shared memory. Each thread reads only its own packs. grid N. Bound: as
- * above. */
+/* Computes layernorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
+ * packs. grid N. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -195,7 +195,8 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
 
 enum { SUM_THREADS = 256 };
 
-/* Adds the update alone. Thread: a pack. Bound: 3 elements of traffic each. */
+/* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each of
+ * sum. */
 template <typename T, int W> KERNEL residual_kernel(LayerForward<T> f, int64_t elems) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);
@@ -220,24 +221,26 @@ enum {
                           * GPU */
     ROWS = 2,            /* rows of a batch: their loads are in flight together, and they share a barrier */
     GROUP_THREADS = 256, /* a block has as many groups as fit into this many threads, each with its own rows */
-    MOST_GROUPS = 8,     /* they use named barriers 1 to 8 */
+    MOST_GROUPS = 8,     /* most groups of a block; they use named barriers 1 to 8 */
     LONG_THREADS = 512, MOST_WARPS = LONG_THREADS / WARP,
     JOINED = 1024        /* most channels of a block with several groups */
 };
 
-/* Threads of a block: 168 registers each for packs of 8 channels, otherwise 128. A next batch in registers takes 140 of
- * them, without it 83 would do: two blocks of 768 channels are 12 warps of a multiprocessor, not 20. They load 36 KiB
- * at once; to keep memory busy takes some 40 KB, of which three quarters are reads here. All 12 issue a batch in some
- * 2400 clocks, and memory takes 3800 for it, so more warps would wait for the same memory. [calculated] */
+/* Most threads of a block, so that each has 168 registers for packs of 8 channels, otherwise 128. With the next batch
+ * in registers a thread takes 140; without it 83 would do. So two blocks of 768 channels are 12 warps of a
+ * multiprocessor, where without it there would be 20. They load 36 KiB at once. To keep memory busy takes some 40 KB in
+ * flight, of which three quarters are reads here. All 12 issue a batch in some 2400 clocks, and memory takes 3800 for
+ * it, so more warps would wait for the same memory. [calculated] */
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
     T           *dx;                /* may be dresidual, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *mean, *rstd;
-    float       *partial;           /* [blocks][3][C]; [blocks][2][C] without dbias */
+    float       *partial;           /* partial sums of dw, db and dbias; [blocks][3][C], or [blocks][2][C] without
+                                     * dbias */
     int64_t      N, C;
-    int          sums;              /* 3 or 2 */
+    int          sums;              /* number of sums over rows: 3 with dbias, otherwise 2 */
     float        per_channel;       /* 1/C    */
 };
 
@@ -315,14 +318,14 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
                 all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
-        __syncthreads(); /* and have been read */
+        __syncthreads(); /* group g's totals have been read */
     }
 }
 
 /* A group of threads processes a batch of ROWS rows while its next batch is being loaded; the groups of a block
- * alternate over the batches. Thread: one pack of channels, threads of a group W >= C. Shared memory: each warp's sums
- * of these rows, in two buffers, so that one barrier of the group a batch is enough. Bound: traffic of 3 elements each,
- * 4 with dresidual. */
+ * alternate over the batches. Each thread has one pack of channels; the threads of a group have at least C channels
+ * together. Shared memory: each warp's sums of these rows, in two buffers, so that one barrier of the group a batch is
+ * enough. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual. */
 template <typename T, int W>
 __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
     await_kernels();
@@ -365,8 +368,9 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
     if (mine && group == 0) store_totals(k, all, c);
 }
 
-/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
- * to one thread. Bound: as above, and 16 or 24 bytes of L2 traffic each. */
+/* Computes layernorm's backward for any C: the block passes twice over each row, and its sums over rows stay in
+ * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with
+ * dresidual, and 16 or 24 bytes of L2 traffic. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -429,7 +433,7 @@ typedef struct { int64_t rows, C, heads, first; } HeadRows;
 
 /* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
-    if (r.heads == 1) return row * width + r.first; /* avoids the division */
+    if (r.heads == 1) return row * width + r.first; /* without the division below */
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
@@ -468,8 +472,8 @@ template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W>
     pack_store(y, pack_from_f32<T>(out));
 }
 
-/* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(rows / WARPS), no shared memory. Bound:
- * its traffic, 2 elements each, 4 with an update. */
+/* Computes rmsnorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(rows / WARPS), no
+ * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<T> f) {
     await_kernels();
     int64_t   row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -494,8 +498,8 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
     if (lane == 0) f.rstd[row] = rstd;
 }
 
-/* Block: one longer row, held in dynamic shared memory. Each thread reads only its own packs. grid rows. Bound: as
- * above. */
+/* Computes rmsnorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
+ * packs. grid rows. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -559,13 +563,13 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* 128 registers each */
+enum { MAX_THREADS = 512 }; /* so that a thread has 128 registers */
 
 template <typename T> struct RmsBackward {
     T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */
     const T     *dresidual, *dy, *x, *w;
     const float *rstd;
-    float       *partial;           /* [blocks][C] */
+    float       *partial;           /* partial sums of dw; [blocks][C] */
     HeadRows     r;
     int64_t      dx_width, dy_width, x_width;
 };
@@ -593,8 +597,9 @@ DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W
     pack_store(k.dx + i, pack_from_f32<T>(dx));
 }
 
-/* Thread: one pack of channels of ROWS rows at a time, blockDim.x W >= C. Shared memory: each warp's sums of these
- * rows, in two buffers, so that one barrier a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
+/* Computes dx and partial sums of dw. Each thread takes one pack of channels of ROWS rows at a time; blockDim.x W >= C.
+ * Shared memory: each warp's sums of these rows, in two buffers, so that one barrier a batch is enough. Bound by
+ * memory: 3 elements of traffic for each of dx, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backward_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [2][ROWS][WARP]);
@@ -637,8 +642,9 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
     for (int j = 0; j < W; j++) partial[j] = dw.v[j];
 }
 
-/* Handles any C: the block passes twice over each row, and its sums over rows stay in scratch, each element belonging
- * to one thread. Bound: as above, and 8 bytes of L2 traffic each. */
+/* Computes rmsnorm's backward for any C: the block passes twice over each row, and its sums over rows stay in scratch,
+ * each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 8
+ * bytes of L2 traffic. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);

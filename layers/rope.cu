@@ -13,8 +13,8 @@ typedef struct {
     float     direction; /* 1, or -1 to rotate back */
 } Rope;
 
-/* Thread: W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory. Bound: q and k are read and written
- * once; an angle is computed in f64 once for all heads. */
+/* Rotates q and k in place. Each thread takes W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory.
+ * Bound by memory: q and k are read and written once; an angle is computed in f64 once for all heads. */
 template <typename T, int W> KERNEL rope_kernel(T *qkv, const float *frequency, Rope r) {
     await_kernels();
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / (r.pairs / W);

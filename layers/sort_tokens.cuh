@@ -19,7 +19,7 @@ enum {
 typedef struct { int32_t *token, *position; } TokenList;
 typedef struct {
     TokenList list[2];
-    int32_t  *counts; /* [SORT_RADIX][tiles] */
+    int32_t  *counts; /* keys of each digit in each tile; [SORT_RADIX][tiles] */
 } SortScratch;
 
 static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
@@ -34,7 +34,8 @@ static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
 
 DEVICE int digit_of(int32_t token, int shift) { return token >> shift & (SORT_RADIX - 1); }
 
-/* Sets counts[digit][tile]. Block: one tile. Integer atomics, whose sums do not depend on the order. */
+/* Sets counts[digit][tile]. Each block counts one tile, by atomic additions of integers, whose sums do not depend on
+ * the order. */
 KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int shift, int64_t rows) {
     await_kernels();
     SMEM(int32_t, count, [SORT_RADIX]);
@@ -50,7 +51,7 @@ KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int s
     counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-/* Replaces each count by the sum of those before it. One block; each thread has a contiguous range of counts. */
+/* Replaces each count by the sum of the counts before it. One block; each thread has a contiguous range of counts. */
 KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
     await_kernels();
     SMEM(int32_t, part, [WARP]);
@@ -86,9 +87,9 @@ DEVICE unsigned lanes_alike(int digit, bool has_key) {
     return has_key ? alike : 0u;
 }
 
-/* Places keys. Block: one tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] first counts the warp's keys, then
- * holds the place of its next key. Votes give a key's rank among the 32 of the warp. position_in NULL: a token's
- * position is its index. */
+/* Moves the keys to their places in the output. Each block takes one tile, each warp SORT_WARP_KEYS keys of it.
+ * place[warp][digit] first counts the warp's keys, then holds the place of its next key. Votes give a key's rank among
+ * the 32 of the warp. position_in NULL: a token's position is its index. */
 KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts,
                          int64_t N, int shift) {
     await_kernels();
@@ -102,7 +103,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
         int      digit = has_key ? digit_of(token_in[first + i], shift) : 0;
         unsigned alike = lanes_alike(digit, has_key);
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
-        __syncwarp(); /* another lane may lead this digit next time */
+        __syncwarp(); /* another lane may add for this digit in the next iteration */
     }
     __syncthreads();
     int32_t next = counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x];

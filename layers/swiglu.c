@@ -24,7 +24,7 @@ SIMD_INLINE f32x16 silu_grad16(f32x16 *silu, f32x16 x) {
     return p + in * p * (e * p);
 }
 
-/* Computes n values from element `to` of y on. */
+/* Computes n values of weight silu(gate) up, from element `to` of y on. */
 SIMD_INLINE void swiglu_run(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up,
                             float weight, int64_t n) {
     ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
@@ -41,7 +41,8 @@ SIMD_INLINE void swiglu_row_of(DType type, void *y, const void *gate_up, float w
 ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up,
            weight, row, F)
 
-/* Computes n gradients, from elements gate and up of dgate_up on, which may be gate_up, and from `at` of dy. */
+/* Computes n gradients each of gate and up, at elements `gate` and `up` of dgate_up, from elements `at` on of dy.
+ * dgate_up may be gate_up. */
 SIMD_INLINE void swiglu_grad_run(DType type, void *dgate_up, const void *dy, int64_t at, const void *gate_up,
                                  int64_t gate, int64_t up, int64_t n) {
     ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type),

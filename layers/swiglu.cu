@@ -14,8 +14,8 @@ template <int W> DEVICE int64_t column_of(int64_t F, int k) {
     return ((blockIdx.x % row_blocks<W>(F) * PACKS + k) * THREADS + threadIdx.x) * W;
 }
 
-/* y = silu(gate) up. Thread: PACKS packs of a row. grid N row_blocks(F), no shared memory. Bound: 3 elements of
- * traffic each. */
+/* y = silu(gate) up. Each thread computes PACKS packs of a row. grid N row_blocks(F), no shared memory. Bound by
+ * memory: 3 elements of traffic for each of y. */
 template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up, int64_t F) {
     await_kernels();
     int64_t    row = blockIdx.x / row_blocks<W>(F);
@@ -37,7 +37,8 @@ template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up
 }
 
 /* dgate = dy up silu'(gate), dup = dy silu(gate). dgate_up may be gate_up, because each element is read and written by
- * one thread. Threads and grid as in forward. Bound: 5 elements of traffic each. */
+ * one thread. Threads and grid are those of swiglu_forward_kernel. Bound by memory: 5 elements of traffic for each of
+ * dy. */
 template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T *dy, const T *gate_up, int64_t F) {
     await_kernels();
     int64_t    row = blockIdx.x / row_blocks<W>(F), gate = row * 2 * F, up = gate + F;
@@ -87,8 +88,8 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 /* Returns the assignment of a row. It is read again where it is needed, so that no register holds it through a loop. */
 DEVICE int64_t assignment_of(const int32_t *order, int64_t row) { return order ? order[row] : row; }
 
-/* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of
- * traffic each. */
+/* y = weight silu(gate) up. Each warp computes one row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound by
+ * memory: 3 elements of traffic for each of y. */
 template <typename T, int W>
 KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R,
                                     int64_t F) {
@@ -106,13 +107,14 @@ KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight,
 }
 
 /* Backward of the weighted swiglu, with dweight = sum_f dy silu(gate) up. dgate_up may be gate_up, because each element
- * is read and written by one thread. Warp and grid as in forward. Bound: 5 elements of traffic each. */
+ * is read and written by one thread. Warps and grid are those of expert_swiglu_forward_kernel. Bound by memory: 5
+ * elements of traffic for each of dy. */
 template <typename T, int W>
 KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, const T *gate_up, const float *weight,
                                      const int32_t *order, int64_t R, int64_t F) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
-    if (row >= R) return; /* uniform per warp */
+    if (row >= R) return; /* all lanes of a warp return together */
     float w = weight[assignment_of(order, row)], sum = 0.0f;
     #pragma unroll 2
     for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {

@@ -6,9 +6,9 @@
 
 /* --- zero: many tensors a launch, where a fill of each would be a launch each ------------------------------------- */
 
-enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch, whose parameters may take 4 KiB */ };
 
-/* A piece: one tensor of a launch. Blocks from first_block up to that of the next piece work on it. */
+/* One tensor that a launch sets to zero. Blocks from first_block up to that of the next piece work on it. */
 typedef struct { float *x; int64_t n; unsigned first_block; } Piece;
 typedef struct {
     Piece    piece[MOST_PIECES];
@@ -27,8 +27,9 @@ DEVICE const Piece &piece_of(const Pieces &all, unsigned block) {
     return all.piece[low];
 }
 
-/* Thread: EACH elements of its block's piece, THREADS apart, so that any alignment will do. grid the sum of ceil(n /
- * (THREADS EACH)), no shared memory. Bound: writing 4 bytes each. */
+/* Sets all pieces to zero. Each thread writes EACH elements of its block's piece, THREADS apart, so that any alignment
+ * will do. grid the sum of ceil(n / (THREADS EACH)), no shared memory. Bound by memory: 4 bytes an element are
+ * written. */
 KERNEL zero_kernel(const __grid_constant__ Pieces all) {
     const Piece &p = piece_of(all, blockIdx.x);
     int64_t      first = (int64_t)(blockIdx.x - p.first_block) * THREADS * EACH + threadIdx.x;
@@ -58,7 +59,8 @@ void zero_tensors(Stream *s, const Tensor *x, int count) {
 
 /* --- add ---------------------------------------------------------------------------------------------------------- */
 
-/* y = y + x. Thread: W elements. grid ceil(n / (THREADS W)), no shared memory. Bound: 12 bytes of traffic each. */
+/* y = y + x. Each thread adds W elements. grid ceil(n / (THREADS W)), no shared memory. Bound by memory: 12 bytes an
+ * element. */
 template <int W> KERNEL add_kernel(float *y, const float *x, int64_t n) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);
@@ -77,8 +79,8 @@ void add_forward(Stream *s, Tensor y, Tensor x) {
 
 /* --- columns ------------------------------------------------------------------------------------------------------ */
 
-/* Copies columns. Thread: W elements of a row of `columns`. grid ceil(rows columns / (THREADS W)). Bound: read and
- * written once. */
+/* Copies columns. Each thread copies W elements of a row of `columns`. grid ceil(rows columns / (THREADS W)). Bound by
+ * memory: each element is read and written once. */
 template <typename T, int W>
 KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride,
                            int64_t from_stride) {
@@ -109,8 +111,8 @@ template <typename To, typename From> DEVICE To cast(From x) {
     else return from_f32<To>(to_f32(x));
 }
 
-/* Thread: PACKS packs of 16 bytes on the wider side. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: its
- * traffic. */
+/* y = x in the type of y. Each thread converts PACKS packs, which have 16 bytes in the wider type. grid ceil(n /
+ * (THREADS PACKS W)), no shared memory. Bound by memory traffic. */
 template <typename To, typename From, int W> KERNEL cast_kernel(To *y, const From *x, int64_t n) {
     await_kernels();
     Pack<From, W> in[PACKS];
