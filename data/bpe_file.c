@@ -19,9 +19,9 @@
 
 enum {
     PATH_ROOM = 4400,
-    FILE_LIMIT = 1 << 26,    /* bytes: 256 for each of 262,144 tokens */
-    TOKEN_LIMIT = 1 << 10,   /* bytes: bpe_merge_all() takes a time that grows with their square */
-    PATTERN_LIMIT = 1 << 14, /* bytes: split.c takes twenty times of it */
+    FILE_LIMIT = 1 << 26,    /* bytes of a file: 256 for each of 262,144 tokens */
+    TOKEN_LIMIT = 1 << 10,   /* bytes of a token: the time of bpe_merge_all() grows with their square */
+    PATTERN_LIMIT = 1 << 14, /* bytes of a pattern: split.c needs twenty times as much memory */
     SHOWN = 60
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
@@ -33,8 +33,8 @@ static const char *base_of(const char *path) {
 
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
-/* Returns whether a byte represents itself in these files, as the 188 printable ones of Latin-1 do. The other bytes are
- * represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
+/* Returns whether a byte represents itself in vocab.json and tokenizer.json, as the 188 printable ones of Latin-1 do.
+ * The other bytes are represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
 static int is_printable(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
 
 void bpe_character(int byte, char out[4]) {
@@ -121,12 +121,13 @@ static const char  *word_of(const cJSON *object, const char *name) {
     const cJSON *item = member(object, name);
     return cJSON_IsString(item) ? item->valuestring : "";
 }
-static int is_set(const cJSON *object, const char *name) { /* neither absent, null, false nor "" */
+/* returns 1 unless the member is absent, null, false or "" */
+static int is_set(const cJSON *object, const char *name) {
     const cJSON *item = member(object, name);
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
-/* Begins a file. Messages name this file from now on. */
+/* Begins to parse a file. Messages name this file from now on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
@@ -145,7 +146,7 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     for (int line = 1; line < fault.at.line; line++) at = strchr(at, '\n') + 1;
     while (bytes > 0 && strchr(" \t\r\n", file->text[bytes - 1])) bytes--;
     at += fault.at.column - 1;
-    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
+    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string without an end is reported where it begins */
     if (at >= file->text + bytes || is_in_string)
         return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again",
                       fault.at.line);
@@ -235,7 +236,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     return 1;
 }
 
-/* Notes tokens that no merge makes. No text would ever contain them. A download that was cut off leaves such tokens. */
+/* Adds a note about tokens that no merge makes. No text would ever contain them. A download that was cut off leaves
+ * such tokens. */
 static void note_unmade(const Reading *r) {
     int32_t *pair, unmade = 0;
     int64_t  merges = bpe_merges(r->bpe, &pair);
@@ -287,9 +289,9 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
 
-/* Every member that a tokenizer.json may have here. Those in `inert` change neither ids nor the text that ids give:
- * a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not used. Any other
- * member is refused. */
+/* Every member that a tokenizer.json may have, in each of its objects. Those in `inert` change neither ids nor the text
+ * that ids give: a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not
+ * used. Any other member is refused. */
 static const struct { const char *object, *used[9], *inert[2]; } KNOWN[] = {
     {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}, {"truncation", "padding"}},
     {"an added token", {"id", "content", "normalized", "single_word", "lstrip", "rstrip"}, {"special"}},
@@ -759,7 +761,8 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
     else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
-/* Returns as read_text. */
+/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with
+ * the sentence in fault. */
 static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
     const char *slash = strrchr(path, '/');
@@ -784,13 +787,13 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
     return 0;
 }
 
-/* Returns as read_text. */
+/* Reads and parses the one or two files of a tokenizer. Returns 0, or an exit code with the sentence in fault. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     BpeText text[2] = {{NULL, NULL, 0, NULL}, {NULL, NULL, 0, NULL}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    /* parsing writes into the text */
+    /* a copy, because parsing overwrites the text */
     if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer");
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);

@@ -19,7 +19,8 @@ typedef struct {
     int     adds_start; /* add_bos_token of tokenizer_config.json: 1 or 0 if it overrides the post_processor, else -1 */
     int32_t start;      /* id of bos_token in tokenizer_config.json or special_tokens_map.json; -1 if there is none */
     char   *start_from; /* file and member that set begin or start; NULL if neither is set; owned */
-    char   *notes;      /* members that are not used, one a line; NULL if there are none; owned */
+    /* members of the files that this program does not use, one a line; NULL if there are none; owned */
+    char   *notes;
     int32_t end_of_text; /* id of <|endoftext|>, or of the file's own token for it; -1 if there is none */
 } BpeFile;
 
@@ -44,7 +45,7 @@ size_t  bpe_file_tiktoken_name(const char *path);
 /* Returns the normal form of text that is UTF-8, malloc'ed, and its length. */
 char   *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size_t *made);
 
-/* Writes the character, as UTF-8, that represents a byte in these files. */
+/* Writes the character, as UTF-8, that represents a byte in vocab.json and tokenizer.json. */
 void bpe_character(int byte, char out[4]);
 
 #endif

@@ -30,7 +30,8 @@ typedef struct {
     TextEncoding    encoding; /* ENCODING_FOUND if not given */
     const char    **skip;     /* globs of files and folders to leave out of folders; owned by the caller */
     int             skips;
-    const char     *out;      /* folder of the output, left out of folders above it; may be NULL or absent; borrowed */
+    /* folder of the output, which is not read even inside an input folder; NULL or a missing folder: none; borrowed */
+    const char     *out;
     int           (*is_stopped)(void); /* returns 1 if a signal asks to stop; reading then ends with 75; may be NULL */
 } DocumentOptions;
 

@@ -16,13 +16,14 @@
 #include "core/json.h"
 
 enum { NAME_CHARS = 64, NAMES_CHARS = 160, MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10 };
-/* bytes of a page, and of a header, which holds the least and the greatest text */
+/* bytes of a page, and of the header of a page, which may hold the least and the greatest text */
 enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 };
 enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
 
 /* --- Thrift's compact protocol ------------------------------------------------------------------------------------ */
 
-/* The footer and the headers of pages are stored in it. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+/* The footer and the headers of pages are stored in Thrift's compact protocol. Source: apache/thrift,
+ * doc/specs/thrift-compact-protocol.md.
  *
  * The reader is a cursor over bytes that may be damaged. After the first fault every call returns 0 and thrift_next()
  * ends its struct, so a caller may read to the end and check the state then. Each element takes at least a byte, so no
@@ -42,7 +43,7 @@ enum {
 };
 
 typedef struct {
-    const uint8_t *at, *end; /* borrowed */
+    const uint8_t *at, *end; /* borrowed: the bytes that are not read yet */
     ThriftState    state;
 } Thrift;
 
@@ -109,7 +110,8 @@ static const uint8_t *thrift_text(Thrift *t, int type, size_t *bytes) {
     return text;
 }
 
-/* Returns the number of elements, all of type *of. The caller reads or skips each. */
+/* Reads the header of a list. Returns the number of its elements, and writes their type into *of. The caller reads or
+ * skips each element. */
 static size_t thrift_list(Thrift *t, int type, int *of) {
     if (type != THRIFT_LIST && type != THRIFT_SET) thrift_fault(t, THRIFT_BAD);
     uint8_t  byte = next_byte(t);
@@ -119,12 +121,12 @@ static size_t thrift_list(Thrift *t, int type, int *of) {
     return t->state == THRIFT_GOOD ? (size_t)count : 0;
 }
 
-/* A type other than a struct is a fault. The fields of the struct are read next. */
+/* Begins a struct, whose fields the caller reads next. Any other type is a fault. */
 static void thrift_struct(Thrift *t, int type) {
     if (type != THRIFT_STRUCT) thrift_fault(t, THRIFT_BAD);
 }
 
-/* Skips an element of a list, map or struct. As an element a truth value takes a byte. As a field it is part of the
+/* Skips an element of a list, map or struct. A truth value takes a byte in a list. As a field it is part of the
  * type. */
 static void skip(Thrift *t, int type, int depth) {
     size_t bytes;
@@ -186,7 +188,8 @@ int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header)
     Thrift     t = {data, data + bytes, THRIFT_GOOD};
     PageHeader h = {.bytes = -1, .packed_bytes = -1, .values = -1, .encoding = -1, .is_packed = 1};
     int64_t    kind = -1;
-    PageKind   described = PAGE_INDEX; /* the kind whose part of the header was read; PAGE_INDEX has none */
+    /* kind of page whose own part of the header was read; PAGE_INDEX: none was read */
+    PageKind   described = PAGE_INDEX;
     for (ThriftField f = {0, 0}; thrift_next(&t, &f);)
         switch (f.id) {
         case 1: kind = thrift_int(&t, f.type); break;
@@ -230,7 +233,7 @@ static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *ou
 
 /* Unpacks the members of a gzip file one after another, until the page is full. */
 static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    enum { ANY_WRAPPER = 15 + 32 }; /* the largest window, gzip or zlib */
+    enum { ANY_WRAPPER = 15 + 32 }; /* bits of the largest window, plus 32: accept headers of gzip and of zlib */
     z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
     z.next_out = out, z.avail_out = (uInt)bytes;
     if (inflateInit2(&z, ANY_WRAPPER) != Z_OK) return 0;
@@ -261,7 +264,7 @@ static int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
 }
 
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    if (bytes == 0) return 1; /* if all rows are null, some writers pack nothing, others write nothing */
+    if (bytes == 0) return 1; /* all rows are null: some writers pack nothing, others write nothing */
     return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
 }
 
@@ -312,7 +315,8 @@ typedef struct {
     char    name[NAME_CHARS];
     int     is_field;                    /* 1 if the node is the wanted column */
     int64_t type, repetition, children;  /* type is -1 for a group */
-    int64_t converted, logical;          /* meaning of the bytes, in the older and the newer form; -1: not given */
+    /* meaning of the bytes, in the older (converted) and the newer form (logical); -1: not given */
+    int64_t converted, logical;
 } Node;
 
 /* Reads a union. Returns the number of its member, -1 if it has none. */
@@ -573,7 +577,7 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { uint8_t *data; size_t room; } Buffer; /* owned */
+typedef struct { uint8_t *data; size_t room; } Buffer; /* owned: data [room] */
 typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
 
 struct Parquet {
@@ -582,15 +586,16 @@ struct Parquet {
     int           fd;
     ParquetColumn column;
     int64_t       next_chunk;
-    uint64_t      at, end;                    /* place in the file of the chunk's next page, and of its end */
+    /* places in the file of the chunk's next page and of the end of the chunk */
+    uint64_t      at, end;
     int           codec;
     int64_t       chunk_left, page_left;      /* rows left in the next pages of the chunk, and in this page */
     Buffer        packed, page, dictionary;
     Entry        *entry;                      /* owned [entry_room]: texts of the dictionary */
     int64_t       entries, entry_room;
-    /* 1 if this page holds indices into the dictionary, 0 if it holds texts */
+    /* 1 if this page holds indices of texts in the dictionary, 0 if it holds texts */
     int           is_by_dictionary;
-    /* a level is 1 for a text, 0 for null; indices are those of texts in the dictionary */
+    /* levels: 1 for each text, 0 for each null; indices: places of texts in the dictionary */
     PageRuns      levels, indices;
     const uint8_t *value, *value_end;
 };
@@ -733,7 +738,7 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     p->page_left = h->values;
     p->value = at, p->value_end = end;
     p->indices = (PageRuns){.at = at, .end = end};
-    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even a width is there */
+    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even the width of indices is stored */
     p->indices.width = *p->indices.at++;
     return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "its indices are wider than 32 bits");
 }

@@ -40,8 +40,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 int shard_is_llmc(const uint8_t *data, size_t bytes);
 /* Returns 1 if this is the start of a Megatron index. */
 int shard_is_index(const uint8_t *data, size_t bytes);
-/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.
- * Source of the layout: megatron/core/datasets/indexed_dataset.py. */
+/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns 0 and *header, or -1
+ * with reason and remedy in fault. Source of the layout: megatron/core/datasets/indexed_dataset.py. */
 int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
                       char fault[SHARD_FAULT_CHARS]);
 
@@ -49,10 +49,10 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
  * other type would pass as tokens where the vocabulary is large. */
 typedef struct {
     const char *name;     /* for a message: "64-bit numbers" */
-    const char *numpy;    /* dtype that reads them; NULL: the numbers no longer hold the ids */
+    const char *numpy;    /* numpy dtype that reads the numbers; NULL: the ids cannot be recovered from them */
     int         bytes;    /* bytes of one number */
     int         is_big;   /* big-endian */
-    int         form;     /* which test of shard.c it is */
+    int         form;     /* the test in shard.c that detects this type */
 } NumberType;
 
 /* Judges numbers by their first bytes. Returns their type, or NULL if they are uint16, or nothing shows that they are
@@ -66,12 +66,12 @@ typedef struct {
     ShardHeader    header;
 } Shard;
 
-/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole
+/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) with the message in
  * sentence. */
 enum { SHARD_SENTENCE_CHARS = 3 * 4352 + 2 * SHARD_FAULT_CHARS };
 int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
-/* Maps a file. vocab_size: as in shard_parse_header. Exits with 65, naming path and fault (also when there is no such
- * file), 74 when it cannot be read. */
+/* Maps a file. vocab_size sets the width of tokens in a file without a header; 0: unknown. Exits with 65, naming path
+ * and fault (also when there is no such file), 74 when it cannot be read. */
 Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
 const char *shard_name(const Shard *shard);      /* returns the last part of the path */

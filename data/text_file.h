@@ -29,7 +29,8 @@ typedef struct Unpack Unpack;
 /* Returns the packing, detected from the first bytes of a file. */
 Packing     unpack_kind(const char *data, size_t bytes);
 const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
-const char *unpack_command(Packing packing); /* returns the filter that unpacks it in a shell; NULL for PACKED_NOT */
+/* returns the filter that unpacks this packing in a shell; NULL for PACKED_NOT */
+const char *unpack_command(Packing packing);
 /* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
 Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
 /* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the
@@ -68,16 +69,17 @@ void text_file_close(TextFile *f);
 /* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
  * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
-/* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL.
- * For tokens without a header, which may begin with any bytes. */
+/* Returns words for a file that begins like a format of another program, with at least four bytes that are not zero;
+ * else NULL. It is for files of tokens without a header, which may begin with any bytes. */
 const char  *text_other_kind(const uint8_t *start, size_t bytes);
 /* Returns the encoding of a text in UTF-16 or UTF-32, with or without a mark, by its first bytes; else ENCODING_FOUND.
- * For tokens without a header: nearly all characters must be of ASCII and one other script, with spaces or stops. */
+ * It is for files of tokens without a header, so nearly all characters must be of ASCII and one other script, with
+ * spaces or stops. */
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
 typedef struct {
     Packing      packing;
     TextEncoding encoding; /* never ENCODING_FOUND */
-    int          mark;     /* bytes of its byte-order mark */
+    int          mark;     /* bytes of the byte-order mark of the file; 0: none */
 } TextForm;
 TextForm     text_file_form(const TextFile *f);
 
@@ -99,8 +101,8 @@ int  text_is_binary(const TextControls *c, int64_t bytes);
 const char *text_controls_cure(const TextControls *c);
 
 /* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.
- * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns as text_file_open; after a fault *text is
- * unchanged. path is the file's, for commands in the message; NULL for standard input. */
+ * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns 0, or an exit code with the reason in
+ * fault; then *text is unchanged. path names the file in commands of the message; NULL for standard input. */
 int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 
 #endif

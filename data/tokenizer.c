@@ -12,7 +12,7 @@
 #include "core/io.h"
 #include "data/tokens_json.h"
 
-/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */
+/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes text in no other way. */
 static int is_of_bytes(const BpeFile *f) {
     const Bpe *b = f->bpe;
     size_t     bytes;
@@ -284,7 +284,7 @@ void cutter_free(Cutter *c) {
 
 /* --- encoding: ids ------------------------------------------------------------------------------------------------ */
 
-/* The steps are those of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
+/* Encodes text in the steps of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
  * normalized. Added tokens marked `normalized` are found in that. The rest is split into pieces. */
 
 /* Returns the place for `more` further ids, enlarging the buffer. */
@@ -442,7 +442,7 @@ int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
 
 /* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
 
-/* Writes the same fields as Hugging Face tokenizers 0.23. */
+/* The tokenizer.json that is written has the fields of those that Hugging Face tokenizers 0.23 writes. */
 
 static void put_json_text(FILE *f, const char *text) {
     size_t room = json_quote(NULL, 0, text) + 1;

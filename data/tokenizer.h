@@ -33,13 +33,13 @@ int       tokenizer_beside(const char *shard, char *out, size_t capacity);
  * pieces that the patterns make of a sample text with every kind of character. The hash does not depend on the file
  * format. It is 0 for bytes and for ids only. */
 uint64_t  tokenizer_fingerprint(const Tokenizer *t);
-/* Returns 1 if the two encode text to different ids, with the difference in why: "from id 5 on they differ". Ids only
- * never differ from any tokenizer. */
+/* Returns 1 if tokenizers a and b encode text to different ids, with the difference in why: "from id 5 on they differ".
+ * A tokenizer of ids only never differs from another. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
 /* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
- * notes beside them (data/tokens_json.h) say so, else as for path "". Exits with 65 if a folder of the files has
- * another tokenizer, or notes with another number of ids. */
+ * notes beside the files (data/tokens_json.h) say so, else bytes if vocab_size is 256, else ids only. Exits with 65 if
+ * a folder of the files has another tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
  * message: name of t, whose (what the file belongs to) and cure (what to type). */
@@ -67,15 +67,16 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
  * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
-/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 over
- * ENCODER_LONGEST. */
+/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 if it would keep
+ * over ENCODER_LONGEST bytes. */
 typedef struct {
     /* consumes the part of a text that later text cannot change; returns the bytes consumed; with SPLIT_END, all */
     size_t (*take)(void *with, const char *text, size_t bytes, SplitEnd end);
     void    *with;
     char    *text;               /* owned [room]: text kept back, of `bytes` bytes */
     size_t   bytes, room;
-    size_t   chunk, enough;      /* bytes at which take() is called first (0: ENCODER_CHUNK), and called next */
+    /* bytes at which take() is called first (0: ENCODER_CHUNK), and at which it is called next */
+    size_t   chunk, enough;
 } Cutter;
 void cutter_put(Cutter *c, const char *text, size_t bytes);
 void cutter_end(Cutter *c); /* ends a document */
@@ -90,7 +91,7 @@ typedef struct {
     int32_t         *ids;        /* owned [room]: `count` ids not yet passed to the sink */
     size_t           room, count;
     int64_t          begun;      /* bytes of the document that have left `cutter` */
-    int64_t          invalid;    /* bytes so far that are not UTF-8 */
+    int64_t          invalid;    /* bytes so far, in all documents, that are not UTF-8 */
 } Encoder;
 
 void encoder_put(Encoder *e, const char *text, size_t bytes);
@@ -110,8 +111,8 @@ int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int
  * of 256, with each byte its own id. TOKENIZER_IDS gives NULL. */
 char *tokenizer_json(const Tokenizer *t, size_t *bytes);
 
-/* Returns the file for a vocabulary and its merges, as tokenizer_json does. pattern splits text into pieces first;
- * NULL: all text is one piece. */
+/* Returns the tokenizer.json of a vocabulary and its merges, malloc'ed, and its length in *bytes. pattern splits text
+ * into pieces first; NULL: all text is one piece. */
 char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
 #endif
