@@ -123,7 +123,7 @@ HeadShape heads_of(const BlockRun *r) {
     return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, shape_head_dim(r->shape)};
 }
 
-/* Returns the columns of qkv before those of k and v. */
+/* Returns how many columns of qkv, those of q, come before the columns of k and v. */
 static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
 
 /* Returns this rank's rows of the keys of all context ranks. */

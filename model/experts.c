@@ -149,7 +149,7 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     int                ranks = comm_size(p->comm), rank = comm_rank(p->comm);
     for (int64_t e = 0; e < p->experts; e++) {
         int to = (int)(e / each);
-        if (e % each == 0) at = 0; /* place among the rows that this expert's rank receives */
+        if (e % each == 0) at = 0; /* `at` counts the rows that the rank of expert e receives */
         for (int from = 0; from < ranks; from++) {
             int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin,
                     last = at + rows < end ? at + rows : end;

@@ -11,7 +11,7 @@
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
-/* the rows of a large chunk are a multiple, so that all tiles of the product are full */
+/* the rows of a large chunk are a multiple of this, so that all tiles of the product are full */
 enum { HEAD_TILE = 128 };
 /* Bytes of logits in a classifier chunk. A chunk is so large that reading and writing dwte, fp32, costs little compared
  * with the chunk's products. A GPU's products are faster relative to its memory: at 124M parameters, 128 MiB would read
@@ -125,7 +125,7 @@ static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t
 /* Returns the elements of BlockRun.expert_rows of one block. */
 static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
-/* Returns the structs of the first block that has been created with the activation rows of this kind, or NULL. */
+/* Returns the structs of the first block that has been created with the same activation rows as `kind`, or NULL. */
 static const void *first_like(const Gpt *g, const BlockKind *kind) {
     for (int p = 0; p < g->parts; p++)
         for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
@@ -205,7 +205,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.head_rows      = gpt_head_rows(N, padded, act, on_gpu);
-        if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits gathers the logits of all tensor ranks here */
+        /* at least a row for each tensor rank: gpt_logits gathers the logits of all tensor ranks in this buffer */
+        if (g.head_rows < e.tensor) g.head_rows = e.tensor;
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
@@ -563,7 +564,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
     Tape     t = {&g->part[part], tape};
     take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    /* the head's share of the tied embedding */
+    /* on a last stage without the embedding, the head's gradient of a tied embedding is now complete */
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* waits outside of the graph, as in forward */

@@ -39,19 +39,20 @@ typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
     ModelShape shape;
-    const BlockKind *kind;           /* the kind of the ends                                  */
+    const BlockKind *kind;           /* kind of the model's embedding, final norm and head    */
     const BlockKind **kinds;         /* owned [n_layer]: the kind of each block               */
     Recompute  recompute;
     GptUse     use;
     DType      act;
     int64_t    B, T;                 /* largest micro-batch: B sequences, T tokens of each on this rank */
     int64_t    head_rows;            /* rows of a classifier chunk                            */
-    /* borrowed: tensor ranks, as in the shards; ranks with other tokens of the same sequences; NULL: one rank */
+    /* borrowed: ranks that divide each matrix, as in the shards; ranks with other tokens of the same sequences; NULL:
+     * one rank */
     Comm      *tensor, *context;
     ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each rank has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* forward and backward add to SUM_LOSS                  */
-    Fp8Scales  fp8;                  /* none if products are of type act                      */
+    Fp8Scales  fp8;                  /* scales of products in fp8; none if products are of type act */
     int64_t    past;                 /* tokens before the batch; 0 outside of pipeline_token_logits()                */
 
     GptPart   *part;                 /* owned [parts]                                         */
@@ -61,10 +62,12 @@ typedef struct {
     Tensor     forward_in, forward_out, backward_in, backward_out;
     /* n = N/t rows of the stream on each of t tensor ranks */
     Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
-    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
-    Tensor     logits;               /* [head_rows,V'/t] act */
+    /* [n,C] act: the stream before the final norm, and the norm's output; [n] f32: the norm's statistics */
+    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
+    /* [head_rows,V'/t] act: logits of a chunk of rows, for this rank's columns of the padded vocabulary V' */
+    Tensor     logits;
     Tensor     losses;               /* [N] f32 */
-    /* [H/t,N] f32  BlockRun.delta of one block; none if the kind has none, or on the CPU */
+    /* [H/t,N] f32: attention_delta's result for one block (BlockRun.delta); none if the kind has none, or on the CPU */
     Tensor     delta;
     /* [C] f32  column sums of dresidual between two blocks; none if the kind has none, or with tensor ranks */
     Tensor     dresidual_sums;
@@ -76,15 +79,15 @@ typedef struct {
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
     int        has_frequencies;      /* frequencies are computed                                  */
     Tensor     balance;              /* [1] f32: factor of the loss that balances experts; none without one */
-    float      balance_there;        /* the value in balance                                      */
+    float      balance_there;        /* the value that `balance` holds on the device              */
     /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
     Tensor     tokens;
     /* [head_rows], [2 head_rows] f32: the classifier's maxima and sums, with tensor ranks and in gpt_token_losses */
     Tensor     most, part_sums;
 } Gpt;
 
-/* Returns the rows of a chunk of logits, of N rows. They fit in the bytes of a chunk, and are fewer than N unless the
- * micro-batch is tiny. */
+/* Returns how many rows of logits a chunk has, if a micro-batch has N rows. They fit in the bytes of a chunk, and are
+ * fewer than N unless the micro-batch is tiny. */
 int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
 /* The device for which memory is computed: the chunk of logits, and what is kept with it. SIZES_HERE: this build's own.
@@ -110,8 +113,8 @@ typedef struct {
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
-/* Forward and backward of a part for a micro-batch. The tape keeps the activations between the two. A part without the
- * embedding reads the stream from forward_in: gpt_take_forward copies it, so that forward_in is free again. A part
+/* Run forward and backward of a part for a micro-batch. The tape keeps the activations between the two. A part without
+ * the embedding reads the stream from forward_in: gpt_take_forward copies it, so that forward_in is free again. A part
  * without the head leaves the stream in forward_out. Gradients use backward_in and backward_out in the same way. */
 void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
@@ -119,7 +122,7 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
 /* The functions from here on work on a rank that has the whole model. */
-/* up to the final norm; batch [B',T'], B' <= B, T' <= T     */
+/* computes up to the final norm; batch [B',T'], B' <= B, T' <= T */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
 void gpt_loss(Gpt *g, Stream *s, Batch batch); /* after gpt_forward: adds the rows' losses to SUM_LOSS */
 /* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
@@ -141,7 +144,8 @@ int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
 /* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
  * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
-int64_t gpt_token_rows(const Gpt *g);  /* returns the rows that such a token costs: one for each tensor rank */
+/* returns the rows that a new token costs when the past is kept: one for each tensor rank */
+int64_t gpt_token_rows(const Gpt *g);
 /* After gpt_forward of this batch: writes the logits of one row, after the soft cap, to out [vocab_size] in host
  * memory. row counts the tokens of the batch's whole sequences, over all context ranks. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);

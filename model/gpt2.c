@@ -19,13 +19,14 @@ typedef struct {
 /* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads. */
 typedef struct {
     Tensor residual;                    /* [n,C]  act  the stream entering the block         */
-    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32                       */
+    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32: output and statistics of the first norm */
     Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps the past tokens' rows */
-    Tensor attention, lse;              /* [N,C/t]  act, [B*H/t,T] f32                       */
+    /* [N,C/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
+    Tensor attention, lse;
     Tensor residual_mid;                /* [n,C]  act  after attention                       */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
     Tensor fc, gelu;                    /* [N,4C/t] act  before and after GELU               */
-    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act                             */
+    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act: gradients of qkv and fc    */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
@@ -126,7 +127,8 @@ static Tensor entry_sums(const BlockRun *r) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
+    /* the gradient of attention's output is in the memory of update, which is free between its uses below */
+    Tensor             dattention = x->attention;
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);

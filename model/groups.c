@@ -52,7 +52,7 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-/* Uses an existing group if it has exactly these ranks. */
+/* Sets g->matrices to an existing group if that has exactly these ranks. */
 void groups_add_matrices(Groups *g) {
     int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
@@ -127,7 +127,7 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
                  comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
-    /* rows are sent as messages, without buffers */
+    /* no buffers of expert ranks: rows are sent as messages */
     return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 

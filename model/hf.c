@@ -302,7 +302,7 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
     const cJSON *method = json_member(config, "topk_method");
     shape->n_inner = 0;
-    /* in transformers 5, and in 4 */
+    /* name of the key in transformers 5, and in transformers 4 */
     const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts";
     shape->n_experts = size_of(config, count, path);
     if (json_member(config, "num_experts") && size_of(config, "num_experts", path) != shape->n_experts)
@@ -375,7 +375,8 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
     if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, ours.arch, 1);
     expect_head(path, theirs.tie_embeddings, has_head);
-    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
+    /* the stored weights decide, not config.json: a model with a head of its own has a stored head */
+    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings;
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
         {"model.head_dim", (double)shape_head_dim(theirs), (double)shape_head_dim(ours)},
@@ -440,7 +441,7 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
 /* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
  * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
-    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both have 11 letters */
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both endings have 11 letters */
     const char  *ours = CLASSES[arch].name;
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
     cJSON_ArrayForEach(one, all) {
@@ -448,7 +449,7 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
             const char *name = one->valuestring;
             size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
             if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
-            /* early files have LLaMA */
+            /* case is ignored, because early files have LLaMA */
             if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue;
             if (!type)
                 fail(EXIT_DATA,
@@ -525,8 +526,8 @@ char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
 /* '#' stands for the number of a block. */
 static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
-    {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
-    {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
+    {"h.#.attn.bias", HF_NOTHING},        /* causal mask of attention, in old files */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* score that the mask writes, in old files */
     {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of angles, in files of llama */
     {"rotary_emb.inv_freq", HF_NOTHING},
 };

@@ -19,7 +19,7 @@ typedef struct {
     int        (*text)(ModelShape shape, const char *end, const char *dtype, char *text);
     /* Returns the shape. Exits with 65, naming a key that is wrong or has a value that is not supported. */
     ModelShape (*shape)(const cJSON *config, const char *path);
-    /* Exits with 65, naming a key that differs from `ours`. */
+    /* Exits with 65, naming a key of config.json that differs from the shape `ours`. */
     void       (*expect)(const cJSON *config, const char *path, ModelShape ours, int has_head);
 } HfFiles;
 extern const HfFiles HF_GPT2, HF_LLAMA;

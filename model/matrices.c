@@ -14,14 +14,14 @@ static double cost_of(const Param *p) {
     return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
 }
 
-/* A matrix with its cost, because the compare function of qsort has no context. */
+/* A matrix with its cost. The cost is stored here because the compare function of qsort has no context. */
 typedef struct { int param; double cost; } Priced;
 static int dearest_first(const void *a, const void *b) {
     const Priced *x = (const Priced *)a, *y = (const Priced *)b;
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
 }
 
-/* Assigns the matrices, the dearest first, each to the rank with the least work so far. */
+/* Assigns the matrices, the most expensive first, each to the rank with the least work so far. */
 static void give_away(Matrices *m, const Priced *priced, int ranks) {
     double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
     int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
@@ -216,7 +216,8 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;
         if (turn + 1 < m->turns) {
-            if (left[next] >= 0) comm_wait(m->comm, left[next]); /* frees these buffers */
+            /* the result of an earlier round must be sent before its buffers are used again */
+            if (left[next] >= 0) comm_wait(m->comm, left[next]);
             came[next] = travel(m, s, &desk[next], w, TO_OWNER, turn + 1);
         }
         if (turn < 0) continue;

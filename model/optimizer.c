@@ -44,7 +44,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     }
     if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
     else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
-    /* a small model has several pages, too */
+    /* a page is at most a fraction of the elements, so that a small model has several pages, too */
     int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (page > PAGE_MOST) page = PAGE_MOST;
     for (int k = 0; k < 2 && o.on_host; k++) {

@@ -20,14 +20,15 @@ typedef struct {
     int         no_matrices;             /* the state is not kept for matrices; in files it is zero         */
 } OptimizerState;
 
-/* Settings that only some kinds read, the same in all steps. Those of a step are OptimizerStep (layers.h). */
+/* Settings that only some kinds read, the same in all steps. Settings of a single step are in OptimizerStep
+ * (layers.h). */
 typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
 typedef struct {
     const char *name;                    /* optimizer.name: "adamw", "muon"                             */
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
-    OptimizerSettings settings;          /* the defaults                                                */
+    OptimizerSettings settings;          /* default settings of the kind                                */
     int         has_matrices;            /* the update needs whole matrices; the shards have a group for that */
     int         is_normuon;              /* "muon" with optimizer.normuon                               */
     int         is_idle;                 /* the kind keeps no states                                    */
@@ -68,7 +69,8 @@ void      optimizer_destroy(Optimizer *o);
 
 /* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k. */
 Tensor optimizer_master(const Optimizer *o, Span span);
-Tensor optimizer_state(const Optimizer *o, int k, Span span); /* data NULL: the state is not kept           */
+/* returns a tensor whose data is NULL if the state is not kept for the span */
+Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
 /* optimizer_put copies host values into a slice of such a view. optimizer_get_queued copies a view to host memory; the

@@ -44,12 +44,12 @@ const char *dim_option(Dim dim) {
 
 /* --- µP ---------------------------------------------------------------------------------------------------------- */
 
-/* Parameters of blocks that are multiplied by b^power. */
+/* Parameters of blocks that µP multiplies by b^power, with b = (D_base / D)^(1/4) (params.h). */
 static const struct { const char *name; int power; } ATTENTION[] = {
     {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
     {"self_attn.q_proj.weight", 1}, {"self_attn.k_proj.weight", 1}, {"self_attn.v_proj.weight", 1},
     {"self_attn.o_proj.weight", -1},
-    /* with these norms the sizes of q and k do not matter */
+    /* after these norms the sizes of q and k do not matter, so the gains of the norms carry the factor */
     {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1},
 };
 

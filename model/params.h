@@ -18,7 +18,7 @@ typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
  * needs only the first five; the others may be zero. */
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
-    int     arch;              /* Arch                                                            */
+    int     arch;              /* kind of model, an Arch                                          */
     int     tie_embeddings;    /* the head is the embedding                                       */
     int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
     int64_t n_kv_head;         /* heads of keys and values, shared by n_head query heads; 0: n_head */
@@ -30,7 +30,7 @@ typedef struct {
     int64_t n_experts, top_k;  /* qwen3-moe: experts of a block; experts chosen for a token       */
     int64_t n_expert_inner;    /* width of an expert's MLP                                        */
     int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
-    int     balance;           /* ExpertBalance                                                   */
+    int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
     double  balance_rate;      /* change of the bias in a step; or the factor of the loss         */
     /* width (0: no µP) and head size (0: this model's) of the base model of µP (below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
@@ -104,7 +104,7 @@ static inline int model_view_bucket(ModelShape s, int bucket) {
 /* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal). P counts all parameters
  * except a wte that is not also the head, and only the experts that one token uses. */
 double model_flops_per_token(ModelShape shape, int64_t T);
-/* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
+/* holds a text such as "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[320]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
@@ -134,7 +134,7 @@ typedef struct {
                          (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
 } MupFactors;
 
-/* Returns the factors of a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
+/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
 MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
 /* Returns whether blocks of this kind have rows that can hold attention's factor. */
 int        mup_knows_attention(ModelShape shape);

@@ -91,10 +91,12 @@ void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx);
 /* Runs the forward of one batch through all parts. The last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
-void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* like gpt_loss */
-/* Like gpt_token_losses on the last stage, where it returns 1. Other stages return 0 and leave out unchanged. */
+/* adds the losses of the batch's rows to SUM_LOSS, on the last stage */
+void pipeline_loss(Pipeline *p, Stream *s, Batch batch);
+/* On the last stage: writes each row's loss, largest logit and logit of the target to out [3][rows] and returns 1.
+ * Other stages return 0 and leave out unchanged. */
 int  pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out);
-/* like gpt_logits, on every stage */
+/* writes the logits of one row of the batch (gpt_logits) to out [vocab_size] in host memory, on every stage */
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out);
 /* Runs the forward of gpt_token_rows tokens of one sequence after `past` earlier tokens, which earlier calls have
  * computed. Writes the logits of the last token. The model must keep the past (gpt_keeps_past). */

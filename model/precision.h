@@ -66,7 +66,7 @@ enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
 /* The scales on the device. */
 typedef struct {
-    Tensor scale;    /* [cells, FP8_SCALES] f32, as in Fp8; none: the run does not use fp8       */
+    Tensor scale;    /* [cells, FP8_SCALES] f32: the scales of each tensor in fp8; none: the run does not use fp8 */
     int    uses_own; /* the history is empty; each tensor is scaled by its own maximum           */
 } Fp8Scales;
 
@@ -80,7 +80,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step that counts. amax [cells]: the bits of the step's maxima over all ranks. */
+/* Adds a step that counts to the history. amax [cells]: the largest absolute values of the step's tensors over all
+ * ranks, as bits. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns a string for each step, with two digits for each cell: exponent + 128. Returns NULL if there is no memory. */
