@@ -87,7 +87,7 @@ void svg_text(FILE *out, const char *text) {
     }
 }
 
-/* Writes 9000, 12k, 1.5M, 2B. */
+/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. */
 static void put_count(FILE *out, double value) {
     if (value >= 1e9) fprintf(out, "%.4gB", value / 1e9);
     else if (value >= 1e6) fprintf(out, "%.4gM", value / 1e6);
@@ -273,7 +273,7 @@ enum { TICKS = 7, LOWER_TICKS = 4 };
 
 /* One slot of the curve, to be drawn. */
 typedef struct {
-    double middle, end;                /* steps */
+    double middle, end;                /* steps at the middle and at the end of the slot */
     double mean, smooth, norm, rate;   /* loss, smoothed loss, gradient norm, learning rate; NaN: none */
 } Drawn;
 
@@ -309,14 +309,14 @@ static double without_spikes(Picture *p, int n, double low, double high) {
     return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
 }
 
-/* Values before the step `settled` do not count. */
+/* Chooses the range of y. Losses before the step `settled` do not count. */
 static void choose_loss_range(Picture *p, double settled) {
     const Curve *c = p->c;
     int          n = 0;
     double       low = INFINITY, high = -INFINITY;
     for (int i = 0; i < c->slots; i++) {
         if (!c->slot[i].finite || p->drawn[i].middle < settled) continue;
-        p->sorted[n++] = p->drawn[i].smooth; /* raw losses may exceed the range */
+        p->sorted[n++] = p->drawn[i].smooth; /* smoothed losses, because raw losses may exceed the range */
         low = fmin(low, c->slot[i].least);
         high = fmax(high, p->drawn[i].smooth);
     }
@@ -441,7 +441,8 @@ static void draw_best(const Picture *p) {
             "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
             x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
-        fprintf(p->out, " %.4f", p->c->best.loss); /* the value of the last evaluation is at the end of its curve */
+        /* only the best loss is written here, because the value of the last evaluation is at the end of its curve */
+        fprintf(p->out, " %.4f", p->c->best.loss);
     fprintf(p->out, "</text></g>\n");
 }
 
@@ -541,7 +542,7 @@ static void draw_legend(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Writes "123.5 M parameters · ". */
+/* Writes a number and what it counts: "123.5 M parameters · ". */
 static void put_amount(FILE *out, double value, const char *things) {
     const char *unit = value >= 1e9 ? " B" : value >= 1e6 ? " M" : value >= 1e4 ? " k" : "";
     double      scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;

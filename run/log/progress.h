@@ -15,18 +15,19 @@ enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* width of a line in a file
 
 typedef struct {
     int64_t steps, first_step;   /* run.steps; step from which this process started                      */
-    int64_t last_step;           /* step after which it stops: run.steps, or run.stop_step                */
+    int64_t last_step;           /* step after which this process stops: run.steps, or run.stop_step      */
     int64_t log_every;
     double  started_ms;          /* clock_ms() when the first step began; 0: not yet                    */
     double  recent_ms[PROGRESS_RECENT]; /* times of the last steps; the newest at index (seen - 1) % PROGRESS_RECENT */
-    int64_t seen;                /* steps so far                                                        */
-    double  stepping_ms;         /* time in steps so far; other time since the start: evals, saves, samples */
+    int64_t seen;                /* steps that this process has taken so far                            */
+    /* time in steps so far; the other time since the start was for evals, saves and samples */
+    double  stepping_ms;
 } Progress;
 
 /* Results of an evaluation, and of those before it in the run. */
 typedef struct {
     double loss, last, best;     /* this loss; newest and lowest before it, NaN: none                   */
-    double bytes_per_token;      /* NaN: not known, and perplexity is shown instead                      */
+    double bytes_per_token;      /* bytes of text per token; NaN: not known, and perplexity is shown instead */
     double ms;
 } ProgressEval;
 

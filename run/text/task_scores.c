@@ -121,7 +121,9 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         if (s->says) say_part("scoring a task", i, rounds);
         goes_on = !(s->stop && s->stop(s->ctx));
         if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
-        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather weights must compute equally often */
+        /* a rank without a batch computes the first one, because ranks that gather weights must compute equally
+         * often */
+        const Rows *rows = &p.batch[is_mine ? mine : 0];
         Batch batch = fill(s, t, &p, rows);
         pipeline_forward(pipeline, s->stream, batch);
         if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))

@@ -17,11 +17,12 @@ typedef struct {
     Stream   *stream;
     Batch     room;               /* on the device: I32 [B,T], with T the tokens of a sequence on this rank */
     Comm     *all;                /* all ranks; NULL: one rank */
-    int       data, datas;        /* index among ranks with different batches; their number, 0 counts as 1 */
+    /* index of this rank among the ranks with different batches, and the number of these ranks; 0 counts as 1 */
+    int       data, datas;
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
     int     (*stop)(void *ctx);   /* called before every batch, on all ranks; 1 stops; NULL: never stops */
     void     *ctx;
-    int       says;               /* this rank shows the progress on a terminal */
+    int       says;               /* 1 if this rank shows the progress on a terminal */
 } Scorer;
 
 typedef struct {

@@ -93,7 +93,7 @@ typedef struct {
     int32_t *token;
     int64_t  count, scored;
     double   length;
-} Text; /* token is owned */
+} Text; /* the tokens are owned */
 
 static int is_white(utf8proc_int32_t c) { /* like str.isspace of Python */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
@@ -105,7 +105,8 @@ static size_t trimmed(const char *text) {
     size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
-        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* json.h ensures UTF-8 */
+        /* json.h ensures that the text is valid UTF-8 */
+        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c);
         if (!is_white(c)) end = at;
     }
     return end;
@@ -149,7 +150,8 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
-    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it has its own start token */
+    /* the continuation begins with a start token of its own */
+    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0])
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
     free(alone);
@@ -248,7 +250,8 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 /* --- a question --------------------------------------------------------------------------------------------------- */
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
-    int64_t keep = reader.positions + !t->is_core; /* the last token is no input, but nanochat counts it */
+    /* one token more than positions, because the last one is no input; nanochat counts it as one */
+    int64_t keep = reader.positions + !t->is_core;
     /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
     for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
@@ -409,7 +412,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
              "tokenizer=)",
              t->path);
     int64_t line = 1;
-    int     is_first = 1; /* all lines before were blank */
+    int     is_first = 1; /* 1 as long as all lines before were blank */
     for (const char *end; bytes > 0; line++) {
         end = (const char *)memchr(data, '\n', bytes);
         size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;

@@ -29,9 +29,9 @@ typedef struct { int64_t first; int32_t texts, gold; } Question;
 typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
-    int       is_core;            /* belongs to CORE */
+    int       is_core;            /* 1 if the task belongs to CORE (docs/evaluation.md) */
     int       by_tokens;          /* acc_norm divides by tokens: tasks of CORE, and the file of llm.c */
-    double    baseline;           /* score of guessing */
+    double    baseline;           /* score that guessing gives */
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
     int32_t  *token;              /* owned             */
