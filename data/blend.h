@@ -45,8 +45,8 @@ typedef struct {
 int blend_source(const char *const *path, int i);
 int blend_sources(const char *const *path, int count); /* returns the number of sources */
 
-/* Makes a blend of `count` shares, stages in order; path[i] is the source of share[i]. A stage begins with the first
- * sample of seq_len tokens after the end of the previous stage. */
+/* Makes a blend of `count` shares, sorted by stage. path[i] is the path of the source of share[i]. A stage begins with
+ * the first sample of seq_len tokens after the end of the previous stage. */
 void blend_make(Blend *b, const char *const *path, const BlendShare *share, int count, int64_t seq_len);
 
 /* index: number of samples that the source gave before this sample */

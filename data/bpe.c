@@ -87,7 +87,7 @@ static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
-        /* if ids are far apart, only the pages of used ids are touched */
+        /* if ids are far apart, only the memory pages of used ids are touched */
         Token  *token = xcalloc((size_t)room, sizeof *token, MEMORY);
         if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
         free(b->token);
@@ -417,8 +417,8 @@ struct BpeTrainer {
     size_t   words, word_room, places;
     int64_t  forgotten;
     int32_t *symbol;           /* owned: symbols of all words; each word has as many places as it had bytes */
-    size_t  *begin;            /* owned [words + 1] */
-    uint32_t *length;          /* owned [words]: symbols left */
+    size_t  *begin;            /* owned [words + 1]: place in `symbol` where each word begins */
+    uint32_t *length;          /* owned [words]: symbols that each word has left */
     Pair    *pair;             /* owned [pair_places]: hash table of pairs */
     size_t   pairs, pair_places;
     uint64_t *fresh;           /* owned: new pairs since feed_heap was last called */

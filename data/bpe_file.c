@@ -170,7 +170,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     return NULL;
 }
 
-/* Returns an id, or -1 after refusing it. */
+/* Returns the id in a JSON item, or -1 after refusing the item. */
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
@@ -439,7 +439,7 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = member(one, "id")->valueint;
-        if (r->is_entry[id]) continue; /* it is in the vocabulary, or earlier in this list */
+        if (r->is_entry[id]) continue; /* the token is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
         char *bytes = xstrdup(content, "a tokenizer");
         int64_t count = to_bytes(bytes, strlen(bytes));

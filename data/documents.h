@@ -26,8 +26,8 @@ extern const char
 /* How the user wants inputs to be read. */
 typedef struct {
     const char     *field;    /* field of JSON Lines or column of parquet; NULL if not given: "text"; borrowed */
-    DocumentFormat  format;   /* FORMAT_FOUND if not given */
-    TextEncoding    encoding; /* ENCODING_FOUND if not given */
+    DocumentFormat  format;   /* value of format=; FORMAT_FOUND if not given */
+    TextEncoding    encoding; /* value of encoding=; ENCODING_FOUND if not given */
     const char    **skip;     /* globs of files and folders to leave out of folders; owned by the caller */
     int             skips;
     /* folder of the output, which is not read even inside an input folder; NULL or a missing folder: none; borrowed */

@@ -103,8 +103,8 @@ static const NumberType TYPES[] = {
 enum {
     MOST_ID = 1 << 20,     /* no tokenizer has more ids */
     LEAST_NEGATIVE = 1024, /* -1024 is allowed: labels that a loss leaves out are -1 or -100 */
-    SHOWN = 16,            /* numbers, or bits, that must show a type */
-    SEEN = 4096            /* 16-bit numbers from which the spread of bytes is judged */
+    SHOWN = 16,            /* fewest numbers, or bits, that must show a type */
+    SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
 
 /* Returns the bits of number i of the data, whose type is t. */

@@ -28,7 +28,7 @@ typedef struct Unpack Unpack;
 
 /* Returns the packing, detected from the first bytes of a file. */
 Packing     unpack_kind(const char *data, size_t bytes);
-const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
+const char *unpack_name(Packing packing); /* returns the name of the packing: "gzip", ...; "none" for PACKED_NOT */
 /* returns the filter that unpacks this packing in a shell; NULL for PACKED_NOT */
 const char *unpack_command(Packing packing);
 /* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */

@@ -151,7 +151,7 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
 }
 
-/* Returns the first id that has different text in the two, or -1. */
+/* Returns the first id that has different text in the two tokenizers, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
     int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0,
             b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
@@ -200,7 +200,7 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses data without a tokenizer if the notes of two files show that different ones made them. */
+/* Refuses data without a tokenizer if the notes of two files show that different tokenizers made them. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);

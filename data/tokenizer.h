@@ -50,7 +50,8 @@ void      tokenizer_destroy(Tokenizer *t);
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
 /* Returns the id that ends a text, or -1. Ids only with the size of the GPT-2 vocabulary have the id of GPT-2. */
 int32_t   tokenizer_end_of_text(const Tokenizer *t);
-char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL if the id has no text */
+/* returns the text of a special token, malloc'ed; NULL if the id has no text */
+char     *tokenizer_special_text(const Tokenizer *t, int32_t id);
 /* Returns the id before the first id of a new text: the first that the tokenizer puts before each text, else bos_token,
  * else the end of text. For bytes it is a newline, for ids only 0. */
 int32_t   tokenizer_start(const Tokenizer *t);

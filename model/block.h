@@ -58,7 +58,7 @@ typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;
 typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD, KEEP_WORK } Keep;
 
 typedef struct {
-    size_t   field;     /* offset of the Tensor in the kind's struct                            */
+    size_t   field;     /* offset of the Tensor in the kind's struct of activations             */
     ActShape shape;
     ActType  type;
     Keep     keep;
@@ -70,7 +70,8 @@ typedef struct {
 
 /* Sizes of a micro-batch. B sequences, T tokens of each on this context rank, N = B*T rows. tensor: the number of
  * tensor ranks, own = N/tensor: rows of this one. past: in sampling, earlier tokens of the one sequence, whose keys and
- * values are kept; otherwise 0. room: as in ExpertRanks; 0 if no ranks divide the experts. */
+ * values are kept; otherwise 0. room: rows that this rank's experts compute at once (ExpertRanks); 0 if no ranks divide
+ * the experts. */
 typedef struct { int64_t B, T, N, own, tensor, past, room; } Extent;
 static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
     return (Extent){B, T, B * T, B * T / tensor, tensor, 0, 0};
@@ -244,7 +245,8 @@ struct BlockKind {
     /* q, k and v are read as one matrix, and gate and up: they are adjacent in memory */
     int  joins_matrices;
     int  has_delta;                        /* the product behind attention computes BlockRun.delta */
-    int  has_biases;                       /* backward adds to entry_sums, and uses exit_sums if they are there */
+    /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
+    int  has_biases;
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;
     const HfFiles *files;                  /* functions that read and write config.json */

@@ -112,8 +112,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
-    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at
-     * a time. The receives of pairs are posted in advance and wait. */
+    /* Leaves free the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream,
+     * one runs at a time. The receives of pairs are posted in advance and wait. */
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +

@@ -82,7 +82,7 @@ static const Member MEMBERS[] = {
     {"topk_method", M, "", NULL, NULL},
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
-    /* a loss in training only */
+    /* used only for a loss that is added in training */
     {"output_router_logits", M, NULL, NULL, NULL},
     {"router_aux_loss_coef", M, NULL, NULL, NULL},
 

@@ -313,7 +313,8 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
     for (int64_t i = 0; i < n; i++) {
-        __int128 over = (__int128)counts[first + i] * shape.n_experts - all; /* E times the difference from the mean */
+        /* E times the difference between the assignments of expert first + i and the mean of all experts */
+        __int128 over = (__int128)counts[first + i] * shape.n_experts - all;
         out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
     }
 }

@@ -63,7 +63,7 @@ typedef struct {
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
     int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
-    int         stuck;      /* rank 0: bits 1 << file of files that cannot be removed, and are ignored */
+    int         stuck;      /* rank 0: set of bits 1 << file, for files that cannot be removed and are ignored */
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* this process has taken a step */
     int         stop;       /* all ranks know the request to stop */

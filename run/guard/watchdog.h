@@ -31,7 +31,8 @@ void watchdog_tick(Watchdog *w, const char *phase);
  * until watchdog_started, then max(30, 20 x the longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
-double watchdog_allows(const Watchdog *w); /* watchdog_limit for the ticks of w so far */
+/* returns the longest allowed silence in seconds, by the pauses between ticks so far */
+double watchdog_allows(const Watchdog *w);
 
 /* Called before the first step. Forgets the pauses of the start, which are no measure of later ones. */
 void watchdog_forget_start(Watchdog *w);

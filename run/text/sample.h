@@ -19,7 +19,7 @@
  * dropped. */
 typedef struct {
     double  temperature; /* 0: always the likeliest token, the first if several are equal             */
-    int64_t top_k;       /* keeps the k likeliest tokens, and equals of the last; 0: all              */
+    int64_t top_k;       /* keeps the k likeliest tokens, and those as likely as the k-th; 0: all     */
     double  top_p;       /* keeps the fewest likeliest tokens whose probabilities sum to p; 1: all    */
     double  min_p;       /* keeps tokens with at least min_p times the largest probability; 0: all    */
 } DrawRule;

@@ -15,7 +15,8 @@
 typedef struct {
     Pipeline *pipeline;           /* borrowed, like all pointers here */
     Stream   *stream;
-    Batch     room;               /* on the device: I32 [B,T], with T the tokens of a sequence on this rank */
+    /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
+    Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
     /* index of this rank among the ranks with different batches, and the number of these ranks; 0 counts as 1 */
     int       data, datas;
