@@ -21,7 +21,7 @@ int blend_source(const char *const *path, int i) {
 int blend_sources(const char *const *path, int count) {
     int sources = 0;
     for (int i = 0; i < count; i++)
-        if (blend_source(path, i) == sources) sources++; /* the first share of this source */
+        if (blend_source(path, i) == sources) sources++; /* share i is the first one of its source */
     return sources;
 }
 

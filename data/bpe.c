@@ -26,7 +26,7 @@ typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]
 struct Bpe {
     char    *pool;                                   /* owned: bytes of the tokens */
     size_t   pool_bytes, pool_room;
-    Token   *token;                                  /* owned [room] */
+    Token   *token;                                  /* owned [room]: the token of each id */
     int32_t  ids, room;
     /* owned [places]: hash table from the bytes of a token to its id + 1 */
     int32_t *by_text;
@@ -34,11 +34,11 @@ struct Bpe {
     size_t   places, texts, merge_places, merges;
     int32_t  byte_id[256];
     int      takes_whole, specials;
-    Special *special;                                /* owned */
+    Special *special;                                /* owned: the special texts */
     /* [form][byte]: 1 if an added token of this form begins with this byte */
     uint8_t  starts_special[2][256];
     size_t   longest_special[2];
-    Cached    *word;                                   /* owned [WORDS]; NULL before the first piece */
+    Cached    *word;                                   /* owned [WORDS]: the cache; NULL before the first piece */
     /* owned: scratch for the piece that is being encoded: its list of symbols and its heap */
     int32_t *links;
     size_t   links_room;
@@ -412,11 +412,12 @@ struct BpeTrainer {
     size_t   memory_bytes;
     char    *pool;             /* owned: bytes of the words */
     size_t   pool_bytes, pool_room;
-    Word    *word;             /* owned */
+    Word    *word;             /* owned: the counted words */
     int32_t *place;            /* owned [places]: hash table from the bytes of a word to its index + 1 */
     size_t   words, word_room, places;
     int64_t  forgotten;
-    int32_t *symbol;           /* owned: symbols of all words; each word has as many places as it had bytes */
+    /* owned: symbols of all words, one word after another; each word has as many places as it had bytes */
+    int32_t *symbol;
     size_t  *begin;            /* owned [words + 1]: place in `symbol` where each word begins */
     uint32_t *length;          /* owned [words]: symbols that each word has left */
     Pair    *pair;             /* owned [pair_places]: hash table of pairs */

@@ -8,7 +8,8 @@
 #include "data/split.h"
 
 typedef struct Bpe Bpe;
-enum { BPE_MOST_IDS = 1 << 20 }; /* published vocabularies have at most 262,144 */
+/* largest number of ids that is accepted; published vocabularies have at most 262,144 */
+enum { BPE_MOST_IDS = 1 << 20 };
 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);

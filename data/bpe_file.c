@@ -60,7 +60,8 @@ static int64_t to_bytes(char *text, size_t count) {
     while (at < end) {
         unsigned c = *at++;
         if (c >= 0x80) {
-            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1; /* not UTF-8, or over U+07FF */
+            /* the bytes are not UTF-8, or the character is over U+07FF */
+            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1;
             c = (c & 0x1F) << 6 | (*at++ & 0x3F);
         }
         if (c >= 512 || table[c] < 0) return -1;
@@ -73,11 +74,11 @@ static int64_t to_bytes(char *text, size_t count) {
 
 /* State of the parser. Its functions return 1, or 0 after refuse() has written a sentence into fault. */
 typedef struct {
-    const char *path;                    /* borrowed */
+    const char *path;                    /* borrowed: the file that is parsed, for messages */
     char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
     BpeFile    *f;                       /* borrowed: the result so far */
     Bpe        *bpe;                     /* owned by f */
-    SplitRule   rule[SPLIT_RULES];       /* [rules]; the strings of their patterns are owned */
+    SplitRule   rule[SPLIT_RULES];       /* [rules] patterns that split text; the strings of the patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
 } Reading;
@@ -101,7 +102,7 @@ static int refuse_part(const Reading *r, const char *part, const char *what) {
                   "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
 }
 
-/* Adds a line about a member that is not used, for a warning. */
+/* Adds a line about a member of the file that is not used, for a warning. */
 static void note(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void note(const Reading *r, const char *fmt, ...) {
     char    line[400];
@@ -641,7 +642,8 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     }
     if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
         is_good = refuse(&r, ": pre_tokenizer: %s", why);
-    int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json holds its own pattern */
+    /* the pattern is kept, because only a tokenizer.json holds its own */
+    int keeps = is_good && kind != BPE_TOKENIZER_JSON;
     f->pattern = keeps ? r.rule[0].pattern : NULL;
     for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
     free(r.is_entry);

@@ -17,7 +17,7 @@
 #include "data/tokenizer.h"
 
 typedef struct {
-    Shard   *shard;           /* owned */
+    Shard   *shard;           /* owned [shards] */
     int      shards;
     int64_t *first_sample;    /* owned [shards+1]: number of the first sample of each shard */
     int64_t  seq_len, vocab_size;

@@ -50,11 +50,12 @@ typedef struct {
     char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
     int            is_unnamed; /* 1 for standard input and pipes: no path gives their bytes again */
-    int            is_pipe;    /* can be read only once; its format is detected when it is opened */
+    /* 1 if the source can be read only once; its format is then detected when it is opened */
+    int            is_pipe;
     dev_t          device;     /* with inode, identifies the file */
     ino_t          inode;
     int            is_again;   /* 1 if an earlier source is the same file */
-    int            is_named;   /* named by the user, not found in a folder */
+    int            is_named;   /* 1 if the user named the file; 0 if it was found in a folder */
     /* counts of documents, bytes and bytes that are not UTF-8, by documents_read */
     int64_t        documents, bytes, invalid;
     TextControls   controls;   /* control characters, counted by documents_read */
@@ -77,7 +78,7 @@ struct Documents {
     DocumentOptions options;
     int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
     Refusals        refused;
-    int             is_trial; /* a file is read only to find out whether its start is refused */
+    int             is_trial; /* 1 while a file is read only to find out whether its start is refused */
 };
 
 /* A text that is being read. judge() may have read its start already, which is returned first. */

@@ -17,7 +17,7 @@
 #include "data/text_file.h"
 
 typedef struct Documents Documents;
-enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* bytes of a line of JSON */ };
+enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* most bytes of a line of JSON Lines */ };
 
 typedef enum { FORMAT_FOUND, FORMAT_TEXT, FORMAT_JSONL, FORMAT_PARQUET } DocumentFormat;
 extern const char

@@ -14,11 +14,11 @@ enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
 typedef struct {
     char  *at, *end;
-    size_t column; /* column of the byte `from`, where the fault is */
+    size_t column; /* column in the line of the byte `from`, where the fault is */
     char  *from;
     const char *wrong; /* the fault; NULL if there is none */
-    int    is_lenient; /* control characters and NaN are allowed */
-    int    is_open;    /* the fault is that the line ends before its value does */
+    int    is_lenient; /* 1: control characters and NaN are allowed */
+    int    is_open;    /* 1: the fault is that the line ends before its value does */
 } Reader;
 
 static const char IN_STRING[] = "ends in the middle of a string";
@@ -144,7 +144,8 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
-/* Skips NaN or Infinity, which are not JSON and some programs write. */
+/* The fault of NaN or Infinity, which are not JSON but which some programs write. is_not_finite() finds them, and skips
+ * them if they are allowed. */
 static const char NOT_FINITE[] =
     "holds NaN or Infinity, which JSON does not have (Python writes them; write null instead)";
 static int is_not_finite(Reader *r) {

@@ -24,15 +24,16 @@ struct Loader {
     int64_t         micro_steps;/* micro-batches of a step on this rank */
     int64_t         first_micro;/* index within the step of the first micro-batch of this rank */
     int64_t         ring;       /* number of micro-batches in host memory: those of a step and AHEAD more */
-    int32_t        *inputs;     /* owned [ring,B,T] */
-    int32_t        *targets;    /* owned [ring,B,T] */
-    int32_t        *starts;     /* owned [ring,B,T]; NULL without documents */
+    int32_t        *inputs;     /* owned [ring,B,T]: inputs of the micro-batches in host memory */
+    int32_t        *targets;    /* owned [ring,B,T]: targets of the micro-batches in host memory */
+    /* owned [ring,B,T]: for each token, the start of its document; NULL without documents */
+    int32_t        *starts;
     /* the lock protects filled and taken; the trainer owns slots taken..filled-1, the thread owns the others */
     Thread          thread;
     /* micro-batches that the thread has filled, and whose copy to the device has ended, since the start */
     int64_t         filled, taken;
     int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
-    Event           copied;        /* after the latest copy to the device */
+    Event           copied;        /* recorded after the latest copy to the device */
 };
 
 static Batch take_batch(Arena *arena, int64_t B, int64_t T, int documents) {
@@ -67,7 +68,7 @@ static void fill_slot(Loader *l, int64_t n) {
         int64_t at = (n % l->ring * l->plan.micro_batch + row) * T,
                 number = dataset_order(l->dataset, l->plan.order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
-        int32_t *all = l->sample ? l->sample : inputs; /* inputs, targets and starts of the whole sample */
+        int32_t *all = l->sample ? l->sample : inputs; /* memory for inputs, targets and starts of the whole sample */
         int32_t *all_targets = l->sample ? l->sample + whole : targets,
                 *all_starts = l->sample ? l->sample + 2 * whole : starts;
         dataset_sample(l->dataset, number, all, all_targets);

@@ -36,7 +36,7 @@ enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT
  *         }
  */
 enum { DEPTH = 32 }; /* most levels of nested values; those of parquet have eight */
-typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end too early */, THRIFT_BAD } ThriftState;
+typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end before the value does */, THRIFT_BAD } ThriftState;
 enum {
     THRIFT_STOP, THRIFT_TRUE, THRIFT_FALSE, THRIFT_I8, THRIFT_I16, THRIFT_I32, THRIFT_I64, THRIFT_DOUBLE, THRIFT_BINARY,
     THRIFT_LIST, THRIFT_SET, THRIFT_MAP, THRIFT_STRUCT, THRIFT_UUID
@@ -180,7 +180,8 @@ static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) 
         else if (f.id == 7 && is_v2) h->is_packed = thrift_bool(t, f.type);
         else thrift_skip(t, f.type);
     if (!is_v2) return;
-    h->level_bytes = repetitions != 0 ? -1 : definitions; /* a flat column has no repetition levels */
+    /* a flat column has no repetition levels; -1 marks a page that has some */
+    h->level_bytes = repetitions != 0 ? -1 : definitions;
     h->level_encoding = ENCODING_RLE;
 }
 
@@ -246,7 +247,8 @@ static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
 }
 
 static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number larger than any size */
+    /* on an error the result is a number larger than any size */
+    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes;
 }
 
 /* The codecs by number. `most`: the most bytes that one packed byte can become. A snappy copy makes 64 bytes from 3,
@@ -314,7 +316,7 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 typedef struct {
     char    name[NAME_CHARS];
     int     is_field;                    /* 1 if the node is the wanted column */
-    int64_t type, repetition, children;  /* type is -1 for a group */
+    int64_t type, repetition, children;  /* type: -1 for a group of columns */
     /* meaning of the bytes, in the older (converted) and the newer form (logical); -1: not given */
     int64_t converted, logical;
 } Node;
@@ -524,15 +526,15 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);
-    if (rows == 0) return 1; /* a group without rows needs no page and no place */
+    if (rows == 0) return 1; /* a group without rows needs no page, and its place in the file is not checked */
     if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
         REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
                        (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
     const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
-    /* overlapping chunks would let a small file hold any amount of text */
+    /* refused because overlapping chunks would let a small file hold any amount of text */
     if (before && (uint64_t)start < before->offset + before->bytes)
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
-    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two */
+    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two, and doubles */
         size_t room = column->chunks ? 2 * (size_t)column->chunks : 1;
         column->chunk = xrealloc(column->chunk, sizeof *column->chunk * room, "the footer of a parquet file");
     }

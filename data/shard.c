@@ -57,13 +57,13 @@ static int is_text(const uint8_t *data, size_t bytes) {
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    /* RFC 1952: magic, deflate, flags, level, system */
+    /* the fields of a gzip header (RFC 1952): magic, deflate, flags, level, system */
     if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
         (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
         return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
-    /* 0x15: the header of a page begins with its type */
+    /* a page follows the magic, and its header begins with 0x15, the field of its type */
     if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
     if (!is_text(data, bytes)) return NULL;
     size_t first = 0;
@@ -101,8 +101,8 @@ static const NumberType TYPES[] = {
 };
 
 enum {
-    MOST_ID = 1 << 20,     /* no tokenizer has more ids */
-    LEAST_NEGATIVE = 1024, /* -1024 is allowed: labels that a loss leaves out are -1 or -100 */
+    MOST_ID = 1 << 20,     /* an id is below this, because no tokenizer has more ids */
+    LEAST_NEGATIVE = 1024, /* ids down to -1024 are allowed: labels that a loss leaves out are -1 or -100 */
     SHOWN = 16,            /* fewest numbers, or bits, that must show a type */
     SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
@@ -153,7 +153,7 @@ static int are_halves(const NumberType *t, const uint8_t *data, size_t count, in
     for (size_t i = 0; i < count; i++) {
         uint16_t bits = (uint16_t)bits_of(t, data, i);
         double   v = half_value(bits, mantissa_bits, bias);
-        if (bits == 0x7c00 && t->form == FLOATS) continue; /* infinity: an id over 65,504 */
+        if (bits == 0x7c00 && t->form == FLOATS) continue; /* float16 infinity stands for an id over 65,504 */
         if (!may_be_id(v) || bits == 0x8000) return 0;
         if (v < 0) *has_negatives = 1;
         if (v == 0 || seen[bits >> 3] & 1 << (bits & 7)) continue;
@@ -205,7 +205,7 @@ static Spread spread_of(const uint8_t *data, size_t count) {
     return s;
 }
 
-static double entropy(const Spread *s, int which) { /* in bits */
+static double entropy(const Spread *s, int which) { /* returns the entropy in bits */
     double sum = 0;
     for (int b = 0; b < 256; b++)
         if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
@@ -332,7 +332,7 @@ static int are_narrow(const uint8_t *data, size_t bytes, int64_t most) {
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]) {
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
-    int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
+    int32_t start[3] = {0, 0, 0}; /* the first three numbers of a file: magic, version, tokens */
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
     if (file_bytes == 0) FAULT("is empty; copy or make it again");
 
@@ -673,7 +673,7 @@ static uint32_t max_u32(const uint32_t *t, int64_t count) {
 }
 
 int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
-    enum { BLOCK = 1 << 20 }; /* tokens of a block; small enough that mapped pages do not add up */
+    enum { BLOCK = 1 << 20 }; /* tokens that are read at once; so few that the mapped pages do not add up */
     const uint8_t *tokens = shard->map + shard->header.data_offset;
     const int      wide = shard->header.token_bytes == 4;
     const int64_t  n = shard->header.tokens;

@@ -19,7 +19,7 @@ enum {
 };
 
 typedef struct {
-    int     token_bytes;   /* 2 or 4 */
+    int     token_bytes;   /* bytes of a token, 2 or 4 */
     size_t  data_offset;   /* bytes before the first token; 0 if there is no header */
     int64_t tokens;
     int64_t sequences;     /* sequences that a Megatron index lists; else 0 */
@@ -48,10 +48,10 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
 /* The type of the numbers in a file of tokens without a header. Such a file is read as uint16 or uint32. Numbers of any
  * other type would pass as tokens where the vocabulary is large. */
 typedef struct {
-    const char *name;     /* for a message: "64-bit numbers" */
+    const char *name;     /* name of the type for a message: "64-bit numbers" */
     const char *numpy;    /* numpy dtype that reads the numbers; NULL: the ids cannot be recovered from them */
     int         bytes;    /* bytes of one number */
-    int         is_big;   /* big-endian */
+    int         is_big;   /* 1 for big-endian numbers */
     int         form;     /* the test in shard.c that detects this type */
 } NumberType;
 
@@ -61,7 +61,7 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
 
 typedef struct {
     char          *path;      /* owned */
-    const uint8_t *map;       /* owned mapping of file_bytes */
+    const uint8_t *map;       /* owned: the mapped file, file_bytes bytes */
     uint64_t       file_bytes;
     ShardHeader    header;
 } Shard;
@@ -74,7 +74,7 @@ int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, c
  * and fault (also when there is no such file), 74 when it cannot be read. */
 Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
-const char *shard_name(const Shard *shard);      /* returns the last part of the path */
+const char *shard_name(const Shard *shard);      /* returns the last part of the shard's path */
 uint32_t shard_token(const Shard *shard, int64_t i);
 /* Reads tokens [count] from index first on. Exits with 74, naming file and byte, when the file was cut meanwhile or its
  * disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
@@ -87,8 +87,10 @@ int64_t  shard_zero_tail(const Shard *shard);
 
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;
-int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* creates path.tmp */
-int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* returns -EFBIG after 2^31-1 tokens */
+/* creates path.tmp, which shard_writer_finish renames to path */
+int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size);
+/* appends tokens; returns -EFBIG if the shard would hold over 2^31-1 tokens */
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);
 /* writes the header, syncs, renames to path, frees w; after an error no file is left */
 int shard_writer_finish(ShardWriter *w);
 void shard_writer_destroy(ShardWriter *w);     /* frees w without finishing; no file is left */

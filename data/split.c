@@ -214,24 +214,24 @@ static const char *untrusted(const char *pattern) {
 /* --- the split ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char             *pattern;   /* owned */
+    char             *pattern;   /* owned: the pattern as written */
     SplitBehavior     behavior;
     int               is_inverted;
-    pcre2_code       *code;      /* owned; NULL: onig is used */
+    pcre2_code       *code;      /* owned: compiled by PCRE2; NULL: onig is used */
     int               has_jit;
-    OnigRegex         onig;      /* owned; used if code is NULL */
+    OnigRegex         onig;      /* owned: compiled by Oniguruma; used if code is NULL */
 } Rule;
 
 struct Split {
     Rule                 rule[SPLIT_RULES];
     int                  rules;
-    char                *name;       /* owned: the tokenizer's file */
+    char                *name;       /* owned: the file of the tokenizer, for messages */
     pcre2_match_data    *match;      /* owned */
     pcre2_match_context *context;    /* owned */
     pcre2_jit_stack     *stack;      /* owned */
     OnigRegion          *region;     /* owned */
     OnigMatchParam      *limits;     /* owned */
-    int64_t              place;      /* byte of the whole text at which the next call begins */
+    int64_t              place;      /* byte of the whole text at which the next call of split_text() begins */
     /* The clock that ends the process if a pattern backtracks without end. The clock's thread reads the members `at`
      * and `busy`. */
     int                  is_watched, has_clock;
@@ -479,7 +479,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         int found = find_match(s, r, text, bytes, from, end, span);
         if (found < 0) return done;
         if (found == 0) break;
-        if (span[0] == span[1] && span[1] == last) { /* an empty match right after a match is ignored */
+        if (span[0] == span[1] && span[1] == last) { /* an empty match directly after a match is ignored */
             for (from++; from < bytes && ((unsigned char)text[from] & 0xC0) == 0x80;) from++;
             continue;
         }

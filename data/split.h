@@ -23,7 +23,7 @@ typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NE
 typedef struct {
     char         *pattern;
     SplitBehavior behavior;
-    int           is_inverted; /* the behavior applies to the text between matches */
+    int           is_inverted; /* 1: the behavior applies to the text between matches */
 } SplitRule;
 
 typedef struct Split Split;

@@ -22,7 +22,7 @@
 #include "core/format.h"
 #include "data/shard.h"
 
-enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
+enum { CARRY = 4 /* bytes of the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
 
@@ -33,11 +33,11 @@ const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le
 
 enum {
     INPUT_BYTES = 1 << 16,
-    ZSTD_HEADER = 18,  /* bytes: the longest header of a frame (RFC 8878) */
+    ZSTD_HEADER = 18,  /* bytes of the longest header of a frame (RFC 8878) */
     ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
     /* bytes of the header and of the footer of an xz stream */
     XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER,
-    ZLIB_GZIP = 15 + 16 /* the largest window, plus 16: expect a gzip header */
+    ZLIB_GZIP = 15 + 16 /* bits of the largest window, plus 16: expect a gzip header */
 };
 
 struct Unpack {
@@ -45,16 +45,16 @@ struct Unpack {
     UnpackSource   *source;       /* borrowed */
     void           *with;         /* borrowed */
     char            in[INPUT_BYTES];
-    size_t          at, end;      /* range of `in` that is not used yet */
+    size_t          at, end;      /* range of `in` whose bytes are not used yet */
     int64_t         used;         /* bytes of the packed file before `at` */
-    int             is_at_end;    /* the source has reached its end */
+    int             is_at_end;    /* 1 when the source has reached its end */
     int             member;       /* number of the member being read, from 1 */
     int             is_between;   /* 1 between two members: the next byte begins one, or the file ends */
     int             is_done;
     z_stream        gzip;
-    ZSTD_DCtx      *zstd;         /* owned */
+    ZSTD_DCtx      *zstd;         /* owned: state of libzstd */
     uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
-    struct archive *xz;           /* owned */
+    struct archive *xz;           /* owned: libarchive's reader of an xz file */
     unsigned char   last[XZ_LAST]; /* the last bytes of an xz file so far */
     size_t          lasts;
     int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
@@ -147,7 +147,8 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 /* Returns the window of a zstd frame in bytes, or the size of its text if the header has it and it is smaller. Returns
  * 0 if it is no frame. */
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
-    static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8}; /* bytes of the fields (RFC 8878 3.1.1.1) */
+    /* bytes of the two fields, by the bits that announce them (RFC 8878 3.1.1.1) */
+    static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
     uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7), size = 0;
     int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
@@ -251,7 +252,7 @@ static int is_behind_xz(const Unpack *u) {
 
 static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     Unpack *u = (Unpack *)with;
-    use(u, u->end - u->at); /* libarchive has finished the previous bytes */
+    use(u, u->end - u->at); /* all bytes so far are used: libarchive asks for more only when it has finished them */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
     if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
@@ -337,8 +338,8 @@ void unpack_destroy(Unpack *u) {
 
 /* State of the UTF-8 check within a character. */
 typedef struct {
-    int           due, taken;  /* bytes of the character: missing, and seen */
-    unsigned char least, most; /* allowed range of the next byte */
+    int           due, taken;  /* bytes of the current character that are missing, and bytes that were seen */
+    unsigned char least, most; /* range that the next byte of the character must be in */
 } Utf8;
 
 struct TextFile {
@@ -354,7 +355,7 @@ struct TextFile {
     size_t       starts, given;          /* bytes of the start, and how many of them have been read */
     TextEncoding encoding;
     int          mark;
-    unsigned char carry[CARRY]; /* a character that is not whole yet */
+    unsigned char carry[CARRY]; /* bytes of a character that is not whole yet */
     size_t       carried;
     /* unpacked bytes decoded; bytes of them that are not UTF-8, and the place of the first */
     int64_t      at, invalid, first_invalid;
@@ -550,7 +551,7 @@ static TextEncoding unmarked_encoding(const TextFile *f) {
 /* Returns the number of a script, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256 characters. */
 static int script_of(uint32_t c) {
     enum { ASCII, CHINESE, KOREAN, OTHERS };
-    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes are of every script */
+    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes belong to every script */
     if ((c >= 0x3000 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xFF00 && c <= 0xFFEF)) return CHINESE;
     return c >= 0xAC00 && c <= 0xD7A3 ? KOREAN : c < 0x1000 ? OTHERS + (int)(c >> 8) : OTHERS + 0x10;
 }
@@ -898,7 +899,7 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
     if (f->encoding != ENCODING_UTF8) return read_decoded(f, data, bytes, fault);
     int64_t n = read_next(f, data, bytes, fault);
     if (n > 0) check_utf8(f, data, (size_t)n), f->at += n;
-    if (n == 0 && f->utf8.due > 0) { /* the end of the text cuts a character */
+    if (n == 0 && f->utf8.due > 0) { /* the text ends within a character */
         if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
         f->invalid += f->utf8.taken;
         f->utf8 = (Utf8){0, 0, 0, 0};
@@ -917,7 +918,8 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
-    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
+    /* binary bytes are no fault here, because the caller's parser judges them */
+    if (kind != TEXT_PLAIN && kind != TEXT_BINARY)
         exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {

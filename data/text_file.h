@@ -55,7 +55,7 @@ typedef enum {
     TEXT_PARQUET,
     TEXT_SHARD,   /* a file of token ids */
     TEXT_PACKED,  /* one text that has to be unpacked or fetched first */
-    TEXT_ENCODED, /* a text in an encoding that is not built in */
+    TEXT_ENCODED, /* a text in an encoding that this program cannot read */
     TEXT_OTHER,   /* another known format: a picture, an archive, a program, ... */
     TEXT_BINARY   /* an unknown format, with too many control bytes for a text */
 } TextKind;
@@ -78,7 +78,7 @@ const char  *text_other_kind(const uint8_t *start, size_t bytes);
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
 typedef struct {
     Packing      packing;
-    TextEncoding encoding; /* never ENCODING_FOUND */
+    TextEncoding encoding; /* the encoding in effect, never ENCODING_FOUND */
     int          mark;     /* bytes of the byte-order mark of the file; 0: none */
 } TextForm;
 TextForm     text_file_form(const TextFile *f);
@@ -93,7 +93,8 @@ int64_t text_file_invalid(const TextFile *f, int64_t *first);
 /* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among
  * them. */
 typedef struct { int64_t all, escapes, backspaces; } TextControls;
-void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds the control characters of a text */
+/* adds the control characters of a text to the counts in c */
+void text_count_controls(TextControls *c, const char *text, size_t bytes);
 /* Returns 1 if over 1 % of the bytes of a text are control characters. */
 int  text_is_binary(const TextControls *c, int64_t bytes);
 /* Returns words for a text with these control characters and the command that removes them, worded to follow "is"; or

@@ -16,7 +16,7 @@ typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES, TOKENIZER_BPE } TokenizerKind;
 typedef struct {
     TokenizerKind kind;
     int64_t       vocab_size;
-    BpeFile       file;      /* only for TOKENIZER_BPE */
+    BpeFile       file;      /* the vocabulary and its files; only for TOKENIZER_BPE */
 } Tokenizer;
 
 /* Reads a tokenizer from a folder or file. Exits with 65 if it is not understood, 64 if it has ids that a model of
@@ -80,15 +80,15 @@ typedef struct {
     size_t   chunk, enough;
 } Cutter;
 void cutter_put(Cutter *c, const char *text, size_t bytes);
-void cutter_end(Cutter *c); /* ends a document */
+void cutter_end(Cutter *c); /* ends a document: take() gets all text that is kept */
 void cutter_free(Cutter *c);
 
 typedef struct {
     const Tokenizer *tokenizer;  /* borrowed; not TOKENIZER_IDS */
     void           (*sink)(void *with, const int32_t *ids, int64_t count);
     void            *with;
-    Cutter           cutter;     /* owned: the text as given */
-    Cutter           normal;     /* owned: normalized text, if the tokenizer normalizes it */
+    Cutter           cutter;     /* owned: cuts the text as given */
+    Cutter           normal;     /* owned: cuts normalized text, if the tokenizer normalizes it */
     int32_t         *ids;        /* owned [room]: `count` ids not yet passed to the sink */
     size_t           room, count;
     int64_t          begun;      /* bytes of the document that have left `cutter` */
@@ -96,7 +96,7 @@ typedef struct {
 } Encoder;
 
 void encoder_put(Encoder *e, const char *text, size_t bytes);
-void encoder_end(Encoder *e); /* ends a document */
+void encoder_end(Encoder *e); /* ends a document: encodes all text that was kept back */
 void encoder_free(Encoder *e);
 
 /* Returns the largest number of ids that a text of `bytes` bytes can have. */

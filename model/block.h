@@ -234,17 +234,18 @@ struct BlockKind {
      * the gradient of the norm's output; backward sets r->dresidual. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
-    int  has_own_head;                     /* the head is FinalParams.head; 0: the embedding is the head */
-    int  has_experts;                      /* blocks have experts, and count assignments */
+    int  has_own_head;                     /* 1: the head is FinalParams.head; 0: the embedding is the head */
+    int  has_experts;                      /* 1: blocks have experts, and count the assignments of tokens to experts */
     /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/optimizer.h) */
     size_t experts_bias;
     /* blocks read BlockRun.frequencies; the kind reads rope_theta and the keys of its scaling */
     int  has_rope;
     int  keys;                             /* set of KindKeys: config keys that the kind reads */
-    double norm_eps;                       /* used if the config has no norm_eps; 0: the option's default */
+    /* epsilon of the norms if the config has no norm_eps; 0: the option's default */
+    double norm_eps;
     /* q, k and v are read as one matrix, and gate and up: they are adjacent in memory */
     int  joins_matrices;
-    int  has_delta;                        /* the product behind attention computes BlockRun.delta */
+    int  has_delta;                        /* 1: the backward of the product behind attention computes BlockRun.delta */
     /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
     int  has_biases;
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { MOST_TENSORS = 3 }; /* most tensors of one exchange */
+enum { MOST_TENSORS = 3 }; /* most tensors that one exchange sends */
 
 int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
     double room = ceil(capacity * (double)even);

@@ -34,7 +34,7 @@ typedef struct {
     Tensor order, place, first;      /* [R] [R] [E+1] i32                          */
     Tensor gate_up;                  /* [X,2FE] act; in backward its own gradient */
     Tensor swiglu;                   /* [X,FE] act: input of down, already multiplied by the expert's weight */
-    Tensor counts;                   /* [B,E] i32: assignments of each sequence    */
+    Tensor counts;                   /* [B,E] i32: assignments of each sequence to each expert */
     Tensor logits;                   /* [N,E] act; in backward its own gradient    */
     Tensor rows, out;                /* [R,C] act: input and output of the experts; in backward the gradients */
     /* [X,FE] act, [N,top_k] f32, [N,C] act: gradients of swiglu and weight; what the router adds to the gradient of
@@ -78,6 +78,6 @@ int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
 /* Makes the state of the ranks that divide the experts. rows: the most rows that one rank has for all experts together.
  * room becomes `capacity` times `rows` (expert_room). */
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity);
-void         expert_ranks_destroy(ExpertRanks *p); /* does nothing if p is NULL */
+void         expert_ranks_destroy(ExpertRanks *p); /* frees the struct and what it owns; does nothing if p is NULL */
 
 #endif

@@ -302,7 +302,7 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
-    r->fp8.counts = tensor_none(); /* forward has counted these elements already */
+    r->fp8.counts = tensor_none(); /* forward has counted the elements that recompute casts again */
     g->kinds[l]->recompute(r, x, w);
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));

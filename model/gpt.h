@@ -24,11 +24,11 @@ typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
 /* A range of the model's blocks. A model without a pipeline has one part with all blocks. */
 typedef struct {
-    int64_t    first, end;           /* blocks [first, end)                                   */
-    int        embeds, classifies;   /* the part begins with the embedding; ends with the head */
+    int64_t    first, end;           /* the part has blocks [first, end) of the model         */
+    int        embeds, classifies;   /* 1 if the part begins with the embedding; 1 if it ends with the head */
     int        tapes;                /* micro-batches whose activations the part keeps        */
-    void     **acts;                 /* owned [tapes][end - first]: structs of the block's kind */
-    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
+    void     **acts;                 /* owned [tapes][end - first]: structs of activations of each block */
+    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]: graphs of each block */
     /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
     int64_t    *expert_rows;
 } GptPart;
@@ -45,17 +45,17 @@ typedef struct {
     GptUse     use;
     DType      act;
     int64_t    B, T;                 /* largest micro-batch: B sequences, T tokens of each on this rank */
-    int64_t    head_rows;            /* rows of a classifier chunk                            */
+    int64_t    head_rows;            /* rows of logits that the classifier computes at once   */
     /* borrowed: ranks that divide each matrix, as in the shards; ranks with other tokens of the same sequences; NULL:
      * one rank */
     Comm      *tensor, *context;
     ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each rank has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
-    StepSums   sums;                 /* forward and backward add to SUM_LOSS                  */
+    StepSums   sums;                 /* numbers of the step; forward and backward add losses to SUM_LOSS */
     Fp8Scales  fp8;                  /* scales of products in fp8; none if products are of type act */
-    int64_t    past;                 /* tokens before the batch; 0 outside of pipeline_token_logits()                */
+    int64_t    past;                 /* tokens of the sequence before the batch; 0 outside of pipeline_token_logits() */
 
-    GptPart   *part;                 /* owned [parts]                                         */
+    GptPart   *part;                 /* owned [parts]: the parts of this rank                 */
     int        parts;
     void      *one_block;            /* owned: the struct of one block, in the shapes of the current micro-batch */
     /* pipeline: [n,C] act, the stream and its gradient, received from (in) and sent to (out) a neighbouring stage */
@@ -77,7 +77,7 @@ typedef struct {
      * mask */
     Tensor     starts;
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
-    int        has_frequencies;      /* frequencies are computed                                  */
+    int        has_frequencies;      /* 1 when `frequencies` has been computed                    */
     Tensor     balance;              /* [1] f32: factor of the loss that balances experts; none without one */
     float      balance_there;        /* the value that `balance` holds on the device              */
     /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
@@ -109,7 +109,7 @@ typedef struct {
     int     fp8;
     GptSizes sizes;
 } GptSpec;
-/* Carves the activations out of the arena. Their data are NULL in a dry run. */
+/* Makes the model's activations out of the arena. Their data are NULL in a dry run. */
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
@@ -124,7 +124,8 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
 /* The functions from here on work on a rank that has the whole model. */
 /* computes up to the final norm; batch [B',T'], B' <= B, T' <= T */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
-void gpt_loss(Gpt *g, Stream *s, Batch batch); /* after gpt_forward: adds the rows' losses to SUM_LOSS */
+/* after gpt_forward: computes the rows' losses and adds them to SUM_LOSS */
+void gpt_loss(Gpt *g, Stream *s, Batch batch);
 /* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
 /* After gpt_forward: adds losses as gpt_loss does, and adds the gradients of grad_scale * (sum of losses) to those of

@@ -23,9 +23,9 @@ typedef struct {
     Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps the past tokens' rows */
     /* [N,C/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
-    Tensor residual_mid;                /* [n,C]  act  after attention                       */
+    Tensor residual_mid;                /* [n,C] act the stream after attention              */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
-    Tensor fc, gelu;                    /* [N,4C/t] act  before and after GELU               */
+    Tensor fc, gelu;                    /* [N,4C/t] act MLP before and after GELU            */
     Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act: gradients of qkv and fc    */
 } BlockActs;
 
@@ -119,7 +119,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
  * tensor ranks, which have only some rows of the stream: there the gradients of biases are summed over gathered
  * rows. */
 static Tensor entry_sums(const BlockRun *r) {
-    /* a kernel, so that the next kernel may start early, also in graphs */
+    /* zeroed by a kernel, so that the next kernel may start early, also in graphs */
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);
     return r->entry_sums;
 }
@@ -161,7 +161,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
+    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
     nothing.data = NULL;
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean,
                        x.rstd);

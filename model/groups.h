@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#define GROUP_OF_EXPERTS "expert" /* names of the groups in ledgers */
+#define GROUP_OF_EXPERTS "expert" /* names of the groups in ledgers of communication */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
 enum { MOST_PAIRS = 6 };

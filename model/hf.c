@@ -106,7 +106,7 @@ static int is_type(const cJSON *config, const char *plain) {
 typedef struct {
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
-    const char *rest; /* keys that only this class has, as text */
+    const char *rest; /* keys that only this class has, as JSON text */
 } HfClass;
 #define NO_WINDOW "\"use_sliding_window\": false,\n  \"sliding_window\": null"
 static const HfClass CLASSES[ARCH_COUNT] = {
@@ -528,7 +528,7 @@ static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* causal mask of attention, in old files */
     {"h.#.attn.masked_bias", HF_NOTHING}, /* score that the mask writes, in old files */
-    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of angles, in files of llama */
+    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of rotary angles, in old files of llama */
     {"rotary_emb.inv_freq", HF_NOTHING},
 };
 

@@ -32,7 +32,7 @@ typedef struct {
     Tensor qkv;                       /* [past+N,QKV/t] act, q and k rotated; sampling keeps the past tokens' rows */
     /* [N,Q/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
-    Tensor residual_mid;              /* [n,C]  act  after attention                         */
+    Tensor residual_mid;              /* [n,C] act the stream after attention                */
     Tensor norm_2, rstd_2;
     Tensor gate_up;                   /* [N,2F/t] act; in backward its own gradient          */
     Tensor swiglu;                    /* [N,F/t] act: input of the last product              */
@@ -244,7 +244,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
+    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
     nothing.data = NULL;
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }

@@ -15,9 +15,9 @@ typedef struct Optimizer Optimizer;
 
 /* Numbers of an optimizer for each element that this rank updates. */
 typedef struct {
-    const char *name;                    /* in optimizer.safetensors: "m", "v"; "momentum", "v"             */
+    const char *name;                    /* name of the state in optimizer.safetensors: "m", "v"; "momentum", "v" */
     const char *flip;                    /* point where a test damages it (core/injection.h): "guard.m"     */
-    int         no_matrices;             /* the state is not kept for matrices; in files it is zero         */
+    int         no_matrices;             /* 1: the state is not kept for matrices; in files it is zero for them */
 } OptimizerState;
 
 /* Settings that only some kinds read, the same in all steps. Settings of a single step are in OptimizerStep
@@ -25,13 +25,13 @@ typedef struct {
 typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
 typedef struct {
-    const char *name;                    /* optimizer.name: "adamw", "muon"                             */
+    const char *name;                    /* name of the kind in optimizer.name: "adamw", "muon"         */
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
     OptimizerSettings settings;          /* default settings of the kind                                */
-    int         has_matrices;            /* the update needs whole matrices; the shards have a group for that */
-    int         is_normuon;              /* "muon" with optimizer.normuon                               */
-    int         is_idle;                 /* the kind keeps no states                                    */
+    int         has_matrices;            /* 1: the update needs whole matrices; the shards have a group for that */
+    int         is_normuon;              /* 1: "muon" with optimizer.normuon                            */
+    int         is_idle;                 /* 1: the kind keeps no states                                 */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). NULL: does nothing */
     void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 } OptimizerKind;
@@ -48,7 +48,7 @@ const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 struct Optimizer {
     const OptimizerKind *kind;
     OptimizerSettings settings;
-    Matrices   matrices, expert_matrices; /* owned; used if kind->has_matrices                          */
+    Matrices   matrices, expert_matrices; /* owned: matrices that are gathered; used if kind->has_matrices */
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
     /* owned [spans + 1]: elements of matrices before each span, which no_matrices leaves out */
@@ -56,9 +56,9 @@ struct Optimizer {
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
     AdamWSpan *spans;                    /* owned [spans]: arguments of the AdamW op                    */
     Tensor    *own_grad;                 /* owned [spans]: list of the gradients whose norm is computed */
-    int        on_host;                  /* master and states are in host memory and updated there      */
-    Tensor     grad_page[2], page[2];    /* on_host: buffers for gradients, and for weights of type act */
-    Event      grads_in[2];              /* on_host: a page of gradients has arrived; made at the first update */
+    int        on_host;                  /* 1: master and states are in host memory and updated there   */
+    Tensor     grad_page[2], page[2];    /* if on_host: buffers for gradients, and for weights of type act */
+    Event      grads_in[2];              /* if on_host: a page of gradients has arrived; made at the first update */
 };
 
 /* MEMORY_HOST: `arena` is pinned host memory. Gradients are copied to it and weights are copied back in pages. While

@@ -19,19 +19,20 @@ typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int     arch;              /* kind of model, an Arch                                          */
-    int     tie_embeddings;    /* the head is the embedding                                       */
+    int     tie_embeddings;    /* 1: the head is the embedding                                    */
     int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
     int64_t n_kv_head;         /* heads of keys and values, shared by n_head query heads; 0: n_head */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
-    double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
+    /* scaling of rotary frequencies by Llama 3; rope_factor 0: none */
+    double  rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_positions;
     int64_t head_dim;          /* channels of a head; 0: n_embd / n_head                          */
     int64_t n_experts, top_k;  /* qwen3-moe: experts of a block; experts chosen for a token       */
     int64_t n_expert_inner;    /* width of an expert's MLP                                        */
-    int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
+    int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
     int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
-    double  balance_rate;      /* change of the bias in a step; or the factor of the loss         */
+    double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
     /* width (0: no µP) and head size (0: this model's) of the base model of µP (below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
@@ -61,21 +62,21 @@ typedef struct {
      * expert, and the expert's number replaces the *. `field` belongs to the first expert. */
     const char *name;
     size_t      field;  /* offset of the Tensor in the struct that blocks read            */
-    Dim         dim[2]; /* a vector has DIM_NONE as its second                            */
+    Dim         dim[2]; /* dimensions of the parameter; a vector has DIM_NONE as the second */
     Init        init;
-    ParamGroup  group;  /* decides weight decay and optimizer                             */
+    ParamGroup  group;  /* group of parameters, which decides weight decay and optimizer  */
     Cut         cut;
 } ParamRow;
 
 typedef struct {
     const ParamRow *row;
     int             rows;
-    size_t          view_bytes; /* bytes of the struct of Tensors */
+    size_t          view_bytes; /* bytes of the struct of Tensors for these rows */
 } ParamTable;
-#define NO_FIELD ((size_t)-1) /* `field` of a Param that is in no view */
+#define NO_FIELD ((size_t)-1) /* Param.field of a parameter that is in no struct */
 
 int64_t dim_size(Dim dim, ModelShape shape);
-const char *dim_option(Dim dim); /* returns the config keys that set it: "model.n_embd" */
+const char *dim_option(Dim dim); /* returns the config keys that set a dimension: "model.n_embd" */
 
 /* most tensors of a model: about as many as the header of a .safetensors file may name */
 enum { MODEL_MOST_ROWS = 120000 };

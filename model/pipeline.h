@@ -23,13 +23,13 @@
 typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
 typedef struct {
     WorkKind kind;
-    int      part;  /* number of the part in this stage */
+    int      part;  /* index of the part in this stage */
     int      tape;  /* place where the part keeps this micro-batch's activations; free again after its backward */
     int64_t  micro;
 } Work;
 
 typedef struct {
-    Work   *work;    /* owned: the work in order */
+    Work   *work;    /* owned: the items of work, in order */
     int64_t count;
     int    *tapes;   /* owned [parts]: most micro-batches that each part has in flight */
     int64_t micros;  /* most micro-batches in flight on the stage, from the first forward to the last backward */
@@ -52,7 +52,8 @@ BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part);
 /* --- a pipeline --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int     stages, stage, parts; /* stages, this rank's stage, and its parts (parallel.interleave) */
+    /* number of stages, index of this rank's stage, and its number of parts (parallel.interleave) */
+    int     stages, stage, parts;
     int64_t micro_batches;        /* micro-batches of a step, equal on all stages                */
     /* borrowed from Groups (model/groups.h); all is Groups.stages */
     Comm   *all, *forward_in, *forward_out, *backward_in, *backward_out;

@@ -18,7 +18,7 @@ typedef enum {
 } Precision;
 
 typedef struct {
-    DType       act;    /* type of activations and working weights                 */
+    DType       act;    /* type of activations and of working weights              */
     MathMode    math;   /* mode of fp32 matrix products                            */
     /* the option's value without auto: "fp32" to "fp8"; with fp8 only products of blocks are fp8, act is bf16 */
     const char *name;
@@ -64,13 +64,13 @@ int       loss_scale_lower(LossScale *s);
 typedef enum { PRODUCT_QKV, PRODUCT_ATTENTION, PRODUCT_UP, PRODUCT_DOWN, PRODUCTS } BlockProduct;
 enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
-/* The scales on the device. */
+/* Scales of a run's tensors in fp8, on the device. */
 typedef struct {
     Tensor scale;    /* [cells, FP8_SCALES] f32: the scales of each tensor in fp8; none: the run does not use fp8 */
-    int    uses_own; /* the history is empty; each tensor is scaled by its own maximum           */
+    int    uses_own; /* 1: the history is empty, so each tensor is scaled by its own maximum     */
 } Fp8Scales;
 
-/* The history of a run, on the host. */
+/* History of the exponents of a run, on the host. */
 typedef struct {
     int64_t cells;
     int     steps;    /* steps in the history, at most FP8_STEPS */

@@ -130,7 +130,8 @@ static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec
 /* Adds the gradients of a micro-batch, which is not this rank's last, to the sum they belong to, or moves them to a
  * buffer. Either half's memory may hold the sum, because a + b has the bits of b + a. */
 static void order_keep(GradOrder *t, Stream *s) {
-    if (t->buffers == 0) return; /* a step has one micro-batch, and this one only times products */
+    /* without buffers a step has one micro-batch, and an earlier one only times products */
+    if (t->buffers == 0) return;
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
     for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);
@@ -505,7 +506,7 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_last_here = bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z));
     if (which == MICRO_EARLIER && !z->is_offline && z->order.leaves && is_last_here) {
         order_keep(&z->order, s);
-        shards_empty(z, s); /* the next micro-batch begins with empty gradients */
+        shards_empty(z, s); /* empty gradients for the next micro-batch */
     }
     shards_poll(z);
 }
@@ -563,7 +564,8 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        if (z->spec.comm) comm_poll(z->spec.comm); /* after the event, which also passes if a collective was aborted */
+        /* polled after the event, because the event also passes if a collective was aborted */
+        if (z->spec.comm) comm_poll(z->spec.comm);
     }
 }
 

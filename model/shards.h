@@ -109,12 +109,12 @@ typedef struct {
     int        zero_stage;         /* ZeRO stage, 0 to 3                                                       */
     int64_t    micro_batches;      /* parallel.deterministic: micro-batches of a step on each rank; 0: other modes */
     DType      act;                /* type of the working copy of the weights                                  */
-    GptUse     use;                /* GPT_INFERENCE has no gradients                                           */
+    GptUse     use;                /* GPT_INFERENCE and GPT_SAMPLING have no gradients                         */
 } ShardsSpec;
 
 typedef struct {
     ShardsSpec    spec;
-    Layout        layout;          /* owned                                                                    */
+    Layout        layout;          /* owned: buckets, and the places of parameters in them                     */
     int           stage;           /* the ZeRO stage in effect                                                 */
     /* params: the working copy of the weights, act. grads: the gradients, f32. Both are [memory_elems], or buckets
      * without slots, then the slots. */
@@ -128,7 +128,7 @@ typedef struct {
     int           spans;
     StepSums      sums;
     GradOrder     order;
-    Event         computed;        /* used by shards_await, created at the first use                           */
+    Event         computed;        /* event after queued work, used by shards_await; created at the first use  */
     /* owned [buckets]: number of the collective that gathers the weights; -1: it has ended */
     int64_t      *gather;
     /* due: first bucket whose gather has not started; due_since, due_size: first bucket and number of the gathers that
@@ -137,7 +137,7 @@ typedef struct {
     int           wanted;          /* the highest bucket that was waited for since shards_publish              */
     /* owned [buckets]: 1: the next products add to the bucket's matrices; 0: they set them */
     int          *adds;
-    Tensor       *rest;            /* owned [params + buckets]: list of the memory to be zeroed                       */
+    Tensor       *rest;            /* owned [params + buckets]: list of gradient memory that is zeroed                */
     /* owned [buckets]: stages 2, 3: micro-batches of the step summed in a block's grad piece */
     int64_t      *sums_of;
     /* weights_in: bucket whose weights are in each slot; grads_in: bucket whose gradients each slot is summing; 0:
@@ -147,7 +147,8 @@ typedef struct {
     int           sum_is_last[SHARDS_SLOTS]; /* 1 if the sum in the slot is the step's last for its bucket     */
     /* this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
     int           is_offline;
-    int           hashes_own;      /* shards_done adds HASH_OWN_GRADS, of this rank's gradients before their sum */
+    /* 1: shards_done adds HASH_OWN_GRADS, the hash of this rank's gradients before their sum */
+    int           hashes_own;
 } Shards;
 
 /* Carves the working copy and, for training, the gradients. The shards own `layout` (model_layout) from now on. In a
@@ -156,7 +157,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, Stream *s, int bucket);
-/* does nothing if `bucket` is not a block of this rank */
+/* starts the gather of a block's weights (stage 3); does nothing if `bucket` is not a block of this rank */
 void        shards_prefetch(Shards *z, Stream *s, int bucket);
 /* Waits for all weights. Call it before work that only some ranks do, and before memory is freed. */
 void        shards_need_all(Shards *z);
@@ -184,7 +185,7 @@ int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
-/* returns how many elements the masters have on this rank, and each state */
+/* returns how many elements this rank has of the masters, and of each state */
 int64_t shards_state_elems(const Shards *z);
 /* returns the place of the span's first element among this rank's elements of masters */
 int64_t shards_state_at(const Shards *z, Span span);

@@ -69,7 +69,8 @@ int holder_lives(const LockHolder *h) {
     int      runs;
     uint64_t started = start_of(h->process, &runs);
     if (started > 0) return runs && (h->started == 0 || h->started == started);
-    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* used if /proc is hidden */
+    /* used if /proc is hidden: the process lives if it can be signalled or belongs to another user */
+    return kill((pid_t)h->process, 0) == 0 || errno == EPERM;
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */

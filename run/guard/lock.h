@@ -67,24 +67,25 @@ typedef struct {
     char     job[64];     /* SLURM_JOB_ID, "none" outside of SLURM */
     int64_t  restart;     /* number of times that SLURM has requeued the job */
     uint64_t nonce;       /* drawn each time a job takes the folder */
-    uint64_t beat;        /* increases while the holder lives */
+    uint64_t beat;        /* number that a thread increases while the holder lives */
 } LockHolder;
 
 LockHolder holder_self(const char *host);
-int        holder_lives(const LockHolder *h); /* returns 1 if the process runs; h: of this host and boot */
+int        holder_lives(const LockHolder *h); /* returns 1 if the process of h runs; h must be of this host and boot */
 
 /* The text of the file has one line for each field. The beat comes last with a fixed number of digits, so that the
  * digits alone can be rewritten. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
-int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns the length */
-int holder_parse(const char *text, LockHolder *h);             /* returns 0 if text is empty or no lock */
+int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* writes the text of the file and returns its length */
+/* reads the text of the file into *h; returns 0 if it is empty or no lock */
+int holder_parse(const char *text, LockHolder *h);
 
 /* The observations so far of a job that wants the folder. */
 typedef struct {
-    int    flocked;   /* another process has the file open and locked, by flock(2) */
+    int    flocked;   /* 1 if another process has the file open and locked, by flock(2) */
     int    no_flock;  /* the file system has no flock(2): a holder in another container of this host cannot be seen */
-    int    lives;     /* result of holder_lives */
-    int    moved;     /* the file has changed since the first look */
+    int    lives;     /* 1 if the process of the holder runs (holder_lives) */
+    int    moved;     /* 1 if the file has changed since the first look */
     double still_ms;  /* time since the first look, by the clock of this job, because the clocks of hosts may differ */
 } LockSeen;
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;

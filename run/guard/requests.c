@@ -89,7 +89,8 @@ static int is_ignored(int signal_number) { return (int)(ignored_signals >> (sign
 /* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
 __attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
     for (int n = 1; n <= 31; n++) {
-        static struct { void (*handler)(int); unsigned long more[15]; } action; /* space for the kernel's struct */
+        /* the kernel's struct sigaction, with space to spare */
+        static struct { void (*handler)(int); unsigned long more[15]; } action;
         if (syscall(SYS_rt_sigaction, n, NULL, &action, sizeof(uint64_t)) == 0 && action.handler == SIG_IGN)
             ignored_signals |= (uint64_t)1 << (n - 1);
     }
@@ -131,7 +132,7 @@ void signals_install(void) {
     handle(SIGUSR2, on_save);
     struct sigaction continues = {.sa_sigaction = on_continue, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
     set_action(SIGCONT, &continues);
-    handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    handle(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails, with an error that names the path */
     handle(SIGPIPE, SIG_IGN);
 }
 

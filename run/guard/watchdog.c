@@ -80,7 +80,7 @@ static void report_line(const char *fmt, ...) {
     if (write(STDERR_FILENO, line, length) < 0) return; /* the write failed: no process is left that reads stderr */
 }
 
-static volatile sig_atomic_t stacks_printed; /* at file scope for the signal handler */
+static volatile sig_atomic_t stacks_printed; /* number of stacks printed so far; at file scope for the signal handler */
 
 static void on_stack_signal(int signal_number) {
     (void)signal_number;

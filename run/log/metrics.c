@@ -28,7 +28,7 @@ struct Metrics {
     int64_t  last_train, last_eval, last_task;
     int64_t  last_outer;   /* step of the last round of an island or server that stays; 0: none */
     int64_t  trains, strangers;     /* number of lines of steps that stay, and of foreign lines between them */
-    int64_t  cut_strangers;         /* whole foreign lines that are cut */
+    int64_t  cut_strangers;         /* whole foreign lines that are cut off */
     double   hours;        /* "hours" of the last line that stays; NaN: missing */
     double   began_ms;     /* when this process opened the file, on clock_ms() */
     uint64_t bytes;        /* bytes of whole lines in the file           */
@@ -78,7 +78,7 @@ static void keep_mark(Metrics *m, int64_t step, const char *event) {
 void metrics_evals(const Metrics *m, double *last, double *best) {
     *last = m->evals ? m->eval[m->evals - 1].loss : NAN;
     *best = NAN;
-    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores NaN */
+    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores a loss that is NaN */
 }
 
 /* Reads the lines that stay, and returns their bytes. The first line after `step` or out of order ends them. Foreign
@@ -150,12 +150,13 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     snprintf(m->picture, sizeof m->picture, "%s/loss.svg", dir);
     run_log_name(dir, m->title);
     m->step = step, m->about = about;
-    uint64_t kept = read_history(m, step > 0 ? step : -1); /* at step 0 no line stays */
+    uint64_t kept = read_history(m, step > 0 ? step : -1); /* for step 0 no line of the file stays */
     if (m->cut_strangers > 0) keep_beside(m);
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    if (m->trains < step && m->last_outer == 0) /* the steps of an island begin where it joined */
+    /* not checked if there are rounds, because the steps of an island begin where it joined */
+    if (m->trains < step && m->last_outer == 0)
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
     m->fd = io_open(m->path, IO_APPEND);

@@ -39,9 +39,10 @@ typedef struct {
 typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
     int64_t tokens;        /* tokens since step 0, of all islands or of this one */
-    int     islands;       /* islands whose deltas counted in the round */
+    int     islands;       /* islands whose changes of weights (deltas) counted in the round */
     int64_t staleness;     /* rounds by which the last delta was late (outer.wait=none) */
-    double  norm, ms, tokens_per_s, loss; /* norm of the mean delta; ms of the round; mean loss of the islands */
+    /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
+    double  norm, ms, tokens_per_s, loss;
     double  waited_ms;     /* time that training of an island waited in the whole round */
     int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
 } OuterMetrics;
@@ -51,7 +52,7 @@ typedef struct {
     double      bytes_per_token; /* bytes of validation text per token, for bits per byte; NaN: not known */
     const char *commit;          /* borrowed: commit of the program */
     int64_t     parameters;
-    int         tensorboard;     /* 1: the numbers go to <dir>/tb, too */
+    int         tensorboard;     /* 1: the numbers are also written to <dir>/tb */
 } MetricsAbout;
 
 typedef struct Metrics Metrics;

@@ -349,7 +349,7 @@ static void lay_out(Picture *p) {
     p->loss = (SvgPanel){LEFT, RIGHT, TOP, BOTTOM, 0, end, 0, 1};
     p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
     find_points(p);
-    /* in the first twentieth of the steps values fall fast */
+    /* values fall fast in the first twentieth of the steps, which counts only if there are no later steps */
     if (p->c->slots == 0 || p->drawn[p->c->slots - 1].middle < settled) settled = 0;
     choose_loss_range(p, settled);
     choose_lower_ranges(p, settled);
@@ -422,7 +422,8 @@ static void draw_evals(const Picture *p) {
         svg_to(&line, (double)c->eval[i].step, is_drawn(p, c->eval[i].loss) ? c->eval[i].loss : NAN);
     svg_pen_end(&line);
     fprintf(p->out, "<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
-    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
+    /* over 60 evaluations only the last gets a dot, because many dots would hide the line */
+    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++)
         if (is_drawn(p, c->eval[i].loss))
             svg_dot(p->out, &p->loss, (double)c->eval[i].step, c->eval[i].loss, "r=\"3.5\"");
     fprintf(p->out, "</g>\n</g>\n");

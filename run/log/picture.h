@@ -76,7 +76,7 @@ double svg_x(const SvgPanel *p, double x);
 /* returns the y of a value in pixels; far points are moved closer, because viewers fail with huge numbers */
 double svg_y(const SvgPanel *p, double y);
 
-void   svg_begin(FILE *out, int width, int height); /* writes <svg>, styles, background */
+void   svg_begin(FILE *out, int width, int height); /* writes the beginning of a picture: <svg>, styles, background */
 int    svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */
 /* Ends the picture and closes `out`, which memory_file_open has opened, or which is NULL if that failed. Returns *text,
  * or NULL without memory. */

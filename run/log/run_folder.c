@@ -79,7 +79,7 @@ NORETURN static void refuse_foreign(const Config *c, const char *path, const cha
 }
 
 static void check_file(const Config *c, int i) {
-    enum { START_BYTES = JSON_LIMIT }; /* a config.json is read whole */
+    enum { START_BYTES = JSON_LIMIT }; /* the first bytes that are read of a file: all of a config.json */
     Path        path = path_in_run(c, NAMES[i]);
     struct stat st;
     char       *text = NULL;

@@ -127,7 +127,7 @@ static size_t printable_bytes(const unsigned char *s, size_t left) {
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     int surrogate = *s == 0xed && s[1] >= 0xa0, overlong = (*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90);
-    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080..U+009F steer terminals too */
+    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
     return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
 }
 
@@ -287,7 +287,7 @@ typedef struct {
     int64_t   positions;  /* positions of the model, over all context ranks    */
     int64_t   from;       /* the window begins at ids[from]                    */
     int       is_kept;    /* keys and values of all tokens but the newest are kept */
-    int32_t  *window;     /* owned [2 positions]                               */
+    int32_t  *window;     /* owned [2 positions]: ids of the window            */
     float    *logits;     /* owned [vocab]                                     */
     double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;

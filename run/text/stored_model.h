@@ -12,7 +12,7 @@
  * standard error says so. */
 ModelShape stored_shape(const char *checkpoint);
 
-/* Ids that begin and end a text. */
+/* The ids that begin a text and those that end it. */
 enum { STORED_ENDS = 64 };
 typedef struct {
     int32_t begin;              /* only token of an empty prompt                                             */

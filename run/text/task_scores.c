@@ -22,11 +22,12 @@ typedef struct {
 
 typedef struct {
     Row     *row;   /* owned [rows], sorted by length */
-    Rows    *batch; /* owned [batches] */
+    Rows    *batch; /* owned [batches]: the batches of rows */
     int64_t  rows, batches, B;
     int32_t *inputs, *targets, *scored; /* owned, on the host: [B,T] of this rank; scored: 1 if the target counts */
     int32_t *sequence;                  /* owned: space for a text and three sequences */
-    float   *losses;                    /* owned: [3][B T], see gpt_token_losses */
+    /* owned [3][B T]: losses, largest logits and logits of targets (gpt_token_losses) */
+    float   *losses;
 } Plan;
 
 static int by_length(const void *a, const void *b) {

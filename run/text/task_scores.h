@@ -31,7 +31,8 @@ typedef struct {
     TaskKind    kind;
     int64_t     questions, cut;
     double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
-    double      acc_norm, acc_norm_stderr; /* with choices, else NaN */
+    /* accuracy by sums divided by lengths, and its standard error; NaN for tasks of continuations */
+    double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* with tasks of CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;

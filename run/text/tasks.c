@@ -76,7 +76,7 @@ void task_free(Task *t) {
  * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is everything after
  * the tokens of the context. */
 
-enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes of a line */ };
+enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* most bytes of a line */ };
 
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
@@ -95,7 +95,7 @@ typedef struct {
     double   length;
 } Text; /* the tokens are owned */
 
-static int is_white(utf8proc_int32_t c) { /* like str.isspace of Python */
+static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
@@ -173,7 +173,8 @@ static void divide_as_core(TaskKind kind, Text *text, int texts) {
     int64_t common = kind == TASK_CONTINUATION ? 0 : in_common(text, texts, kind == TASK_CONTEXTS);
     for (int i = 0; i < texts; i++) {
         if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
-        if (text[i].scored == text[i].count) text[i].scored--; /* no token predicts the start token */
+        /* the start token is not scored, because no token predicts it */
+        if (text[i].scored == text[i].count) text[i].scored--;
         text[i].length = (double)text[i].scored;
     }
 }
