@@ -226,11 +226,11 @@ struct Split {
     Rule                 rule[SPLIT_RULES];
     int                  rules;
     char                *name;       /* owned: the file of the tokenizer, for messages */
-    pcre2_match_data    *match;      /* owned */
-    pcre2_match_context *context;    /* owned */
-    pcre2_jit_stack     *stack;      /* owned */
-    OnigRegion          *region;     /* owned */
-    OnigMatchParam      *limits;     /* owned */
+    pcre2_match_data    *match;      /* owned: memory of PCRE2 for a match */
+    pcre2_match_context *context;    /* owned: limits of PCRE2 for a match */
+    pcre2_jit_stack     *stack;      /* owned: stack of PCRE2's machine code */
+    OnigRegion          *region;     /* owned: memory of Oniguruma for a match */
+    OnigMatchParam      *limits;     /* owned: limits of Oniguruma for a match */
     int64_t              place;      /* byte of the whole text at which the next call of split_text() begins */
     /* The clock that ends the process if a pattern backtracks without end. The clock's thread reads the members `at`
      * and `busy`. */

@@ -43,7 +43,7 @@ enum {
 struct Unpack {
     Packing         packing;
     UnpackSource   *source;       /* borrowed */
-    void           *with;         /* borrowed */
+    void           *with;         /* borrowed: argument of source() */
     char            in[INPUT_BYTES];
     size_t          at, end;      /* range of `in` whose bytes are not used yet */
     int64_t         used;         /* bytes of the packed file before `at` */

@@ -133,7 +133,8 @@ static const void *first_like(const Gpt *g, const BlockKind *kind) {
     return NULL;
 }
 
-/* Tensors that are not kept use the memory of the first block with the same rows. */
+/* Makes the activations of a part. Tensors that are not kept use the memory of the first block with the same activation
+ * rows. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
@@ -522,7 +523,9 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     Tensor used = tensor_slice(logits, 0, V);
     if (logits.type == F32) {
         device_to_host(s, out, used);
-    } else { /* the 16-bit values arrive in the upper half of out, then spread upwards from the front */
+    /* The 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
+     * overwrites none that is still needed. */
+    } else {
         char *bits = (char *)out + 2 * V;
         device_to_host(s, bits, used);
         for (int64_t v = 0; v < V; v++) {

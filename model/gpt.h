@@ -122,7 +122,7 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
 /* The functions from here on work on a rank that has the whole model. */
-/* computes up to the final norm; batch [B',T'], B' <= B, T' <= T */
+/* computes a batch up to the final norm; it has at most B sequences of at most T tokens */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
 /* after gpt_forward: computes the rows' losses and adds them to SUM_LOSS */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);

@@ -101,8 +101,8 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* The groups of weights and of stages make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends messages through host
- * memory, to find a fault, or if ranks share a GPU. */
+/* Sets no kind for the groups of weights and of stages, which make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends
+ * messages through host memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Comm       *all[MOST];
     Axis        axis[MOST];

@@ -46,7 +46,7 @@ typedef struct {
     int         fields;
     Tensor    (*of)(const void *ctx, int field, Span span);
     void      (*work)(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]);
-    const void *ctx;            /* borrowed */
+    const void *ctx;            /* borrowed: argument of of() and work() */
 } MatrixWork;
 /* Runs w on each matrix. All ranks call it together. Uses scratch memory. */
 void matrices_each(Matrices *m, Stream *s, MatrixWork w);

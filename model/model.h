@@ -18,7 +18,7 @@ typedef struct {
     Comm      *context;
     Comm      *experts;                  /* borrowed; ranks that divide the experts; NULL: each rank has all */
     double     capacity;                 /* moe.capacity; used if ranks divide the experts             */
-    /* size of context, 0 counts as 1, and this rank in it; in a plan, of the planned ranks */
+    /* number of context ranks, 0 counts as 1, and the index of this rank; in a plan, those of the planned rank */
     int        context_ranks, context_rank;
     PipelineSpec pipeline;               /* stages and parts of the pipeline; 0 counts as 1            */
     Recompute  recompute;

@@ -53,8 +53,8 @@ static double weight_from(const float *logits, int64_t vocab, const double *weig
     return sum;
 }
 
-/* Returns the greatest order such that logits of at least that order have the fraction `part` of the weight of those
- * from `floor` on. */
+/* Returns the greatest order (order_of) such that logits of at least that order have the fraction `part` of the weight.
+ * The weight counts logits from order `floor` on. */
 static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
     uint32_t least = 0;
     double   wanted = part * weight_from(logits, vocab, weight, floor);
