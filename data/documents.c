@@ -328,7 +328,7 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
                         : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
-/* Texts of a form that other programs would read otherwise, by their names, with a remark. */
+/* Endings of names whose files other programs would not read as plain text, each with a remark for the user. */
 static const struct { const char *ending, *note; } FORMS[] = {
     {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
     {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},

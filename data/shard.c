@@ -197,7 +197,7 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 /* How often each first and each second byte of 16-bit numbers occurs. */
 typedef struct { double count[2][256]; double numbers; } Spread;
 
-/* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
+/* Counts the bytes of the numbers that are not 0, because zeros of padding would make a vocabulary look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {
     Spread s = {{{0}}, 0};
     for (size_t i = 0; i < count; i++)

@@ -187,7 +187,8 @@ static int oniguruma_is_older(int teeny) {
     return sscanf(onig_version(), "%d.%d.%d", &major, &minor, &own) != 3 || (major == 6 && minor == 9 && own < teeny);
 }
 
-/* Returns a construct of the pattern that this library may read in another way, or NULL. */
+/* Returns a construct of the pattern that the installed libonig may read otherwise than Hugging Face tokenizers, or
+ * NULL. */
 static const char *untrusted(const char *pattern) {
     static const char *const BRACKETS[] = {"[:alnum:]", "[:alpha:]", "[:digit:]", "[:space:]", "[:upper:]", "[:lower:]",
                                            "[:word:]", "[:xdigit:]", "[:blank:]", "[:cntrl:]", "[:ascii:]"};

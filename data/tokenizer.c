@@ -285,7 +285,7 @@ void cutter_free(Cutter *c) {
 /* --- encoding: ids ------------------------------------------------------------------------------------------------ */
 
 /* Encodes text in the steps of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
- * normalized. Added tokens marked `normalized` are found in that. The rest is split into pieces. */
+ * normalized. Added tokens marked `normalized` are found in the normalized text. The rest is split into pieces. */
 
 /* Returns the place for `more` further ids, enlarging the buffer. */
 static int32_t *room_for(Encoder *e, size_t more) {

@@ -65,7 +65,7 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
  * may still join with the next part. */
 
 /* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
- * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
+ * ENCODER_LONGEST_PIECE: one piece to encode, which needs memory of 60 times its bytes. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
 /* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 if it would keep

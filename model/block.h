@@ -33,9 +33,9 @@ typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] a
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Symbols for shapes with t tensor ranks. N is the number of rows of the micro-batch, OWN = N/t the rows of this rank.
- * Widths are those of one rank: Q/t, QKV/t, FC/t, H/t heads and KEYS/t heads of keys. ALL_C is the whole width. PAST_N
- * also counts the rows of earlier tokens. */
+/* Symbols for shapes of activations with t tensor ranks. N is the number of rows of the micro-batch, OWN = N/t the rows
+ * of this rank. Widths are those of one rank: Q/t, QKV/t, FC/t, H/t heads and KEYS/t heads of keys. ALL_C is the whole
+ * width. PAST_N also counts the rows of earlier tokens. */
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
@@ -138,7 +138,8 @@ Tensor own_rows(const BlockRun *r, Tensor room);
 Tensor update_before(const BlockRun *r);
 /* Context parallelism: attention over the keys and values of all context ranks, gathered in r->keys as in Llama 3,
  * arXiv:2407.21783. (Liu et al., "Ring attention", arXiv:2310.01889, passes them around instead.) With one context rank
- * these are the plain ops. In sampling, queries also see the keys of the `past` earlier tokens, and lse is not set.
+ * these functions are the plain ops of attention. In sampling, queries also see the keys of the `past` earlier tokens,
+ * and lse is not set.
  *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y (attention_delta), or none
  *   dbias: column sums of dqkv are added to it, or none; attend_backward returns 1 if they were added */
 HeadShape heads_of(const BlockRun *r); /* returns the heads of this tensor rank */
@@ -148,8 +149,8 @@ int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Ten
 ContextPart context_part(const Comm *context);
 /* Returns the rows of the batch's own tokens, which follow the rows of past tokens. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);
-/* Returns bias on tensor rank 0 and tensor_none() on the others. The bias of a sum over the ranks, and its gradient,
- * must be added once. */
+/* Returns bias on tensor rank 0 and tensor_none() on the others. The bias of a product that is summed over the ranks,
+ * and its gradient, must be added once. */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
@@ -236,14 +237,15 @@ struct BlockKind {
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  has_own_head;                     /* 1: the head is FinalParams.head; 0: the embedding is the head */
     int  has_experts;                      /* 1: blocks have experts, and count the assignments of tokens to experts */
-    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/optimizer.h) */
+    /* with has_experts: offset, in the struct of weights, of the bias that is added when experts are chosen
+     * (model/optimizer.h) */
     size_t experts_bias;
-    /* blocks read BlockRun.frequencies; the kind reads rope_theta and the keys of its scaling */
+    /* 1: blocks read BlockRun.frequencies, and the kind reads the config keys rope_theta and those of its scaling */
     int  has_rope;
     int  keys;                             /* set of KindKeys: config keys that the kind reads */
     /* epsilon of the norms if the config has no norm_eps; 0: the option's default */
     double norm_eps;
-    /* q, k and v are read as one matrix, and gate and up: they are adjacent in memory */
+    /* 1: q, k and v are adjacent in memory and read as one matrix, and so are gate and up */
     int  joins_matrices;
     int  has_delta;                        /* 1: the backward of the product behind attention computes BlockRun.delta */
     /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
@@ -251,10 +253,10 @@ struct BlockKind {
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;
     const HfFiles *files;                  /* functions that read and write config.json */
-    /* Blocks that differ: block l of the model is of kind pattern[l % period]. The ends, the files and the config keys
+    /* Blocks that differ: block l of the model is of kind pattern[l % period]. Embedding, head, files and config keys
      * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`
      * that concern a block, in experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they must have
-     * the same rows of parameters, because blocks share slots. A pipeline takes all blocks for equally expensive. */
+     * the same rows of parameters, because blocks share slots. A pipeline treats all blocks as equally expensive. */
     const BlockKind *const *pattern;       /* borrowed [period]: the kinds of the blocks, in turn */
     int  period;
 };

@@ -78,9 +78,9 @@ static void mlps_backward(const BlockRun *r, ExpertRows e, const ExpertParams *w
 
 static int64_t experts_each(const ExpertRanks *p) { return p->experts / comm_size(p->comm); }
 
-/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the others. A
- * plan, whose own counts are even shares, and a rank that computes without the others cannot know the counts of others.
- * There all ranks get this rank's counts. */
+/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the other
+ * ranks. A plan, whose own counts are even shares, and a rank that computes without the others cannot know the counts
+ * of others. There all ranks get this rank's counts. */
 static void count_rows(const BlockRun *r, const ExpertActs *x) {
     ExpertRanks *p = r->experts;
     int64_t      E = p->experts, ranks = comm_size(p->comm), R = x->order.dim[0];

@@ -19,15 +19,16 @@
 
 #include "model/block.h"
 
-/* gate, up and down belong to this rank's first expert. Those of the other experts follow at equal distances. */
+/* Parameters of the experts. gate, up and down belong to this rank's first expert. The matrices of its other experts
+ * follow at equal distances. */
 typedef struct {
     /* [E,C] [E], E experts: bias is added only when experts are chosen, with BALANCE_BIAS */
     Tensor router, bias;
     Tensor gate, up, down;           /* [FE,C] [FE,C] [C,FE]                                            */
 } ExpertParams;
 
-/* R = N*top_k rows, sorted by expert. X is the number of rows computed here at once: R, or ExpertRanks.room if ranks
- * divide the experts. */
+/* Activations of the experts. R = N*top_k rows, sorted by expert. X is the number of rows computed here at once: R, or
+ * ExpertRanks.room if ranks divide the experts. */
 typedef struct {
     Tensor probability;              /* [N,E] f32                                  */
     Tensor expert, weight;           /* [N,top_k] i32, f32: the experts chosen for each token, and their weights */
@@ -48,8 +49,8 @@ typedef struct {
     Tensor rows_here, out_here;
 } ExpertActs;
 
-/* EXPERTS_ALL: a forward. EXPERTS_AGAIN: computes again what backward needs of an earlier forward. EXPERTS_LIGHT:
- * computes only swiglu again; the rest is still there. */
+/* How much of a forward is computed. EXPERTS_ALL: all of it. EXPERTS_AGAIN: computes again what backward needs of an
+ * earlier forward. EXPERTS_LIGHT: computes only swiglu again; the rest is still there. */
 typedef enum { EXPERTS_ALL, EXPERTS_AGAIN, EXPERTS_LIGHT } ExpertPass;
 
 /* Computes the experts from the norm's output [N,C] to swiglu. Adds to r->expert_counts, which is none in backward. */
@@ -72,8 +73,8 @@ typedef struct ExpertRanks {
     int          rounds;            /* largest number of rounds of a backward since the caller set it to 0 */
 } ExpertRanks;
 
-/* Returns the rows that a rank computes at once: `capacity` times the even share, but at most what all `ranks` can
- * send. */
+/* Returns the rows that a rank computes at once: `capacity` times the even share of rows, but at most the rows that all
+ * `ranks` can send. */
 int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
 /* Makes the state of the ranks that divide the experts. rows: the most rows that one rank has for all experts together.
  * room becomes `capacity` times `rows` (expert_room). */

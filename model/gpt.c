@@ -309,9 +309,9 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
-/* Queues the operations of a block. The second time they are recorded; from then on the graph is launched. There is no
- * graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks exchange
- * rows; and in the first step with fp8, which computes its scales itself. */
+/* Queues the operations of a block. The second time, they are recorded as a graph, which is launched from then on.
+ * There is no graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks
+ * exchange rows; and in the first step with fp8, which computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
@@ -418,7 +418,7 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the matrix of the head [V',C], or with shards_grads its gradient. It is the embedding if they are tied. */
+/* Returns the matrix of the head [V',C], or with shards_grads its gradient. A tied head is the embedding. */
 static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, Stream *, int)) {
     if (g->kind->has_own_head) return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
     return ((const EmbeddingParams *)bucket_of(g->shards, s, EMBEDDING_BUCKET))->wte;
@@ -500,8 +500,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-/* Returns the context rank that has row *row of the whole sequences. Sets *row to its number on that rank. T: tokens of
- * a sequence on one rank. */
+/* Returns the context rank that has row *row, which is counted over whole sequences. Sets *row to the number of the row
+ * on that rank. T: tokens of a sequence on one rank. */
 static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
     int64_t ranks = context_part(g->context).ranks, sequence = *row / (ranks * T), position = *row % (ranks * T);
     for (int rank = 0; rank < ranks; rank++) {

@@ -96,7 +96,8 @@ typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
 
 /* Arguments of gpt_create. B: the most sequences of a batch. T: tokens of each on this rank. context: NULL if this rank
  * has all tokens. part: [parts] parts of this rank; NULL: one part with all blocks. document_mask: batches may have
- * starts. experts: NULL if each rank has all experts. capacity: as in expert_ranks_create. */
+ * starts of documents. experts: NULL if each rank has all experts. capacity: rows that the experts of a rank compute at
+ * once, in even shares (expert_ranks_create). */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -140,7 +141,8 @@ void gpt_set_offline(Gpt *g, int is_offline);
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* returns SAMPLE_STEP, or more if tensor or context ranks share the rows */
 /* Returns the length at which texts of `tokens` tokens are scored (gpt_token_losses), B at once. It is the shortest of
- * gpt_sample_step, twice that, four times that and so on up to T. Both lengths count whole sequences over all ranks. */
+ * gpt_sample_step, twice that, four times that and so on up to T. The length and `tokens` count whole sequences, over
+ * all context ranks. */
 int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
 /* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
  * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */

@@ -30,7 +30,8 @@ typedef struct {
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
-/* wpe must be last: shards_done checks every element of its gradient to find a faulty rank (model/shards.h). */
+/* The row of wpe must be last: shards_done checks every element of its gradient to find a faulty rank
+ * (model/shards.h). */
 static const ParamRow EMBEDDING_ROWS[] = {
     {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},
@@ -49,8 +50,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* The head is last, because BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be a name in
- * files. */
+/* The row of the head is last, because the kind BLOCK_GPT2 leaves it out. No file is written with it, so its name need
+ * not be a name in files. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -115,9 +116,8 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* The backward of the final norm and of a block's first norm also computes the gradient of the bias before it. Not with
- * tensor ranks, which have only some rows of the stream: there the gradients of biases are summed over gathered
- * rows. */
+/* Returns r->entry_sums, set to zero. The backward of the final norm and of a block's first norm adds the gradient of
+ * the previous bias to it. It is none with tensor ranks, which sum the gradients of biases over gathered rows. */
 static Tensor entry_sums(const BlockRun *r) {
     /* zeroed by a kernel, so that the next kernel may start early, also in graphs */
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);

@@ -24,7 +24,7 @@ static int flag_of(const cJSON *config, const char *key, int fallback, const cha
     return cJSON_IsTrue(value);
 }
 
-/* Returns a size. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
+/* Returns the size under `key`. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
 static int64_t size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
     char         shown[SHOWN_BYTES];
@@ -243,7 +243,7 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
 }
 
 /* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
- * if rope_scaling is empty. With `warns` it warns if the two differ, and of unknown members. */
+ * if rope_scaling is empty. With `warns` it warns if these two objects differ, and of unknown members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;

@@ -46,7 +46,7 @@ static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
 
-/* Returns Matrices with the ranks that compute the matrices, and this rank's place. */
+/* Returns Matrices without a list of matrices: with the ranks that compute them, and this rank's place. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
     int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
     int      experts = z->layout.expert_ranks;
@@ -91,7 +91,7 @@ void matrices_destroy(Matrices *m) {
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the span of this rank's slice of a matrix that is in piece `piece`. Returns 0 if there is none. */
+/* Finds the elements of this rank's slice of a matrix that are in ZeRO piece `piece`. Returns 0 if there are none. */
 static int span_of(const Matrices *m, int param, int piece, Span *out) {
     const Param  *p = &m->shards->layout.param[param];
     const Bucket *b = &m->shards->layout.bucket[p->bucket];
@@ -186,7 +186,7 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* With one rank the matrices are whole, and are computed in place. */
+/* Computes all matrices in place, because one rank has them whole. */
 static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
     for (int i = 0; i < m->count; i++) {
         const Param *p = &m->shards->layout.param[m->matrix[i].param];

@@ -9,7 +9,7 @@
 #include "layers/layers.h"
 #include "model/matrices.h"
 
-/* ADAMW_STATES: m and v. A server of outer steps and its islands exchange them. */
+/* ADAMW_STATES: the states m and v of AdamW, which a server of outer steps and its islands exchange. */
 enum { ADAMW_STATES = 2, OPTIMIZER_MOST_STATES = 4 };
 typedef struct Optimizer Optimizer;
 
@@ -42,7 +42,7 @@ extern const OptimizerKind OPTIMIZER_IDLE;
  * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. The rules of
  * the config refuse these kinds with an optimizer in host memory. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
-/* Returns the kind by optimizer.name, NULL if there is none. Kinds with one name differ in optimizer.normuon. */
+/* Returns the kind by optimizer.name, NULL if there is none. Kinds that share a name differ in optimizer.normuon. */
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 
 struct Optimizer {
@@ -73,8 +73,9 @@ Tensor optimizer_master(const Optimizer *o, Span span);
 Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
-/* optimizer_put copies host values into a slice of such a view. optimizer_get_queued copies a view to host memory; the
- * copy may be queued (device.h). For a state that is not kept, put does nothing and get gives zeros. */
+/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_state returned.
+ * optimizer_get_queued copies a view to host memory; the copy may be queued (device.h). For a state that is not kept,
+ * put does nothing and get gives zeros. */
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
 void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part);
 
@@ -89,8 +90,8 @@ void optimizer_zero_states(const Optimizer *o, Stream *s);
  * with the same slice hold alike. */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
 void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash);
-/* Adds the hash of masters and states, which ranks with the same piece in other copies of the state hold alike. An
- * optimizer in host memory is not hashed. */
+/* Adds the hash of masters and states, which ranks with the same piece in other copies of the state hold alike. The
+ * masters and states of an optimizer in host memory are not hashed. */
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);
 
 /* After shards_finish: adds to the step's sums the squares of the gradients that this rank counts (shards_is_own).

@@ -102,7 +102,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
+/* Returns how many parameters row i of a table makes: one for each expert, or one. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
 static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }

@@ -33,7 +33,7 @@ typedef struct {
     int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
     int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
     double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
-    /* width (0: no µP) and head size (0: this model's) of the base model of µP (below) */
+    /* width (0: no µP) and head size (0: this model's) of the base model of µP (MupFactors) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
@@ -95,15 +95,16 @@ size_t model_view_bytes(ModelShape shape, int bucket);
 Layout model_layout(ModelShape shape, LayoutPlace place);
 static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
 static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
-/* Returns the bucket whose view (model_view_bytes) has the rows of this bucket. For a bucket of experts it is the
- * bucket of their block. */
+/* Returns the bucket whose struct of Tensors (model_view_bytes) has the rows of this bucket. For a bucket of experts it
+ * is the bucket of their block. */
 static inline int model_view_bucket(ModelShape s, int bucket) {
     int final = model_final_bucket(s);
     return bucket > final ? bucket - final : bucket;
 }
 
-/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal). P counts all parameters
- * except a wte that is not also the head, and only the experts that one token uses. */
+/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), with L layers and Q
+ * columns of queries. P counts all parameters except a wte that is not also the head, and only the experts that one
+ * token uses. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* holds a text such as "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[320]; } ShapeText;

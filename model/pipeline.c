@@ -20,7 +20,8 @@ static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
     return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
 }
 
-/* Assigns tapes. A forward uses the lowest free tape of its part; its backward frees it. */
+/* Assigns tapes, the places of activations. A forward uses the lowest free tape of its part; the backward of the same
+ * micro-batch frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
     int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
     char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
@@ -175,7 +176,8 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
 
-/* The pairs of ranks by which an item of work receives its input and sends its output. NULL if it has none. */
+/* takes returns the pair of ranks by which an item of work receives its input. gives returns the pair by which the item
+ * sends its output. NULL if there is none. */
 static Comm *takes(const Pipeline *p, Work w) {
     if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
     return part_of(p, w)->classifies ? NULL : p->spec.backward_in;

@@ -45,7 +45,7 @@ void     work_list_free(WorkList *w);
 double   work_idle(int stages, int parts, int64_t micro_batches);
 
 /* work_blocks returns the blocks of virtual stage `part` of `parts`. Each has at least one block. head_blocks is the
- * cost of the head in blocks; the last virtual stage has that many fewer. */
+ * cost of the head, in blocks; the last virtual stage has that many blocks fewer. */
 typedef struct { int64_t first, end; } BlockRange;
 BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part);
 
@@ -69,8 +69,8 @@ typedef struct {
  * malloc'ed [n_layer + 2]. */
 GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec spec);
 BucketHold  *pipeline_holds(ModelShape shape, PipelineSpec spec);
-/* Returns for each stage the first stage that computes the same: as many blocks in each part, and the same of embedding
- * and head. malloc'ed [stages]. */
+/* Returns for each stage the first stage that computes the same: as many blocks in each part, and embedding or head if
+ * that stage has them. malloc'ed [stages]. */
 int *pipeline_alike(ModelShape shape, PipelineSpec spec);
 /* Returns the number of micro-batches whose tokens must be kept: batch n of a step is in place n modulo this number. */
 int64_t pipeline_batches(PipelineSpec spec);
@@ -88,7 +88,7 @@ void     pipeline_warm_up(Pipeline *p, Stream *s, Batch batch);
 void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 
 /* Runs a step. next(ctx) is called once for each micro-batch, in order, when its forward begins. The caller keeps each
- * batch until pipeline_batches later ones have begun. grad_scale as in gpt_backward. */
+ * batch until pipeline_batches later ones have begun. grad_scale is the factor of the loss (gpt_backward). */
 void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx);
 /* Runs the forward of one batch through all parts. The last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);

@@ -51,7 +51,7 @@ int       loss_scale_lower(LossScale *s);
 /* Delayed scaling of a run's products in fp8 (precision = "fp8").
  *
  * A tensor is multiplied by a power of two s when it is cast. s is the largest one that keeps the largest of the
- * tensor's last FP8_STEPS maxima within half of the type's largest value. It is known before the tensor is, so a cast
+ * tensor's last FP8_STEPS maxima within half of the type's largest value. s is known before the tensor is, so a cast
  * reads the tensor once. The first step has no maxima; each tensor then uses its own maximum. A maximum is taken over
  * all micro-batches and ranks, and enters the history when its step counts: a step that is computed twice has the same
  * scales, and a step that is left out changes none.

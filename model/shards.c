@@ -6,8 +6,8 @@
 #include "core/injection.h"
 #include "core/error.h"
 
-/* The gathers that start at once after an update: those of the embedding and the first block. NCCL starts a thread at
- * each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
+/* Number of gathers that start at once after an update: those of the embedding and the first block. NCCL starts a
+ * thread at each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
  * started. */
 enum { FIRST_GATHERS = 2 };
 
@@ -81,7 +81,8 @@ static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
 static int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
-/* With slots the order in memory is: first bucket, last bucket, slots, experts. All blocks have the same size. */
+/* Returns the first element after the slots. With slots the order in memory is: first bucket, last bucket, slots,
+ * experts. All blocks have the same size. */
 static int64_t end_of_slots(const Shards *z) {
     const Bucket *bucket = z->layout.bucket;
     return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
@@ -463,8 +464,8 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
     return z->grad_view[bucket];
 }
 
-/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. Before that, adds their
- * check and their hash. */
+/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. First adds the check and
+ * the hash of these gradients to the step's numbers. */
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];

@@ -48,7 +48,8 @@
  * same bits. */
 
 /* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
- * (shards_is_own). SUM_RANK_CHECK: see shards_done. */
+ * (shards_is_own). SUM_RANK_CHECK: squares of the gradients that backward completes last, which identify a faulty rank
+ * (shards_done). */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
 /* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
  * gradients. HASH_GRADS: the summed gradients that a rank updates with. */

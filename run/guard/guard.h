@@ -33,7 +33,7 @@
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 
 /* A spike is a loss far above the recent ones. Single outliers and losses that are no numbers do not disturb the limit.
- * A resume does not either, because its only state is a window that a checkpoint holds. */
+ * A resume does not either, because the only state is a window of losses, which a checkpoint holds. */
 enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fewest losses that give a limit */
 
 typedef struct {

@@ -418,7 +418,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
-    if (l->no_flock) usleep(50000); /* two processes that begin at once both find an empty file; the later text stays */
+    /* two processes that begin at once both find an empty file; after this wait the file names the later one */
+    if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
         fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;

@@ -45,7 +45,7 @@ int signals_take_save(void); /* returns 1 if a request to save came since the la
  * them. */
 double signals_continued_ms(void);
 double signals_ended_ms(void);
-/* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may call it. */
+/* Returns 1 if rank `local` of this host has ended the job with an error that it reported. Any thread may call it. */
 int signals_reported(int local);
 
 /* --- signals, files and time together ----------------------------------------------------------------------------- */

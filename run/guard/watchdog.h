@@ -18,7 +18,8 @@
 
 typedef struct Watchdog Watchdog;
 
-/* Starts the thread. limit_seconds: see watchdog_limit. Messages name rank and host as in launch. */
+/* Starts the thread. limit_seconds: the longest allowed silence; 0: it follows from the pauses seen (watchdog_limit).
+ * Messages name rank and host by `launch`. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
 /* Gives the watchdog the communicator of all ranks (borrowed) and their places in the grid, for its report. */
 void      watchdog_know(Watchdog *w, Comm *comm, Mesh mesh);

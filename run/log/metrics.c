@@ -81,9 +81,9 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
     for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores a loss that is NaN */
 }
 
-/* Reads the lines that stay, and returns their bytes. The first line after `step` or out of order ends them. Foreign
- * bytes stay if one of our lines follows; at the end they count as torn. They may be long, because a power loss can
- * leave gigabytes of NULs, and are read in chunks. */
+/* Reads the lines that stay, and returns their bytes. The lines that stay end at the first line that is later than
+ * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. They may be
+ * long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;

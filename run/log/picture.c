@@ -412,7 +412,7 @@ static void draw_losses(const Picture *p) {
 
 static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
 
-/* Draws the evaluations. One above the picture, as the first often is, gets no line. */
+/* Draws the evaluations. An evaluation above the range of the picture, as the first often is, gets no line. */
 static void draw_evals(const Picture *p) {
     const Curve *c = p->c;
     if (c->evals == 0) return;

@@ -46,7 +46,8 @@ typedef struct {
     cJSON      *config;            /* owned; NULL: no config.json that can be read */
 } RunLog;
 
-/* Exit 65 if dir holds no log of a run, 74 if it cannot be read. The message begins with `verb`. */
+/* Reads the log of the run folder dir. Exit 65 if there is no log of a run, 74 if it cannot be read. The message begins
+ * with `verb`. */
 RunLog run_log_read(const char *verb, const char *dir);
 void   run_log_free(RunLog *log);
 

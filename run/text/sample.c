@@ -23,8 +23,8 @@
 
 /* --- one token ---------------------------------------------------------------------------------------------------- */
 
-/* Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the least one is found bit
- * by bit, so that nothing is sorted. */
+/* Each rule (top-k, top-p) gives the least logit that is kept. Floats are mapped to unsigned numbers in the same order,
+ * and the least one is found bit by bit, so that nothing is sorted. */
 
 /* Maps floats to unsigned numbers in the same order. NaN is the least. */
 static uint32_t order_of(float x) {

@@ -67,10 +67,10 @@ void task_free(Task *t) {
 
 /* --- JSONL: the keys of a line, and its texts as tokens ----------------------------------------------------------- */
 
-/* Tokens are divided like in lm-eval. The tokens that the tokenizer puts before each text come first. White space at
- * the end of the context moves to the continuation. The whole text is encoded. If the context alone has n tokens, the
- * continuation is everything after the first n. Without a context it follows the token of tokenizer_start, unless it
- * begins with that token itself.
+/* Texts are divided into tokens like in lm-eval. The tokens that the tokenizer puts before each text come first. White
+ * space at the end of the context moves to the continuation. The whole text is encoded. If the context alone has n
+ * tokens, the continuation is everything after the first n. Without a context it follows the token of tokenizer_start,
+ * unless it begins with that token itself.
  *
  * Tasks of CORE are divided like in nanochat, with a start token first. Choices are the tokens after those that all of
  * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is everything after
@@ -127,8 +127,8 @@ static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text,
     return is_so;
 }
 
-/* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Else they follow the
- * tokens that the tokenizer puts before each text, unless the text itself begins with the first of these. */
+/* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Otherwise the tokens that
+ * the tokenizer puts before each text come first, unless the text itself begins with the first of these. */
 static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
     const Tokenizer *tokenizer = reader.tokenizer;
     *out = xmalloc(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "a question of a task");
