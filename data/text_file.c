@@ -42,7 +42,7 @@ enum {
 
 struct Unpack {
     Packing         packing;
-    UnpackSource   *source;       /* borrowed */
+    UnpackSource   *source;       /* borrowed: reads the packed file */
     void           *with;         /* borrowed: argument of source() */
     char            in[INPUT_BYTES];
     size_t          at, end;      /* range of `in` whose bytes are not used yet */

@@ -90,8 +90,8 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
  * file. For Latin-1 it counts 0x80 to 0x9F, where Windows-1252 has letters and Latin-1 has none. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
-/* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among
- * them. */
+/* Numbers of control characters that a text does not hold: all but tab to carriage return. `all` includes escapes and
+ * backspaces. */
 typedef struct { int64_t all, escapes, backspaces; } TextControls;
 /* adds the control characters of a text to the counts in c */
 void text_count_controls(TextControls *c, const char *text, size_t bytes);

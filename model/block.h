@@ -24,8 +24,8 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* Parameters that a kind of model lacks are tensor_none(). V' is the padded vocabulary, P the number of positions, C
  * the width. */
-typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* [V',C] [P,C]; wpe is none with rotary positions */
-typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* [C] [C] [V',C]; head is none if wte is the head */
+typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* tokens [V',C]; positions [P,C], none if rotary */
+typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* norm [C] [C]; head [V',C], none if wte is the head */
 
 /* The final norm: the stream that it reads, its output and its statistics, for the n rows of this rank. Kinds with RMS
  * norms do not set mean. */

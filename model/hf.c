@@ -189,7 +189,8 @@ const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
 /* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
 
-/* Writes the keys of experts. Every block has experts, so intermediate_size, the width in blocks without, is unused. */
+/* Writes the keys of experts. Every block has experts, so intermediate_size, the width of the MLP in blocks without
+ * experts, is unused. */
 static void experts_text(ModelShape g, char *text, size_t room) {
     snprintf(
         text, room,

@@ -138,7 +138,7 @@ typedef struct {
 
 /* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
 MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
-/* Returns whether blocks of this kind have rows that can hold attention's factor. */
+/* Returns whether blocks of this kind have parameters that can hold attention's factor of µP. */
 int        mup_knows_attention(ModelShape shape);
 
 #endif

@@ -278,8 +278,8 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* Writes only the digits of the beat, in place, which needs no space on a full disk. A lasting fault here shows
- * elsewhere. */
+/* Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are ignored here: one that
+ * lasts shows in other writes. */
 static void beat(RunLock *l) {
     char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
     if (!lock_is_held(l)) return;

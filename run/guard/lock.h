@@ -66,7 +66,7 @@ typedef struct {
     uint64_t started;     /* clock ticks from the boot to the start of the process; 0: not known */
     char     job[64];     /* SLURM_JOB_ID, "none" outside of SLURM */
     int64_t  restart;     /* number of times that SLURM has requeued the job */
-    uint64_t nonce;       /* drawn each time a job takes the folder */
+    uint64_t nonce;       /* random number, drawn each time a job takes the folder */
     uint64_t beat;        /* number that a thread increases while the holder lives */
 } LockHolder;
 

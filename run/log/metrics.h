@@ -40,7 +40,7 @@ typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
     int64_t tokens;        /* tokens since step 0, of all islands or of this one */
     int     islands;       /* islands whose changes of weights (deltas) counted in the round */
-    int64_t staleness;     /* rounds by which the last delta was late (outer.wait=none) */
+    int64_t staleness;     /* rounds by which the last change of weights of an island was late (outer.wait=none) */
     /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
     double  norm, ms, tokens_per_s, loss;
     double  waited_ms;     /* time that training of an island waited in the whole round */

@@ -59,7 +59,7 @@ static void add(Fields *f, int rank, const char *fmt, ...) {
     f->rank[f->count++] = rank;
 }
 
-/* Returns the greatest rank such that all fields up to it fit into `columns`. */
+/* Returns the greatest rank (order of importance) such that all fields up to that rank fit into `columns`. */
 static int ranks_with_room(const Fields *f, int columns) {
     int width = -3, most = 0;
     for (int rank = 0; rank < FIELDS; rank++) {

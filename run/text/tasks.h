@@ -22,7 +22,7 @@ typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskK
 typedef struct {
     int64_t at;                   /* index of its first own token in Task.token */
     int32_t shared, own, scored;
-    double  length;               /* divisor of its sum in acc_norm: characters, or tokens */
+    double  length;               /* divisor of the text's sum in acc_norm: number of characters, or of tokens */
 } TaskText;
 
 typedef struct { int64_t first; int32_t texts, gold; } Question;
