@@ -21,11 +21,11 @@ int blend_source(const char *const *path, int i) {
 int blend_sources(const char *const *path, int count) {
     int sources = 0;
     for (int i = 0; i < count; i++)
-        if (blend_source(path, i) == sources) sources++; /* the first share of this source */
+        if (blend_source(path, i) == sources) sources++; /* share i is the first one of its source */
     return sources;
 }
 
-/* Returns how many of the first k samples of a node go left. */
+/* Returns how many of the first k samples that reach a node go to its left child. */
 static int64_t left_of(const BlendNode *node, int64_t k) {
     unsigned __int128 left = (unsigned __int128)(uint64_t)k * node->left_part;
     return (int64_t)((left + ((unsigned __int128)1 << (PART_BITS - 1))) >> PART_BITS);
@@ -35,7 +35,7 @@ static int64_t left_of(const BlendNode *node, int64_t k) {
 
 typedef struct { double weight; int side; } Branch;
 
-/* Removes the lightest branch from the list and returns it. Of equal branches it is the first. */
+/* Removes the branch of least weight from the list and returns it. Of equally light branches it is the first. */
 static Branch take_lightest(Branch *list, int *count) {
     int at = 0;
     for (int i = 1; i < *count; i++)

@@ -19,19 +19,20 @@
 enum { BLEND_SOURCES = 32, BLEND_SHARES = 128 };
 
 typedef struct {
-    double  weight;       /* above 0 */
+    double  weight;       /* fraction of a stage's samples that come from this source, above 0 */
     int64_t until_tokens; /* tokens of the run at which the share ends; 0: the end of the run */
 } BlendShare;
 
 typedef struct {
-    uint64_t left_part;   /* f in units of 2^-62 */
-    int      side[2];     /* left and right child: number of a node of the stage, or ~source */
+    uint64_t left_part;   /* share of the node's weight in its left child, in units of 2^-62 */
+    int      side[2];     /* left and right child: index of a node of the stage, or ~s if the child is source s */
 } BlendNode;
 
 typedef struct {
     int64_t   first;                 /* global index of the stage's first sample */
     int64_t   before[BLEND_SOURCES]; /* samples that each source gave in earlier stages */
-    int       root, nodes;           /* root: number of a node, or ~source if there is one source */
+    /* root: index of the root node, or ~s if s is the only source; nodes: number of nodes */
+    int       root, nodes;
     BlendNode node[BLEND_SOURCES];   /* children come before their parents */
 } BlendStage;
 
@@ -44,14 +45,16 @@ typedef struct {
 int blend_source(const char *const *path, int i);
 int blend_sources(const char *const *path, int count); /* returns the number of sources */
 
-/* Makes a blend of `count` shares, stages in order; path[i] is the source of share[i]. A stage begins with the first
- * sample of seq_len tokens after the end of the previous stage. */
+/* Makes a blend of `count` shares, sorted by stage. path[i] is the path of the source of share[i]. A stage begins with
+ * the first sample of seq_len tokens after the end of the previous stage. */
 void blend_make(Blend *b, const char *const *path, const BlendShare *share, int count, int64_t seq_len);
 
-typedef struct { int source; int64_t index; } BlendPlace; /* index: samples that the source gave before this one */
+/* index: number of samples that the source gave before this sample */
+typedef struct { int source; int64_t index; } BlendPlace;
 
-BlendPlace blend_at(const Blend *b, int64_t g);               /* returns the place of the sample with global index g */
-/* writes the samples of each source before global index g to count [sources] */
+/* returns the source of the sample with global index g, and its index in the source */
+BlendPlace blend_at(const Blend *b, int64_t g);
+/* writes how many samples each source gives before global index g to count [sources] */
 void       blend_count(const Blend *b, int64_t g, int64_t *count);
 
 #endif

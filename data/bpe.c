@@ -7,33 +7,40 @@
 
 #include "core/error.h"
 
-static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary"; /* what memory is for */
+/* what an allocation is for, in messages */
+static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary";
 
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
 typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
-typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special; /* the text is pool[at, at + bytes) */
-typedef struct { uint64_t pair; int32_t rank, id; } Merge; /* pair: left << 32 | right; rank -1: free */
+/* the text is bytes [at, at + bytes) of Bpe.pool */
+typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special;
+/* pair: left id << 32 | right id; rank -1: a free place of the table */
+typedef struct { uint64_t pair; int32_t rank, id; } Merge;
 
-/* Cache of pieces and their ids, one in each place. Most of a text consists of a few thousand words. */
+/* Cache of encoded pieces and their ids. Each place of the table holds one piece. Most of a text consists of a few
+ * thousand words. */
 enum { WORDS = 1 << 17, WORD_BYTES = 24, WORD_IDS = 8 };
 typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]; } Cached;
 
 struct Bpe {
     char    *pool;                                   /* owned: bytes of the tokens */
     size_t   pool_bytes, pool_room;
-    Token   *token;                                  /* owned [room] */
+    Token   *token;                                  /* owned [room]: the token of each id */
     int32_t  ids, room;
-    int32_t *by_text;                                /* owned [places]: id + 1, by a hash of the bytes */
-    Merge   *merge;                                  /* owned [merge_places], by a hash of the pair */
+    /* owned [places]: hash table from the bytes of a token to its id + 1 */
+    int32_t *by_text;
+    Merge   *merge;                                  /* owned [merge_places]: hash table of merges by their pair */
     size_t   places, texts, merge_places, merges;
     int32_t  byte_id[256];
     int      takes_whole, specials;
-    Special *special;                                /* owned */
-    uint8_t  starts_special[2][256];                 /* [form][first byte]: 1 if an added token begins so */
+    Special *special;                                /* owned: the special texts */
+    /* [form][byte]: 1 if an added token of this form begins with this byte */
+    uint8_t  starts_special[2][256];
     size_t   longest_special[2];
-    Cached    *word;                                   /* owned [WORDS]; NULL before the first piece */
-    int32_t *links;                                  /* owned: lists for the piece that is being encoded */
+    Cached    *word;                                   /* owned [WORDS]: the cache; NULL before the first piece */
+    /* owned: scratch for the piece that is being encoded: its list of symbols and its heap */
+    int32_t *links;
     size_t   links_room;
 };
 
@@ -50,7 +57,7 @@ void bpe_destroy(Bpe *b) {
 
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the place of these bytes in by_text, or the free place where they belong. */
+/* Returns the place of these bytes in the hash table by_text, or the free place where they belong. */
 static size_t place_of(const Bpe *b, const void *bytes, size_t count) {
     size_t at = XXH3_64bits(bytes, count) & (b->places - 1);
     for (; b->by_text[at]; at = (at + 1) & (b->places - 1)) {
@@ -80,7 +87,7 @@ static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
-        /* if ids are far apart, only the pages of used ids are touched */
+        /* if ids are far apart, only the memory pages of used ids are touched */
         Token  *token = xcalloc((size_t)room, sizeof *token, MEMORY);
         if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
         free(b->token);
@@ -236,7 +243,7 @@ int64_t bpe_merges(const Bpe *b, int32_t **pair) {
 
 /* --- candidates for the next merge -------------------------------------------------------------------------------- */
 
-/* A heap whose first candidate has the least order, and of these the least pair. */
+/* A heap of candidates. The first one has the least order. Of equal orders it has the least pair. */
 typedef struct { uint64_t order, pair; } Candidate;
 typedef struct { Candidate *at; size_t count; } Heap;
 
@@ -265,9 +272,9 @@ static Candidate pop(Heap *h) {
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* A piece that is being merged. Symbol i is id[i]; its neighbours are before[i] and after[i], -1 at the ends. id -1:
- * the symbol was joined to the one before. The heap has the possible merges: order is rank << 32 | place, and pair the
- * id to the right of the place. */
+/* A piece that is being merged. Symbol i of the piece is id[i]; its neighbours are before[i] and after[i], -1 at the
+ * ends. id -1: the symbol was joined to the one before. The heap has the possible merges: order is rank << 32 | place,
+ * and pair the id to the right of the place. */
 typedef struct { int32_t *id, *before, *after; Heap heap; } Piece;
 
 static void consider(const Bpe *b, Piece *p, int32_t place) {
@@ -280,7 +287,7 @@ static void consider(const Bpe *b, Piece *p, int32_t place) {
 /* Merges a piece into ids and returns their number. If last is not NULL it gets the left and right id of the last
  * merge. */
 static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, int32_t last[2]) {
-    if (4 * count * 4 + 64 > b->links_room) { /* three lists, and a heap of at most 3 candidates a byte */
+    if (4 * count * 4 + 64 > b->links_room) { /* space for three lists, and for a heap of at most 3 candidates a byte */
         b->links_room = 16 * count + 4096;
         b->links = xrealloc(b->links, sizeof *b->links * b->links_room, MEMORY);
     }
@@ -294,7 +301,8 @@ static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids, 
     while (p.heap.count > 0) {
         Candidate c = pop(&p.heap);
         int32_t   place = (int32_t)(uint32_t)c.order, right = p.after[place], right_id = (int32_t)(uint32_t)c.pair;
-        if (p.id[place] < 0 || right < 0 || p.id[right] != right_id) continue; /* a neighbour has merged since */
+        /* the candidate is out of date: one of its symbols has been joined to a neighbour since */
+        if (p.id[place] < 0 || right < 0 || p.id[right] != right_id) continue;
         const Merge *m = merge_place(b, pair_of(p.id[place], right_id));
         if (m->rank != (int32_t)(c.order >> 32)) continue;
         if (last) last[0] = p.id[place], last[1] = right_id;
@@ -353,7 +361,8 @@ uint64_t bpe_merges_hash(Bpe *b) {
         int32_t      last[2] = {-1, -1};
         if (count > room) {
             room = 2 * count;
-            ids = xrealloc(ids, sizeof *ids * room + room, MEMORY); /* followed by the text, of `room` bytes */
+            /* the buffer holds the ids, then a text of `room` bytes */
+            ids = xrealloc(ids, sizeof *ids * room + room, MEMORY);
         }
         char *text = (char *)(ids + room);
         memcpy(text, b->pool + left->at, left->bytes), memcpy(text + left->bytes, b->pool + right->at, right->bytes);
@@ -390,7 +399,7 @@ int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count,
 
 /* --- learning ----------------------------------------------------------------------------------------------------- */
 
-/* Bytes of a word. A longer word is counted in slices, so it cannot become a token. */
+/* Most bytes of a counted word. A longer word is counted in slices, so it cannot become a token. */
 enum { LONGEST_WORD = 256 };
 
 typedef struct { size_t at; uint32_t bytes; int64_t count; } Word;
@@ -403,18 +412,20 @@ struct BpeTrainer {
     size_t   memory_bytes;
     char    *pool;             /* owned: bytes of the words */
     size_t   pool_bytes, pool_room;
-    Word    *word;             /* owned */
-    int32_t *place;            /* owned [places]: word + 1, by a hash of its bytes */
+    Word    *word;             /* owned: the counted words */
+    int32_t *place;            /* owned [places]: hash table from the bytes of a word to its index + 1 */
     size_t   words, word_room, places;
     int64_t  forgotten;
-    int32_t *symbol;           /* owned: symbols of all words; each word has as many places as it had bytes */
-    size_t  *begin;            /* owned [words + 1] */
-    uint32_t *length;          /* owned [words]: symbols left */
-    Pair    *pair;             /* owned [pair_places] */
+    /* owned: symbols of all words, one word after another; each word has as many places as it had bytes */
+    int32_t *symbol;
+    size_t  *begin;            /* owned [words + 1]: place in `symbol` where each word begins */
+    uint32_t *length;          /* owned [words]: symbols that each word has left */
+    Pair    *pair;             /* owned [pair_places]: hash table of pairs */
     size_t   pairs, pair_places;
     uint64_t *fresh;           /* owned: new pairs since feed_heap was last called */
     size_t   freshes, fresh_room;
-    Heap     heap;             /* owned [heap_room]; order is ~count: the most frequent pair comes first */
+    /* owned [heap_room]; the order of a pair is ~count, so the most frequent pair comes first */
+    Heap     heap;
     size_t   heap_room;
 };
 
@@ -596,12 +607,12 @@ int32_t bpe_trainer_learn(BpeTrainer *t, int32_t most, int32_t *left, int32_t *r
     for (feed_heap(t); made < most && t->heap.count > 0; feed_heap(t)) {
         Candidate c = pop(&t->heap);
         Pair     *p = pair_place(t, c.pair);
-        if (p->count != (int64_t)~c.order) { /* the count has changed since */
+        if (p->count != (int64_t)~c.order) { /* the count of the pair has fallen since it was put into the heap */
             if (p->count > 1) push(&t->heap, (Candidate){~(uint64_t)p->count, c.pair});
             continue;
         }
         if (p->count < 2) break;
-        Pair    all = *p; /* the table may move */
+        Pair    all = *p; /* a copy, because adding pairs may move the table */
         int32_t id = 256 + made;
         left[made] = (int32_t)(c.pair >> 32), right[made] = (int32_t)(uint32_t)c.pair;
         p->word = xmalloc(sizeof *p->word * 2, LEARNING), p->words = 0, p->room = 2;

@@ -8,7 +8,8 @@
 #include "data/split.h"
 
 typedef struct Bpe Bpe;
-enum { BPE_MOST_IDS = 1 << 20 }; /* published vocabularies have at most 262,144 */
+/* largest number of ids that is accepted; published vocabularies have at most 262,144 */
+enum { BPE_MOST_IDS = 1 << 20 };
 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);
@@ -21,12 +22,13 @@ void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
 /* Allows every merge of two tokens whose bytes together are a third token. Its rank is the id of the third, as in a
  * .tiktoken file. */
 void bpe_merge_all(Bpe *b);
-/* Makes each piece that is a whole token that token, without regard to merges ("ignore_merges"). */
+/* Encodes each piece whose text is a token as that token, even if no merges make it ("ignore_merges"). */
 void bpe_take_whole(Bpe *b);
 /* Adds a special text, such as <|endoftext|>: it becomes this id wherever it occurs, before text is split. Returns 0 if
- * the id is another token. */
+ * the id already belongs to another token. */
 int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
-/* Makes the special text of this id be searched for in normalized text, as `form`, after all other special texts. */
+/* Makes the encoder search for the special text of this id in normalized text, spelled as `form`. It does so after it
+ * has found all other special texts. */
 void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count);
 
 /* Returns the id of exactly these bytes, or -1. */
@@ -36,7 +38,7 @@ int     bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count)
 int32_t bpe_find_special(const Bpe *b, const char *text);
 /* Returns the bytes of an id, or NULL if no token has it. */
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
-int32_t     bpe_ids(const Bpe *b);       /* the largest id + 1 */
+int32_t     bpe_ids(const Bpe *b);       /* returns the largest id + 1 */
 int         bpe_id_is_special(const Bpe *b, int32_t id);
 int         bpe_takes_whole(const Bpe *b);
 /* Lists the merges by rank. pair[2 i] and pair[2 i + 1], malloc'ed, are the left and right id of merge i. Returns the
@@ -48,26 +50,27 @@ int64_t     bpe_merges(const Bpe *b, int32_t **pair);
 uint64_t    bpe_merges_hash(Bpe *b);
 /* Returns a hash of the special ids, whatever order they were added in, and of their forms if text is normalized. */
 uint64_t    bpe_added_hash(const Bpe *b, int normalizes);
-int         bpe_missing_byte(const Bpe *b); /* returns a byte that is no token by itself, or -1 */
+int         bpe_missing_byte(const Bpe *b); /* returns a byte that has no token of its own, or -1 */
 
 /* Encodes one piece of `count` bytes into ids [count]. Returns the number of ids. Not for two threads at once: it
  * caches pieces. */
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids);
-/* Finds the first special text, and at one place the longest. Returns 1 with its place, length and id, or 0. With 0,
- * *at is `count`; with SPLIT_MORE it is the first place where a special text may begin that the end of these bytes
- * cuts. */
+/* Finds the first special text. If several begin at the same place, it is the longest of them. Returns 1 with its
+ * place, length and id, or 0 if there is none. After 0, *at is `count`. With SPLIT_MORE it is the first place where a
+ * special text may begin that the end of these bytes cuts. */
 typedef enum { BPE_VERBATIM, BPE_NORMALIZED } BpeForm;
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id);
 
 /* --- learning a vocabulary ---------------------------------------------------------------------------------------- */
 
-/* The most frequent adjacent pair becomes one token, again and again. The same text gives the same vocabulary: of
- * equally frequent pairs the one with the smaller left id is first, then the one with the smaller right id. */
+/* Learns a vocabulary: the most frequent adjacent pair of tokens becomes one token, again and again. The same text
+ * gives the same vocabulary: of equally frequent pairs the one with the smaller left id is first, then the one with the
+ * smaller right id. */
 typedef struct BpeTrainer BpeTrainer;
 
-/* Creates a trainer that counts words in at most memory_bytes. If these are too few, words that occurred only once are
- * forgotten. */
+/* Creates a trainer that counts words in at most memory_bytes. If that is too little memory, it forgets the rarest
+ * words, beginning with those that occurred once. */
 BpeTrainer *bpe_trainer_create(size_t memory_bytes);
 void        bpe_trainer_destroy(BpeTrainer *t);
 void        bpe_trainer_add(BpeTrainer *t, const char *word, size_t bytes);

@@ -19,9 +19,9 @@
 
 enum {
     PATH_ROOM = 4400,
-    FILE_LIMIT = 1 << 26,    /* bytes: 256 for each of 262,144 tokens */
-    TOKEN_LIMIT = 1 << 10,   /* bytes: bpe_merge_all() takes a time that grows with their square */
-    PATTERN_LIMIT = 1 << 14, /* bytes: split.c takes twenty times of it */
+    FILE_LIMIT = 1 << 26,    /* bytes of a file: 256 for each of 262,144 tokens */
+    TOKEN_LIMIT = 1 << 10,   /* bytes of a token: the time of bpe_merge_all() grows with their square */
+    PATTERN_LIMIT = 1 << 14, /* bytes of a pattern: split.c needs twenty times as much memory */
     SHOWN = 60
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
@@ -33,8 +33,8 @@ static const char *base_of(const char *path) {
 
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
-/* Returns whether a byte represents itself in these files, as the 188 printable ones of Latin-1 do. The other bytes are
- * represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
+/* Returns whether a byte represents itself in vocab.json and tokenizer.json, as the 188 printable ones of Latin-1 do.
+ * The other bytes are represented, in order, by U+0100 and the next characters (openai/gpt-2, encoder.py). */
 static int is_printable(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
 
 void bpe_character(int byte, char out[4]) {
@@ -60,7 +60,8 @@ static int64_t to_bytes(char *text, size_t count) {
     while (at < end) {
         unsigned c = *at++;
         if (c >= 0x80) {
-            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1; /* not UTF-8, or over U+07FF */
+            /* the bytes are not UTF-8, or the character is over U+07FF */
+            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1;
             c = (c & 0x1F) << 6 | (*at++ & 0x3F);
         }
         if (c >= 512 || table[c] < 0) return -1;
@@ -73,11 +74,11 @@ static int64_t to_bytes(char *text, size_t count) {
 
 /* State of the parser. Its functions return 1, or 0 after refuse() has written a sentence into fault. */
 typedef struct {
-    const char *path;                    /* borrowed */
+    const char *path;                    /* borrowed: the file that is parsed, for messages */
     char       *fault;                   /* borrowed [BPE_FAULT_CHARS] */
     BpeFile    *f;                       /* borrowed: the result so far */
     Bpe        *bpe;                     /* owned by f */
-    SplitRule   rule[SPLIT_RULES];       /* [rules]; the strings of their patterns are owned */
+    SplitRule   rule[SPLIT_RULES];       /* [rules] patterns that split text; the strings of the patterns are owned */
     int         rules, entries;          /* entries: number of tokens in the vocabulary */
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
 } Reading;
@@ -101,7 +102,7 @@ static int refuse_part(const Reading *r, const char *part, const char *what) {
                   "Digits, without normalization or in NFC, NFD, NFKC or NFKD: " HELP_JSON, part, SHOWN, what);
 }
 
-/* Adds a line about a member that is not used, for a warning. */
+/* Adds a line about a member of the file that is not used, for a warning. */
 static void note(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void note(const Reading *r, const char *fmt, ...) {
     char    line[400];
@@ -121,12 +122,13 @@ static const char  *word_of(const cJSON *object, const char *name) {
     const cJSON *item = member(object, name);
     return cJSON_IsString(item) ? item->valuestring : "";
 }
-static int is_set(const cJSON *object, const char *name) { /* neither absent, null, false nor "" */
+/* returns 1 unless the member is absent, null, false or "" */
+static int is_set(const cJSON *object, const char *name) {
     const cJSON *item = member(object, name);
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
-/* Begins a file. Messages name this file from now on. */
+/* Begins to parse a file. Messages name this file from now on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
     return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
@@ -145,7 +147,7 @@ static int refuse_json(const Reading *r, const BpeText *file) {
     for (int line = 1; line < fault.at.line; line++) at = strchr(at, '\n') + 1;
     while (bytes > 0 && strchr(" \t\r\n", file->text[bytes - 1])) bytes--;
     at += fault.at.column - 1;
-    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string that does not end is a fault where it begins */
+    int is_in_string = *at == '"' && !strchr(at + 1, '"'); /* a string without an end is reported where it begins */
     if (at >= file->text + bytes || is_in_string)
         return refuse(r, ":%d: the file ends in the middle of its JSON: it was cut off, download it again",
                       fault.at.line);
@@ -169,7 +171,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     return NULL;
 }
 
-/* Returns an id, or -1 after refusing it. */
+/* Returns the id in a JSON item, or -1 after refusing the item. */
 static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < BPE_MOST_IDS) ||
         item->valuedouble != (double)(int32_t)item->valuedouble)
@@ -235,7 +237,8 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     return 1;
 }
 
-/* Notes tokens that no merge makes. No text would ever contain them. A download that was cut off leaves such tokens. */
+/* Adds a note about tokens that no merge makes. No text would ever contain them. A download that was cut off leaves
+ * such tokens. */
 static void note_unmade(const Reading *r) {
     int32_t *pair, unmade = 0;
     int64_t  merges = bpe_merges(r->bpe, &pair);
@@ -287,9 +290,9 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
 
-/* Every member that a tokenizer.json may have here. Those in `inert` change neither ids nor the text that ids give:
- * a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not used. Any other
- * member is refused. */
+/* Every member that a tokenizer.json may have, in each of its objects. Those in `inert` change neither ids nor the text
+ * that ids give: a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not
+ * used. Any other member is refused. */
 static const struct { const char *object, *used[9], *inert[2]; } KNOWN[] = {
     {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}, {"truncation", "padding"}},
     {"an added token", {"id", "content", "normalized", "single_word", "lstrip", "rstrip"}, {"special"}},
@@ -437,7 +440,7 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
         int32_t     id = member(one, "id")->valueint;
-        if (r->is_entry[id]) continue; /* it is in the vocabulary, or earlier in this list */
+        if (r->is_entry[id]) continue; /* the token is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
         char *bytes = xstrdup(content, "a tokenizer");
         int64_t count = to_bytes(bytes, strlen(bytes));
@@ -639,7 +642,8 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     }
     if (is_good && !split_create(&f->split, r.rule, r.rules, text[0].path, SPLIT_BY_CONSTRUCTS, why))
         is_good = refuse(&r, ": pre_tokenizer: %s", why);
-    int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json holds its own pattern */
+    /* the pattern is kept, because only a tokenizer.json holds its own */
+    int keeps = is_good && kind != BPE_TOKENIZER_JSON;
     f->pattern = keeps ? r.rule[0].pattern : NULL;
     for (int i = keeps; i < r.rules; i++) free(r.rule[i].pattern);
     free(r.is_entry);
@@ -759,7 +763,8 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
     else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
-/* Returns as read_text. */
+/* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with
+ * the sentence in fault. */
 static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
     const char *slash = strrchr(path, '/');
@@ -784,13 +789,13 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
     return 0;
 }
 
-/* Returns as read_text. */
+/* Reads and parses the one or two files of a tokenizer. Returns 0, or an exit code with the sentence in fault. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     BpeText text[2] = {{NULL, NULL, 0, NULL}, {NULL, NULL, 0, NULL}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
-    /* parsing writes into the text */
+    /* a copy, because parsing overwrites the text */
     if (!exit_code && kind == BPE_TOKENIZER_JSON) as_read = xstrdup(text[0].text, "a tokenizer");
     if (!exit_code && !bpe_file_parse(kind, text, f, fault)) exit_code = EXIT_DATA;
     free(text[0].text), free(text[1].text);

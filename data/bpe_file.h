@@ -15,11 +15,12 @@ typedef struct {
     char   *json;       /* text of the tokenizer.json that bpe_file_read has read; NULL for other files; owned */
     char   *pattern;    /* pattern that splits text, if the file itself has none; else NULL; owned */
     int     normal_form[BPE_MOST_FORMS], normal_forms; /* normal forms to apply in order, as options of utf8proc_map */
-    int32_t begin[BPE_MOST_BEGIN], begins; /* ids that the post_processor puts before each text */
+    int32_t begin[BPE_MOST_BEGIN], begins; /* ids that the post_processor of the tokenizer puts before each text */
     int     adds_start; /* add_bos_token of tokenizer_config.json: 1 or 0 if it overrides the post_processor, else -1 */
     int32_t start;      /* id of bos_token in tokenizer_config.json or special_tokens_map.json; -1 if there is none */
     char   *start_from; /* file and member that set begin or start; NULL if neither is set; owned */
-    char   *notes;      /* members that are not used, one a line; NULL if there are none; owned */
+    /* members of the files that this program does not use, one a line; NULL if there are none; owned */
+    char   *notes;
     int32_t end_of_text; /* id of <|endoftext|>, or of the file's own token for it; -1 if there is none */
 } BpeFile;
 
@@ -27,7 +28,7 @@ typedef struct {
  * split pattern. unpack is the command that has unpacked it, for messages; NULL if it was not packed. */
 typedef struct { const char *path; char *text; size_t bytes; const char *unpack; } BpeText;
 typedef enum { BPE_TOKENIZER_JSON, BPE_VOCAB_AND_MERGES, BPE_TIKTOKEN } BpeKind;
-enum { BPE_FAULT_CHARS = 4096, BPE_CONFIG_LIMIT = 1 << 26 /* bytes of tokenizer_config.json */ };
+enum { BPE_FAULT_CHARS = 4096, BPE_CONFIG_LIMIT = 1 << 26 /* largest tokenizer_config.json, in bytes */ };
 
 /* Parses text[0], or for BPE_VOCAB_AND_MERGES the vocabulary text[0] and the merges text[1]. Returns 1. On a fault
  * returns 0 with a sentence in fault that begins with the path, and *f owns nothing. */
@@ -44,7 +45,7 @@ size_t  bpe_file_tiktoken_name(const char *path);
 /* Returns the normal form of text that is UTF-8, malloc'ed, and its length. */
 char   *bpe_file_normalized(const BpeFile *f, const char *text, size_t bytes, size_t *made);
 
-/* Writes the character, as UTF-8, that represents a byte in these files. */
+/* Writes the character, as UTF-8, that represents a byte in vocab.json and tokenizer.json. */
 void bpe_character(int byte, char out[4]);
 
 #endif

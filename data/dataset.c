@@ -196,7 +196,7 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
     return dataset_open_blend(key, globs, NULL, count, seq_len, vocab_size);
 }
 
-/* Returns the key that sets the length of a sample, for the key that names the files. */
+/* Returns the option that sets the length of a sample: positions= if `key` names files of eval, else batch.seq_len. */
 static const char *length_key(const char *key) {
     return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
 }
@@ -209,7 +209,8 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     int         files[BLEND_SOURCES], sources = 0;
     for (int i = 0; i < count; i++) {
         size_t before = list.count;
-        if (share && blend_source(globs, i) < sources) continue; /* in an earlier stage, too */
+        /* the source was already opened for an earlier stage */
+        if (share && blend_source(globs, i) < sources) continue;
         dataset_files(globs[i], &list);
         if (list.count == before) fail_no_match(key, globs[i]);
         if (!share) continue;
@@ -269,7 +270,7 @@ void dataset_close(Dataset *d) {
 
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets) {
     CHECK(j >= 0 && j < d->samples, "sample %lld of %lld", (long long)j, (long long)d->samples);
-    int low = 0, high = d->shards; /* first_sample[low] <= j < first_sample[high] */
+    int low = 0, high = d->shards; /* always true: first_sample[low] <= j < first_sample[high] */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         if (d->first_sample[middle] <= j) low = middle;
@@ -289,7 +290,7 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
 }
 
 uint64_t dataset_fingerprint(const Dataset *d) {
-    enum { EDGE = 1024 }; /* tokens at either end of a shard */
+    enum { EDGE = 1024 }; /* tokens at either end of a shard that are hashed */
     int32_t  edge[EDGE];
     uint64_t hash = (uint64_t)d->shards;
     for (int i = 0; i < d->shards; i++) {
@@ -310,7 +311,7 @@ uint64_t dataset_fingerprint(const Dataset *d) {
     return hash;
 }
 
-/* Returns the number, below n, of the g-th sample counted over all epochs. */
+/* Returns the number, from 0 to n - 1, of the g-th sample counted over all epochs. */
 static int64_t order_of(int64_t n, SampleOrder order, int64_t g) {
     int64_t epoch = g / n, i = g % n;
     return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)n, order.seed, (uint64_t)epoch) : i;

@@ -17,15 +17,15 @@
 #include "data/tokenizer.h"
 
 typedef struct {
-    Shard   *shard;           /* owned */
+    Shard   *shard;           /* owned [shards] */
     int      shards;
     int64_t *first_sample;    /* owned [shards+1]: number of the first sample of each shard */
     int64_t  seq_len, vocab_size;
     int64_t  samples;         /* n */
-    int64_t  tokens;          /* in all shards */
+    int64_t  tokens;          /* tokens in all shards */
     Blend   *blend;           /* owned; NULL if there is one source, with its shards in plain order */
     int64_t *first_of_source; /* owned [sources+1], for a blend: number of the first sample of each source */
-    uint64_t tokenizer;       /* tokenizer_fingerprint of what made the tokens, set by the caller; 0: not known */
+    uint64_t tokenizer;       /* fingerprint of the tokenizer that made the tokens, set by the caller; 0: not known */
 } Dataset;
 
 typedef struct { int shuffle; uint64_t seed; } SampleOrder;
@@ -35,13 +35,14 @@ typedef struct {
     int64_t files, tokens, samples;
     int64_t short_files, short_tokens; /* files of at most seq_len tokens, which hold no sample, and their tokens */
     int64_t tail_tokens;               /* tokens after the last sample of the other files */
-    int64_t bare_files, bare_bytes;    /* files without a header, and the bytes taken as each of their tokens */
+    /* files without a header, and the bytes that each of their tokens is taken to have */
+    int64_t bare_files, bare_bytes;
 } SampleCount;
 enum { SAMPLE_COUNT_CHARS = 320 };
 
-/* Adds a file of `tokens` tokens. No other function computes samples from tokens. */
+/* Adds a file of `tokens` tokens to the counts. No other function computes samples from tokens. */
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len);
-/* Adds a file by its header. */
+/* Adds a file to the counts, by the number of tokens in its header. */
 void sample_count_file(SampleCount *c, const ShardHeader *header, int64_t seq_len);
 /* Writes what a reader of the counts should know, after `before`: how files without a header are read, how many tokens
  * are never read, and why: "; never read: 7 tokens after the last samples of files". Writes "" if there is nothing to
@@ -63,7 +64,7 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
  * blend. Exits with 65 as dataset_open does, and if a source holds no whole sample. */
 Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count,
                            int64_t seq_len, int64_t vocab_size);
-/* Warns if a file is in both, under any name. */
+/* Warns if a file belongs to both datasets, even under different names. */
 void    dataset_warn_shared(const Dataset *val, const Dataset *train);
 void    dataset_close(Dataset *d);
 SampleCount dataset_count(const Dataset *d);

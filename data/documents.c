@@ -24,20 +24,21 @@
 
 enum {
     CHUNK_BYTES = 1 << 16,
-    STOP_CHECK_MS = 200, /* a signal may arrive between a check and the wait for a pipe */
+    STOP_CHECK_MS = 200, /* ms of one wait for a pipe, because a signal may arrive between its check and the wait */
     DEEPEST_FOLDER = 32,
     SHOWN_FILES = 20, /* up to this many files are printed one a line */
     SHOWN_NAMES = 5,  /* names printed for a rarer kind */
     NAME_CHARS = 1024,
     REFUSED_CHARS = 800,
-    /* read of a pipe before it is judged, and of each of TRIAL_FILES files after a refusal, to name others */
+    /* Bytes that are read of a pipe before its format is judged. After a refusal, as many bytes of each of up to
+     * TRIAL_FILES later files are read, to name other refused files, too. */
     TRIAL_BYTES = 1 << 20,
     TRIAL_FILES = 1000
 };
 
 const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
 static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
-static const char NAMES[] = "the names of the texts"; /* what memory is for */
+static const char NAMES[] = "the names of the texts"; /* what an allocation is for, in messages */
 
 typedef struct {
     char          *path;       /* path that is opened; owned */
@@ -48,15 +49,17 @@ typedef struct {
     Packing        packing;
     char          *note;       /* a remark for the user, if the format may be unexpected; else NULL; owned */
     int64_t        plain_bytes; /* bytes of the text if the file holds it as UTF-8; else -1: known after reading */
-    int            is_unnamed; /* no path gives its bytes again: standard input, a pipe */
-    int            is_pipe;    /* can be read only once; its format is detected when it is opened */
+    int            is_unnamed; /* 1 for standard input and pipes: no path gives their bytes again */
+    /* 1 if the source can be read only once; its format is then detected when it is opened */
+    int            is_pipe;
     dev_t          device;     /* with inode, identifies the file */
     ino_t          inode;
     int            is_again;   /* 1 if an earlier source is the same file */
-    int            is_named;   /* named by the user, not found in a folder */
-    int64_t        documents, bytes, invalid; /* counted by documents_read */
-    TextControls   controls;   /* counted by documents_read */
-    int64_t        due_documents, due_bytes;    /* counted by documents_measure; -1 if it was not called */
+    int            is_named;   /* 1 if the user named the file; 0 if it was found in a folder */
+    /* counts of documents, bytes and bytes that are not UTF-8, by documents_read */
+    int64_t        documents, bytes, invalid;
+    TextControls   controls;   /* control characters, counted by documents_read */
+    int64_t        due_documents, due_bytes;    /* counts by documents_measure; -1 if it was not called */
 } Source;
 
 typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
@@ -75,15 +78,16 @@ struct Documents {
     DocumentOptions options;
     int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
     Refusals        refused;
-    int             is_trial; /* a file is read only to find out whether its start is refused */
+    int             is_trial; /* 1 while a file is read only to find out whether its start is refused */
 };
 
 /* A text that is being read. judge() may have read its start already, which is returned first. */
 typedef struct {
     TextFile *file; /* owned */
-    char     *held; /* owned [room]: the start that judge() has read; `given` of its `helds` bytes are returned */
+    /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
+    char     *held;
     size_t    helds, room, given;
-    int     (*is_stopped)(void); /* borrowed from DocumentOptions */
+    int     (*is_stopped)(void); /* borrowed: returns 1 if a signal asks to stop */
     int64_t   trial;             /* bytes that may still be read of a file that is only tried; -1: all of it */
 } Stream;
 
@@ -122,7 +126,8 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Puts the file into the commands of a sentence, so that they read it as this program does. */
+/* Writes the name of the file into the commands of a sentence. Each command unpacks and decodes the file as this
+ * program does. */
 static void name_source(const Source *s, char *sentence, size_t capacity) {
     int is_wide = s->encoding > ENCODING_UTF8 && s->encoding < ENCODING_LATIN1;
     char decode[64];
@@ -194,7 +199,8 @@ static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
     return (int64_t)n;
 }
 
-/* Reads the next bytes and appends them to s->held. Returns as text_file_read. */
+/* Reads the next bytes and appends them to s->held. Returns how many bytes it read, 0 at the end, or minus an exit code
+ * with the reason in why. */
 static int64_t stream_hold(Stream *s, char *why) {
     if (s->room - s->helds < CHUNK_BYTES) {
         s->room = 2 * s->room + CHUNK_BYTES;
@@ -308,7 +314,7 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
                        char fault[DOCUMENT_FAULT_CHARS]) {
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
                   (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
-    if (kind == TEXT_BINARY && is_rows) return 0; /* the parser names the first bad row */
+    if (kind == TEXT_BINARY && is_rows) return 0; /* no refusal: the parser of rows names the first bad row */
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
     if (*reason) return EXIT_DATA;
@@ -322,7 +328,7 @@ static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const
                         : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
-/* Texts of a form that other programs would read otherwise, by their names, with a remark. */
+/* Endings of names whose files other programs would not read as plain text, each with a remark for the user. */
 static const struct { const char *ending, *note; } FORMS[] = {
     {".csv", "a table, read as text with its commas: field= and format= read JSON Lines and parquet"},
     {".tsv", "a table, read as text with its tabs: field= and format= read JSON Lines and parquet"},
@@ -350,14 +356,16 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
-    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET; /* parquet_open refuses other files */
+    /* also by its name alone: parquet_open refuses a file that is not parquet */
+    if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
         return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
                         unpack_command(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
         return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
-    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) { /* JSON Lines with control characters are refused by line */
+    /* JSON Lines with control characters are refused later, with the number of the line */
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) {
         int exit_code = look_at_first_line(s, stream, &line, fault);
         if (exit_code) return exit_code;
     }
@@ -413,7 +421,7 @@ static int holds_only_space(Stream *s) {
     int64_t all = 0;
     for (int64_t n; (n = stream_read(s, chunk, sizeof chunk, why)) != 0; all += n)
         for (int64_t i = 0; i < n || n < 0; i++)
-            /* a fault is met again later */
+            /* the reader reports a fault when it reads this text again */
             if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
     return all > 0;
 }
@@ -590,7 +598,7 @@ static int compare_files(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Leaves out each file that is there before, by the same or another name. */
+/* Leaves out each file that is in the list before, by the same or another name. */
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0;
@@ -779,7 +787,8 @@ static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64
                     (long long)s->invalid, (long long)of, (long long)first);
 }
 
-/* The start looked like text; what follows it does not. Text in another encoding than is given is such, too. */
+/* Refuses a text of which over 1 % are control characters, though its start looked like text. This also finds text in
+ * another encoding than the given one. */
 static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
     const char *cure = text_controls_cure(&s->controls);
     if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
@@ -801,7 +810,8 @@ static int read_text(const Documents *d, Stream *stream, const Counted *c, char 
         counted_text(c, chunk, (size_t)n);
         s->invalid = text_file_invalid(stream->file, &first);
         if (s->plain_bytes > s->bytes)
-            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault); /* early: the rest cannot lower the count */
+            /* before the rest is read, because the rest cannot lower this count */
+            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault);
     }
     s->invalid = text_file_invalid(stream->file, &first);
     if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);

@@ -17,7 +17,7 @@
 #include "data/text_file.h"
 
 typedef struct Documents Documents;
-enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* bytes of a line of JSON */ };
+enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* most bytes of a line of JSON Lines */ };
 
 typedef enum { FORMAT_FOUND, FORMAT_TEXT, FORMAT_JSONL, FORMAT_PARQUET } DocumentFormat;
 extern const char
@@ -26,11 +26,12 @@ extern const char
 /* How the user wants inputs to be read. */
 typedef struct {
     const char     *field;    /* field of JSON Lines or column of parquet; NULL if not given: "text"; borrowed */
-    DocumentFormat  format;   /* FORMAT_FOUND if not given */
-    TextEncoding    encoding; /* ENCODING_FOUND if not given */
+    DocumentFormat  format;   /* value of format=; FORMAT_FOUND if not given */
+    TextEncoding    encoding; /* value of encoding=; ENCODING_FOUND if not given */
     const char    **skip;     /* globs of files and folders to leave out of folders; owned by the caller */
     int             skips;
-    const char     *out;      /* folder of the output, left out of folders above it; may be NULL or absent; borrowed */
+    /* folder of the output, which is not read even inside an input folder; NULL or a missing folder: none; borrowed */
+    const char     *out;
     int           (*is_stopped)(void); /* returns 1 if a signal asks to stop; reading then ends with 75; may be NULL */
 } DocumentOptions;
 

@@ -14,11 +14,11 @@ enum { DEPTH = 64, SHOWN_CHARS = 240 };
 
 typedef struct {
     char  *at, *end;
-    size_t column; /* column of the byte `from`, where the fault is */
+    size_t column; /* column in the line of the byte `from`, where the fault is */
     char  *from;
     const char *wrong; /* the fault; NULL if there is none */
-    int    is_lenient; /* control characters and NaN are allowed */
-    int    is_open;    /* the fault is that the line ends before its value does */
+    int    is_lenient; /* 1: control characters and NaN are allowed */
+    int    is_open;    /* 1: the fault is that the line ends before its value does */
 } Reader;
 
 static const char IN_STRING[] = "ends in the middle of a string";
@@ -72,7 +72,7 @@ static const char BEHIND[] =
 static const char COMMA_LAST[] = "has a comma before its } ($ sed 's/,[[:space:]]*}[[:space:]]*$/}/' < FILE > "
                                  "NEW.jsonl takes it away at the end of a line)";
 
-/* Decodes an escape, after its backslash. An escape is never shorter than the character that it means. */
+/* Decodes an escape sequence, after its backslash. The sequence is never shorter than the character that it means. */
 static char *escape(Reader *r, char *out) {
     static const char FROM[] = "\"\\/bfnrt", TO[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end) return out;
@@ -144,7 +144,8 @@ static int word(Reader *r, const char *is) {
     return 1;
 }
 
-/* Skips NaN or Infinity, which are not JSON and some programs write. */
+/* The fault of NaN or Infinity, which are not JSON but which some programs write. is_not_finite() finds them, and skips
+ * them if they are allowed. */
 static const char NOT_FINITE[] =
     "holds NaN or Infinity, which JSON does not have (Python writes them; write null instead)";
 static int is_not_finite(Reader *r) {
@@ -193,7 +194,7 @@ static int value(Reader *r, int depth) {
 /* The names of fields, as many as fit, for the message about a missing field. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
 
-/* Faults of a value that is not a string, by its first character. */
+/* Faults of a value that is not a string. The first character of the value decides which. */
 static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false",
                   OTHER[] = "has a number or another word";
 static const char *other_than_text(const Reader *r) {
@@ -207,7 +208,8 @@ static const char *other_than_text(const Reader *r) {
     }
 }
 
-/* Returns what jq does to a row with such a value in its field, and what comes of it; NULL for any other fault. */
+/* Returns the jq filter that turns a row with such a fault into rows with text, or NULL if there is none. *makes gets
+ * the words for what the filter does. */
 static const char *jq_of(const char *wrong, const char **makes) {
     *makes = "writes it as a string";
     if (wrong == BOOLEAN || wrong == OTHER) return ".[$f] |= tostring";
@@ -223,8 +225,8 @@ static const char PYTHON[] = "is a Python dict, not JSON ($ python3 -c 'import a
                              "[print(json.dumps(ast.literal_eval(l))) for l in sys.stdin if l.strip()]' < FILE > "
                              "NEW.jsonl writes JSON)";
 
-/* Reads one object and finds the string under `field` (NULL to find none). Returns as json_line_text, but with the
- * fault in *r, and -2 if there is no such field. */
+/* Reads one object and finds the string under `field` (NULL to find none). Returns 1 with the string, 0 if the field is
+ * null, or -2 if there is no such field. Returns -1 with the fault in *r. */
 static int read_object(Reader *r, const char *field, Names *names, char **text, size_t *length) {
     size_t wanted = field ? strlen(field) : 0;
     int    found = field ? -2 : 0;
@@ -254,7 +256,7 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
     if (!r->wrong && r->at < r->end && *r->at == ',') {
         for (r->at++; r->at < r->end && strchr(" \t\r\n", *r->at); r->at++) {}
         fails(r, r->at == r->end ? COMMA_BEHIND : *r->at == '{' ? COMMA_BETWEEN : BEHIND);
-        r->is_open = 0; /* the value itself is whole */
+        r->is_open = 0; /* the line is not cut: the object before the comma is whole */
     }
     if (!r->wrong && r->at < r->end)
         fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind))
@@ -327,7 +329,7 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
 }
 
 int json_line_is_object(const char *line, size_t bytes) {
-    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* reading decodes strings in place */
+    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* a copy, because reading decodes strings in place */
     Reader r = {.at = copy, .end = copy + bytes, .from = copy, .is_lenient = 1};
     Names  names = {.used = 0};
     size_t length;

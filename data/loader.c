@@ -22,17 +22,18 @@ struct Loader {
     int32_t        *sample;
     Batch          *batch;      /* owned [plan.batches], used in rotation; device memory from the arena */
     int64_t         micro_steps;/* micro-batches of a step on this rank */
-    int64_t         first_micro;/* number of the first of them in the step */
+    int64_t         first_micro;/* index within the step of the first micro-batch of this rank */
     int64_t         ring;       /* number of micro-batches in host memory: those of a step and AHEAD more */
-    int32_t        *inputs;     /* owned [ring,B,T] */
-    int32_t        *targets;    /* owned [ring,B,T] */
-    int32_t        *starts;     /* owned [ring,B,T]; NULL without documents */
+    int32_t        *inputs;     /* owned [ring,B,T]: inputs of the micro-batches in host memory */
+    int32_t        *targets;    /* owned [ring,B,T]: targets of the micro-batches in host memory */
+    /* owned [ring,B,T]: for each token, the start of its document; NULL without documents */
+    int32_t        *starts;
     /* the lock protects filled and taken; the trainer owns slots taken..filled-1, the thread owns the others */
     Thread          thread;
     /* micro-batches that the thread has filled, and whose copy to the device has ended, since the start */
     int64_t         filled, taken;
     int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
-    Event           copied;        /* after the latest copy to the device */
+    Event           copied;        /* recorded after the latest copy to the device */
 };
 
 static Batch take_batch(Arena *arena, int64_t B, int64_t T, int documents) {
@@ -53,7 +54,7 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
     return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
 
-/* Returns the global index of the first row of this rank's n-th micro-batch. */
+/* Returns the global index of the first sample of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
     return p->first_sample + n / l->micro_steps * p->step_samples +
@@ -67,7 +68,7 @@ static void fill_slot(Loader *l, int64_t n) {
         int64_t at = (n % l->ring * l->plan.micro_batch + row) * T,
                 number = dataset_order(l->dataset, l->plan.order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
-        int32_t *all = l->sample ? l->sample : inputs; /* inputs, targets and starts of the whole sample */
+        int32_t *all = l->sample ? l->sample : inputs; /* memory for inputs, targets and starts of the whole sample */
         int32_t *all_targets = l->sample ? l->sample + whole : targets,
                 *all_starts = l->sample ? l->sample + 2 * whole : starts;
         dataset_sample(l->dataset, number, all, all_targets);
@@ -170,7 +171,8 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     if (wait_ms) *wait_ms = clock_ms() - start_ms;
 
     Batch   batch = l->batch[l->handed % l->plan.batches];
-    int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
+    /* no lock: only the training thread writes handed and taken */
+    int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T;
     device_from_host_queued(s, batch.inputs, l->inputs + at);
     device_from_host_queued(s, batch.targets, l->targets + at);
     if (l->starts) device_from_host_queued(s, batch.starts, l->starts + at);

@@ -16,11 +16,12 @@ typedef struct {
     SampleOrder order;
     int64_t     step_samples;  /* G: samples of a step, over all ranks */
     int64_t     micro_batch;   /* B: samples of a micro-batch */
-    int         rank, ranks;   /* this rank among those with different samples, and their number */
+    int         rank, ranks;   /* index of this rank among the ranks that read different samples, and their number */
     int64_t     first_sample;  /* global index of the first step's first sample */
-    ContextPart context;       /* this rank's tokens of each sample; ranks 0 counts as 1 */
+    ContextPart context;       /* this rank's slice of the tokens of each sample; context.ranks 0 counts as 1 */
     int64_t     batches;       /* micro-batches that stay valid after they are returned; 0 counts as 1 */
-    int         documents;     /* 1: batches have the starts of documents, which begin with end_of_text */
+    /* 1: batches hold the first key of each token's document; documents begin with end_of_text */
+    int         documents;
     int32_t     end_of_text;
 } LoaderPlan;
 
@@ -36,9 +37,11 @@ Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
 int     loader_is_ready(Loader *l, double ms);
 /* Continues as if created with this first_sample: to read a step's batches again, or to skip some. */
 void    loader_seek(Loader *l, int64_t first_sample);
-/* Continues as loader_seek does, with another share of each step: its micro-batches [first, first + count). */
+/* Continues at first_sample, and reads another share of each step from then on: its micro-batches [first, first +
+ * count). */
 void    loader_share(Loader *l, int64_t first, int64_t count, int64_t first_sample);
-/* returns the bytes of the arena; T: a rank's tokens of a sample */
+/* returns the bytes that the loader takes from its arena; B: samples of a micro-batch, T: a rank's tokens of a
+ * sample */
 size_t  loader_bytes(int64_t B, int64_t T, int64_t batches, int documents);
 size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int documents);
 

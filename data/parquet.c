@@ -16,13 +16,14 @@
 #include "core/json.h"
 
 enum { NAME_CHARS = 64, NAMES_CHARS = 160, MAGIC_BYTES = 4, TAIL_BYTES = 8, HEADER_GUESS = 1 << 10 };
-/* bytes of a page, and of a header, which holds the least and the greatest text */
+/* bytes of a page, and of the header of a page, which may hold the least and the greatest text */
 enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 };
 enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
 
 /* --- Thrift's compact protocol ------------------------------------------------------------------------------------ */
 
-/* The footer and the headers of pages are stored in it. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+/* The footer and the headers of pages are stored in Thrift's compact protocol. Source: apache/thrift,
+ * doc/specs/thrift-compact-protocol.md.
  *
  * The reader is a cursor over bytes that may be damaged. After the first fault every call returns 0 and thrift_next()
  * ends its struct, so a caller may read to the end and check the state then. Each element takes at least a byte, so no
@@ -35,14 +36,14 @@ enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT
  *         }
  */
 enum { DEPTH = 32 }; /* most levels of nested values; those of parquet have eight */
-typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end too early */, THRIFT_BAD } ThriftState;
+typedef enum { THRIFT_GOOD, THRIFT_SHORT /* the bytes end before the value does */, THRIFT_BAD } ThriftState;
 enum {
     THRIFT_STOP, THRIFT_TRUE, THRIFT_FALSE, THRIFT_I8, THRIFT_I16, THRIFT_I32, THRIFT_I64, THRIFT_DOUBLE, THRIFT_BINARY,
     THRIFT_LIST, THRIFT_SET, THRIFT_MAP, THRIFT_STRUCT, THRIFT_UUID
 };
 
 typedef struct {
-    const uint8_t *at, *end; /* borrowed */
+    const uint8_t *at, *end; /* borrowed: the bytes that are not read yet */
     ThriftState    state;
 } Thrift;
 
@@ -109,7 +110,8 @@ static const uint8_t *thrift_text(Thrift *t, int type, size_t *bytes) {
     return text;
 }
 
-/* Returns the number of elements, all of type *of. The caller reads or skips each. */
+/* Reads the header of a list. Returns the number of its elements, and writes their type into *of. The caller reads or
+ * skips each element. */
 static size_t thrift_list(Thrift *t, int type, int *of) {
     if (type != THRIFT_LIST && type != THRIFT_SET) thrift_fault(t, THRIFT_BAD);
     uint8_t  byte = next_byte(t);
@@ -119,12 +121,12 @@ static size_t thrift_list(Thrift *t, int type, int *of) {
     return t->state == THRIFT_GOOD ? (size_t)count : 0;
 }
 
-/* A type other than a struct is a fault. The fields of the struct are read next. */
+/* Begins a struct, whose fields the caller reads next. Any other type is a fault. */
 static void thrift_struct(Thrift *t, int type) {
     if (type != THRIFT_STRUCT) thrift_fault(t, THRIFT_BAD);
 }
 
-/* Skips an element of a list, map or struct. As an element a truth value takes a byte. As a field it is part of the
+/* Skips an element of a list, map or struct. A truth value takes a byte in a list. As a field it is part of the
  * type. */
 static void skip(Thrift *t, int type, int depth) {
     size_t bytes;
@@ -178,7 +180,8 @@ static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) 
         else if (f.id == 7 && is_v2) h->is_packed = thrift_bool(t, f.type);
         else thrift_skip(t, f.type);
     if (!is_v2) return;
-    h->level_bytes = repetitions != 0 ? -1 : definitions; /* a flat column has no repetition levels */
+    /* a flat column has no repetition levels; -1 marks a page that has some */
+    h->level_bytes = repetitions != 0 ? -1 : definitions;
     h->level_encoding = ENCODING_RLE;
 }
 
@@ -186,7 +189,8 @@ int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header)
     Thrift     t = {data, data + bytes, THRIFT_GOOD};
     PageHeader h = {.bytes = -1, .packed_bytes = -1, .values = -1, .encoding = -1, .is_packed = 1};
     int64_t    kind = -1;
-    PageKind   described = PAGE_INDEX; /* the kind whose part of the header was read; PAGE_INDEX has none */
+    /* kind of page whose own part of the header was read; PAGE_INDEX: none was read */
+    PageKind   described = PAGE_INDEX;
     for (ThriftField f = {0, 0}; thrift_next(&t, &f);)
         switch (f.id) {
         case 1: kind = thrift_int(&t, f.type); break;
@@ -230,7 +234,7 @@ static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *ou
 
 /* Unpacks the members of a gzip file one after another, until the page is full. */
 static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    enum { ANY_WRAPPER = 15 + 32 }; /* the largest window, gzip or zlib */
+    enum { ANY_WRAPPER = 15 + 32 }; /* bits of the largest window, plus 32: accept headers of gzip and of zlib */
     z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
     z.next_out = out, z.avail_out = (uInt)bytes;
     if (inflateInit2(&z, ANY_WRAPPER) != Z_OK) return 0;
@@ -243,7 +247,8 @@ static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
 }
 
 static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number larger than any size */
+    /* on an error the result is a number larger than any size */
+    return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes;
 }
 
 /* The codecs by number. `most`: the most bytes that one packed byte can become. A snappy copy makes 64 bytes from 3,
@@ -261,7 +266,7 @@ static int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
 }
 
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    if (bytes == 0) return 1; /* if all rows are null, some writers pack nothing, others write nothing */
+    if (bytes == 0) return 1; /* all rows are null: some writers pack nothing, others write nothing */
     return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
 }
 
@@ -311,8 +316,9 @@ enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
 typedef struct {
     char    name[NAME_CHARS];
     int     is_field;                    /* 1 if the node is the wanted column */
-    int64_t type, repetition, children;  /* type is -1 for a group */
-    int64_t converted, logical;          /* meaning of the bytes, in the older and the newer form; -1: not given */
+    int64_t type, repetition, children;  /* type: -1 for a group of columns */
+    /* meaning of the bytes, in the older (converted) and the newer form (logical); -1: not given */
+    int64_t converted, logical;
 } Node;
 
 /* Reads a union. Returns the number of its member, -1 if it has none. */
@@ -520,15 +526,15 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
         REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
                        group, (long long)rows, (long long)m->values, name);
-    if (rows == 0) return 1; /* a group without rows needs no page and no place */
+    if (rows == 0) return 1; /* a group without rows needs no page, and its place in the file is not checked */
     if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
         REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
                        (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
     const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
-    /* overlapping chunks would let a small file hold any amount of text */
+    /* refused because overlapping chunks would let a small file hold any amount of text */
     if (before && (uint64_t)start < before->offset + before->bytes)
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
-    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two */
+    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two, and doubles */
         size_t room = column->chunks ? 2 * (size_t)column->chunks : 1;
         column->chunk = xrealloc(column->chunk, sizeof *column->chunk * room, "the footer of a parquet file");
     }
@@ -573,7 +579,7 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { uint8_t *data; size_t room; } Buffer; /* owned */
+typedef struct { uint8_t *data; size_t room; } Buffer; /* owned: data [room] */
 typedef struct { const uint8_t *text; uint32_t bytes; } Entry;
 
 struct Parquet {
@@ -582,15 +588,16 @@ struct Parquet {
     int           fd;
     ParquetColumn column;
     int64_t       next_chunk;
-    uint64_t      at, end;                    /* place in the file of the chunk's next page, and of its end */
+    /* places in the file of the chunk's next page and of the end of the chunk */
+    uint64_t      at, end;
     int           codec;
     int64_t       chunk_left, page_left;      /* rows left in the next pages of the chunk, and in this page */
     Buffer        packed, page, dictionary;
     Entry        *entry;                      /* owned [entry_room]: texts of the dictionary */
     int64_t       entries, entry_room;
-    /* 1 if this page holds indices into the dictionary, 0 if it holds texts */
+    /* 1 if this page holds indices of texts in the dictionary, 0 if it holds texts */
     int           is_by_dictionary;
-    /* a level is 1 for a text, 0 for null; indices are those of texts in the dictionary */
+    /* levels: 1 for each text, 0 for each null; indices: places of texts in the dictionary */
     PageRuns      levels, indices;
     const uint8_t *value, *value_end;
 };
@@ -733,7 +740,7 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     p->page_left = h->values;
     p->value = at, p->value_end = end;
     p->indices = (PageRuns){.at = at, .end = end};
-    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even a width is there */
+    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even the width of indices is stored */
     p->indices.width = *p->indices.at++;
     return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "its indices are wider than 32 bits");
 }

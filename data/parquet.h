@@ -31,27 +31,29 @@ void    parquet_close(Parquet *p);
 typedef enum { PAGE_DATA, PAGE_INDEX, PAGE_DICTIONARY, PAGE_DATA_V2 } PageKind;
 typedef struct {
     PageKind kind;
-    int64_t  packed_bytes, bytes; /* bytes of levels and values, as in the file and uncompressed */
-    int64_t  values;              /* number of values, nulls included */
+    /* bytes of the levels and values of the page: as stored in the file, and uncompressed */
+    int64_t  packed_bytes, bytes;
+    int64_t  values;              /* number of values in the page, nulls included */
     int64_t  level_bytes;         /* PAGE_DATA_V2: bytes of the levels, which are uncompressed and before the values */
     int      encoding, level_encoding;
-    int      is_packed;           /* 1 if packed by the codec of the chunk */
+    int      is_packed;           /* 1 if the page is packed by the codec of its chunk */
     int      has_crc;
-    uint32_t crc;                 /* checksum of the bytes as in the file */
+    uint32_t crc;                 /* checksum of the page's bytes as stored in the file */
 } PageHeader;
 
 /* Parses the header of a page. Returns its length, 0 if it is longer than `bytes`, -1 if it is not a header. */
 int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header);
-/* Unpacks by a codec other than 0 into out [bytes]. Returns 1 if it fills out exactly. */
+/* Unpacks the bytes of a page into out [bytes]. codec is the codec's number in parquet, not 0. Returns 1 if the result
+ * fills out exactly. */
 int     page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes);
 
 /* A reader of numbers of `width` bits, which are stored as runs of one repeated value and runs of bit-packed values. */
 typedef struct {
-    const uint8_t *at, *end; /* borrowed */
-    int            width;    /* 0 to 32 */
-    uint64_t       left;     /* values left in the run */
+    const uint8_t *at, *end; /* borrowed: the bytes that are not read yet */
+    int            width;    /* bits of each number, 0 to 32 */
+    uint64_t       left;     /* values that are left in the current run */
     int            is_packed;
-    uint32_t       value;    /* the value of a run of one repeated value */
+    uint32_t       value;    /* the repeated value, in a run of one repeated value */
     uint64_t       bit;      /* place of the next bit-packed value, in bits from `at` */
 } PageRuns;
 int64_t page_runs_next(PageRuns *r); /* returns the next number; -1 if there is none, or the bytes are not runs */
@@ -64,14 +66,14 @@ typedef struct {
 } ParquetChunk;
 
 typedef struct {
-    int           is_optional; /* 1 if rows may be null */
+    int           is_optional; /* 1 if rows of the column may be null */
     int64_t       rows;
     ParquetChunk *chunk;       /* owned; the caller frees it */
     int64_t       chunks;
 } ParquetColumn;
 
-/* Parses a footer [bytes] at byte `offset` of its file. Returns 1. Returns 0 with the fault, as parquet_open does; then
- * *column owns nothing. */
+/* Parses a footer [bytes] at byte `offset` of its file. Returns 1. Returns 0 with the reason in fault, worded to follow
+ * the name of the file; then *column owns nothing. */
 int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, const char *field, ParquetColumn *column,
                          char fault[PARQUET_FAULT_CHARS]);
 

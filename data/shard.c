@@ -32,9 +32,10 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
 };
 
 #define OLD_INDEX "TNTIDX\0\0" /* first bytes of an index of fairseq and of the first Megatron */
-#define MEGATRON_MAGIC "MMIDIDX\0" /* and the string's own NUL: nine bytes */
+#define MEGATRON_MAGIC "MMIDIDX\0" /* nine bytes, with the NUL that ends the C string */
 
-/* Other formats that would pass as headerless tokens: no such file of tokens starts with six or more given bytes. */
+/* Other formats that would pass as headerless tokens. Each begins with six or more fixed bytes, with which no file of
+ * tokens begins. */
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
     {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
     {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
@@ -56,13 +57,13 @@ static int is_text(const uint8_t *data, size_t bytes) {
 
 const char *shard_text_kind(const uint8_t *data, size_t bytes) {
     if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
-    /* RFC 1952: magic, deflate, flags, level, system */
+    /* the fields of a gzip header (RFC 1952): magic, deflate, flags, level, system */
     if (bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
         (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255))
         return "gzip";
     if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
     if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
-    /* 0x15: the header of a page begins with its type */
+    /* a page follows the magic, and its header begins with 0x15, the field of its type */
     if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet";
     if (!is_text(data, bytes)) return NULL;
     size_t first = 0;
@@ -72,9 +73,10 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
 
 /* --- numbers of a file without a header --------------------------------------------------------------------------- */
 
-/* Each test uses bits that its type fixes and that uint16 tokens leave free: high halves that are 0, bits after the
- * binary point that are 0, bytes that vary less than they should. A test passes only if every number obeys it and
- * enough numbers show it. So uint16 tokens of any vocabulary pass with a chance below 2^-16. */
+/* Tests for types of numbers that are not uint16 tokens. Each uses bits that its type fixes and that uint16 tokens
+ * leave free: high halves that are 0, bits after the binary point that are 0, bytes that vary less than they should. A
+ * test passes only if every number obeys it and enough numbers show it. So uint16 tokens of any vocabulary pass with a
+ * chance below 2^-16. */
 typedef enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES } Form;
 
 /* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
@@ -99,13 +101,13 @@ static const NumberType TYPES[] = {
 };
 
 enum {
-    MOST_ID = 1 << 20,     /* no tokenizer has more ids */
-    LEAST_NEGATIVE = 1024, /* labels that a loss leaves out are -1 or -100 */
-    SHOWN = 16,            /* numbers, or bits, that must show a type */
-    SEEN = 4096            /* 16-bit numbers from which the spread of bytes is judged */
+    MOST_ID = 1 << 20,     /* an id is below this, because no tokenizer has more ids */
+    LEAST_NEGATIVE = 1024, /* ids down to -1024 are allowed: labels that a loss leaves out are -1 or -100 */
+    SHOWN = 16,            /* fewest numbers, or bits, that must show a type */
+    SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
 
-/* Returns the bits of number i. */
+/* Returns the bits of number i of the data, whose type is t. */
 static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
     uint64_t bits = 0;
     for (int k = 0; k < t->bytes; k++)
@@ -115,8 +117,9 @@ static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
 
 static int may_be_id(double v) { return v == floor(v) && v >= -LEAST_NEGATIVE && v < MOST_ID; }
 
-/* Whole numbers of 32 or 64 bits: every half above the first 16 bits is 0, small, or full of ones. If some are small,
- * the numbers that count have over 255 in the first half. */
+/* Returns 1 for whole numbers of 32 or 64 bits that may be ids: each is at least -LEAST_NEGATIVE and below MOST_ID.
+ * At least SHOWN of them must not be 0. If some 32-bit numbers exceed 65,535, only those count that are negative or
+ * whose low half is over 255. */
 static int are_integers(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
     size_t shown = 0, shown_wide = 0, negatives = 0;
     int    is_wide = 0;
@@ -141,7 +144,8 @@ static double half_value(uint16_t bits, int mantissa_bits, int bias) {
     return bits & 0x8000 ? -v : v;
 }
 
-/* Whole numbers as float16 or bfloat16. In each different number the bits after the binary point are 0. */
+/* Returns 1 for whole numbers as float16 or bfloat16. In each different number the bits after the binary point are
+ * 0. */
 static int are_halves(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
     const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
     uint8_t   seen[1 << 13] = {0};
@@ -149,7 +153,7 @@ static int are_halves(const NumberType *t, const uint8_t *data, size_t count, in
     for (size_t i = 0; i < count; i++) {
         uint16_t bits = (uint16_t)bits_of(t, data, i);
         double   v = half_value(bits, mantissa_bits, bias);
-        if (bits == 0x7c00 && t->form == FLOATS) continue; /* infinity: an id over 65,504 */
+        if (bits == 0x7c00 && t->form == FLOATS) continue; /* float16 infinity stands for an id over 65,504 */
         if (!may_be_id(v) || bits == 0x8000) return 0;
         if (v < 0) *has_negatives = 1;
         if (v == 0 || seen[bits >> 3] & 1 << (bits & 7)) continue;
@@ -177,7 +181,7 @@ static int are_floats(const NumberType *t, const uint8_t *data, size_t count, in
     return shown >= SHOWN / 2;
 }
 
-/* Numbers of 3 bytes: the highest is below 16 everywhere, and the others often are not. */
+/* Returns 1 for numbers of 3 bytes: the highest byte is below 16 everywhere, and the others often are not. */
 static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
     size_t shown = 0;
     for (size_t i = 0; i < 3 * count; i++) {
@@ -193,7 +197,7 @@ static int are_triples(const NumberType *t, const uint8_t *data, size_t count) {
 /* How often each first and each second byte of 16-bit numbers occurs. */
 typedef struct { double count[2][256]; double numbers; } Spread;
 
-/* Counts the numbers that are not 0: padding would make a vocabulary look uneven. */
+/* Counts the bytes of the numbers that are not 0, because zeros of padding would make a vocabulary look uneven. */
 static Spread spread_of(const uint8_t *data, size_t count) {
     Spread s = {{{0}}, 0};
     for (size_t i = 0; i < count; i++)
@@ -201,7 +205,7 @@ static Spread spread_of(const uint8_t *data, size_t count) {
     return s;
 }
 
-static double entropy(const Spread *s, int which) { /* in bits */
+static double entropy(const Spread *s, int which) { /* returns the entropy in bits */
     double sum = 0;
     for (int b = 0; b < 256; b++)
         if (s->count[which][b] > 0) sum -= s->count[which][b] / s->numbers * log2(s->count[which][b] / s->numbers);
@@ -214,8 +218,9 @@ static int values(const Spread *s, int which) {
     return n;
 }
 
-/* The low byte of a token varies at least as much as its high byte. Where the second bytes vary more by a bit of
- * entropy, or take all values while the first ones end early, the second bytes are the low ones. */
+/* Returns 1 for big-endian uint16. The low byte of a token varies at least as much as its high byte. Where the second
+ * bytes vary more by a bit of entropy, or take all values while the first ones end early, the second bytes are the low
+ * ones. */
 static int are_swapped(const Spread *s) {
     int most = 255;
     while (most > 0 && s->count[0][most] == 0) most--;
@@ -223,8 +228,8 @@ static int are_swapped(const Spread *s) {
     return ends_early || (s->numbers >= SEEN / 8 && values(s, 1) >= SHOWN / 2 && entropy(s, 1) > entropy(s, 0) + 1);
 }
 
-/* Bytes have one distribution at even and at odd places. That of uint16 tokens differs, unless they are drawn evenly
- * from all 65,536. Both are tests of chi squared. */
+/* Returns 1 for single bytes, by two tests of chi squared. Bytes have one distribution at even and at odd places. That
+ * of uint16 tokens differs, unless they are drawn evenly from all 65,536. */
 static int are_bytes(const Spread *s) {
     double differ = 0, uneven = 0, mean = 2 * s->numbers / 256;
     int    kinds = 0;
@@ -274,8 +279,8 @@ int shard_is_llmc(const uint8_t *data, size_t bytes) {
     return 0;
 }
 
-/* Writes the command that turns numbers of a type into tokens of the width that the vocabulary has. Ids that do not fit
- * end it. */
+/* Writes the command that turns numbers of a type into tokens of the width that the vocabulary has. The command fails
+ * if an id does not fit. */
 enum { CONVERSION_CHARS = 256 };
 static const char *conversion(const NumberType *t, int64_t vocab_size, char out[CONVERSION_CHARS]) {
     const int is_wide = vocab_size > UINT16_MAX + 1;
@@ -287,8 +292,8 @@ static const char *conversion(const NumberType *t, int64_t vocab_size, char out[
     return out;
 }
 
-/* Refuses numbers that are neither uint16 nor uint32, or uint32 where uint16 is read. Returns as shard_parse_header, 0
- * if nothing is wrong. */
+/* Refuses numbers that are neither uint16 nor uint32, or uint32 where uint16 is read. Returns 0 if nothing is wrong,
+ * else -1 with reason and remedy in fault. */
 static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
     char cure[CONVERSION_CHARS];
     if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
@@ -327,7 +332,7 @@ static int are_narrow(const uint8_t *data, size_t bytes, int64_t most) {
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]) {
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
-    int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
+    int32_t start[3] = {0, 0, 0}; /* the first three numbers of a file: magic, version, tokens */
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
     if (file_bytes == 0) FAULT("is empty; copy or make it again");
 
@@ -449,7 +454,7 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const Shard   *shard = reading;
     const uint8_t *at = (const uint8_t *)info->si_addr;
     (void)context;
-    /* the address is in no shard: act as without this handler */
+    /* the address is in no shard that is being read: act as without this handler */
     if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) {
         struct sigaction as_before = {.sa_handler = SIG_DFL};
         set_action(signal_number, &as_before);
@@ -508,7 +513,7 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
 }
 
 /* Reads the index beside NAME.bin; *found is 1 if there is one. An index that does not describe the file was damaged,
- * or belongs to another one. Returns as shard_look. */
+ * or belongs to another one. Returns 0, or an exit code with the message in sentence. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header, int *found, char *sentence) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];
@@ -549,7 +554,7 @@ static int refuse_text(const char *path, const char *kind, char *sentence) {
     const char *what;
     TextFile   *file;
     Packing     packing = PACKED_NOT;
-    /* tokenize prints where a file is damaged */
+    /* a damaged file is not refused here: tokenize prints where it is damaged */
     if (text_file_open(&file, path, IO_READ, ENCODING_UTF8, why) == 0) {
         TextKind inside = text_file_kind(file, &what);
         if (inside == TEXT_SHARD || inside == TEXT_BINARY) packing = text_file_form(file).packing;
@@ -637,7 +642,7 @@ uint32_t shard_token(const Shard *shard, int64_t i) {
     return shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
 }
 
-/* Unmaps the pages of tokens [first, first + count); the next look maps them again from the page cache. */
+/* Unmaps the pages of tokens [first, first + count); the next access maps them again from the page cache. */
 static void drop_pages(const Shard *shard, int64_t first, int64_t count) {
     uintptr_t page  = (uintptr_t)sysconf(_SC_PAGESIZE), width = (uintptr_t)shard->header.token_bytes;
     uintptr_t begin = (uintptr_t)shard->map + shard->header.data_offset + (uintptr_t)first * width;
@@ -668,7 +673,7 @@ static uint32_t max_u32(const uint32_t *t, int64_t count) {
 }
 
 int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
-    enum { BLOCK = 1 << 20 }; /* tokens; small enough that mapped pages do not add up */
+    enum { BLOCK = 1 << 20 }; /* tokens that are read at once; so few that the mapped pages do not add up */
     const uint8_t *tokens = shard->map + shard->header.data_offset;
     const int      wide = shard->header.token_bytes == 4;
     const int64_t  n = shard->header.tokens;
@@ -725,7 +730,7 @@ int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size)
     w->fd = -1;
     w->token_bytes = vocab_size <= 65536 ? 2 : 4;
     w->vocab_size = vocab_size;
-    /* a header of zeros until the end, so a shard whose writer died has no tokens */
+    /* a header of zeros until shard_writer_finish, so a shard whose writer died has no tokens */
     w->used_bytes = SHARD_HEADER_BYTES;
     w->path = strdup(path);
     if (asprintf(&w->tmp, "%s.tmp", path) < 0) w->tmp = NULL;

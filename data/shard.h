@@ -19,7 +19,7 @@ enum {
 };
 
 typedef struct {
-    int     token_bytes;   /* 2 or 4 */
+    int     token_bytes;   /* bytes of a token, 2 or 4 */
     size_t  data_offset;   /* bytes before the first token; 0 if there is no header */
     int64_t tokens;
     int64_t sequences;     /* sequences that a Megatron index lists; else 0 */
@@ -40,19 +40,19 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
 int shard_is_llmc(const uint8_t *data, size_t bytes);
 /* Returns 1 if this is the start of a Megatron index. */
 int shard_is_index(const uint8_t *data, size_t bytes);
-/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.
- * Source of the layout: megatron/core/datasets/indexed_dataset.py. */
+/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns 0 and *header, or -1
+ * with reason and remedy in fault. Source of the layout: megatron/core/datasets/indexed_dataset.py. */
 int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
                       char fault[SHARD_FAULT_CHARS]);
 
 /* The type of the numbers in a file of tokens without a header. Such a file is read as uint16 or uint32. Numbers of any
  * other type would pass as tokens where the vocabulary is large. */
 typedef struct {
-    const char *name;     /* for a message: "64-bit numbers" */
-    const char *numpy;    /* dtype that reads them; NULL: the numbers no longer hold the ids */
+    const char *name;     /* name of the type for a message: "64-bit numbers" */
+    const char *numpy;    /* numpy dtype that reads the numbers; NULL: the ids cannot be recovered from them */
     int         bytes;    /* bytes of one number */
-    int         is_big;   /* big-endian */
-    int         form;     /* which test of shard.c it is */
+    int         is_big;   /* 1 for big-endian numbers */
+    int         form;     /* the test in shard.c that detects this type */
 } NumberType;
 
 /* Judges numbers by their first bytes. Returns their type, or NULL if they are uint16, or nothing shows that they are
@@ -61,20 +61,20 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
 
 typedef struct {
     char          *path;      /* owned */
-    const uint8_t *map;       /* owned mapping of file_bytes */
+    const uint8_t *map;       /* owned: the mapped file, file_bytes bytes */
     uint64_t       file_bytes;
     ShardHeader    header;
 } Shard;
 
-/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) and the whole
+/* Reads the header of a token file, or the index beside it. Returns 0, or an exit code (65, 74) with the message in
  * sentence. */
 enum { SHARD_SENTENCE_CHARS = 3 * 4352 + 2 * SHARD_FAULT_CHARS };
 int      shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char sentence[SHARD_SENTENCE_CHARS]);
-/* Maps a file. vocab_size: as in shard_parse_header. Exits with 65, naming path and fault (also when there is no such
- * file), 74 when it cannot be read. */
+/* Maps a file. vocab_size sets the width of tokens in a file without a header; 0: unknown. Exits with 65, naming path
+ * and fault (also when there is no such file), 74 when it cannot be read. */
 Shard    shard_open(const char *path, int64_t vocab_size);
 void     shard_close(Shard *shard);
-const char *shard_name(const Shard *shard);      /* returns the last part of the path */
+const char *shard_name(const Shard *shard);      /* returns the last part of the shard's path */
 uint32_t shard_token(const Shard *shard, int64_t i);
 /* Reads tokens [count] from index first on. Exits with 74, naming file and byte, when the file was cut meanwhile or its
  * disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
@@ -87,8 +87,10 @@ int64_t  shard_zero_tail(const Shard *shard);
 
 /* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;
-int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* creates path.tmp */
-int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* returns -EFBIG after 2^31-1 tokens */
+/* creates path.tmp, which shard_writer_finish renames to path */
+int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size);
+/* appends tokens; returns -EFBIG if the shard would hold over 2^31-1 tokens */
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);
 /* writes the header, syncs, renames to path, frees w; after an error no file is left */
 int shard_writer_finish(ShardWriter *w);
 void shard_writer_destroy(ShardWriter *w);     /* frees w without finishing; no file is left */

@@ -15,8 +15,8 @@
 #include "core/error.h"
 #include "core/json.h"
 
-/* Published with each vocabulary; sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the tokenizer.json of
- * Qwen/Qwen3-0.6B. */
+/* Patterns that are published with vocabularies. Sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the
+ * tokenizer.json of Qwen/Qwen3-0.6B. */
 static const char GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 const char *const SPLIT_GPT2 = GPT2;
 static const char CL100K[] =
@@ -103,7 +103,7 @@ static int reads_class(const char **p) {
             (**p == '-' && (members > 0 || (*p)[1] == '-') && (*p)[1] != ']'))
             return 0;
         if (**p != '\\') first = reads_character(p);
-        else if (reads_escape(p, &is_set)) first = INT32_MAX; /* no range begins with it */
+        else if (reads_escape(p, &is_set)) first = INT32_MAX; /* an escape begins no range such as a-z */
         else return 0;
         if (first < 0) return 0;
         if (**p != '-' || (*p)[1] == ']') continue;
@@ -167,8 +167,8 @@ static int reads_alternatives(const char **p) {
     return 1;
 }
 
-/* Oniguruma tries a pattern that begins with .* only at the beginnings of lines. It also does so after a look-ahead,
- * and then misses matches that PCRE2 finds. */
+/* Returns 1 if a pattern has a look-ahead and a dot. Oniguruma tries a pattern that begins with .* only at the
+ * beginnings of lines. It also does so after a look-ahead, and then misses matches that PCRE2 finds. */
 static int looks_ahead_of_any(const char *pattern) {
     int in_class = 0, any = 0;
     for (const char *p = pattern; *p; p += *p == '\\' && p[1] ? 2 : 1) {
@@ -187,7 +187,8 @@ static int oniguruma_is_older(int teeny) {
     return sscanf(onig_version(), "%d.%d.%d", &major, &minor, &own) != 3 || (major == 6 && minor == 9 && own < teeny);
 }
 
-/* Returns a construct of the pattern that this library may read in another way, or NULL. */
+/* Returns a construct of the pattern that the installed libonig may read otherwise than Hugging Face tokenizers, or
+ * NULL. */
 static const char *untrusted(const char *pattern) {
     static const char *const BRACKETS[] = {"[:alnum:]", "[:alpha:]", "[:digit:]", "[:space:]", "[:upper:]", "[:lower:]",
                                            "[:word:]", "[:xdigit:]", "[:blank:]", "[:cntrl:]", "[:ascii:]"};
@@ -214,25 +215,26 @@ static const char *untrusted(const char *pattern) {
 /* --- the split ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char             *pattern;   /* owned */
+    char             *pattern;   /* owned: the pattern as written */
     SplitBehavior     behavior;
     int               is_inverted;
-    pcre2_code       *code;      /* owned; NULL: onig is used */
+    pcre2_code       *code;      /* owned: compiled by PCRE2; NULL: onig is used */
     int               has_jit;
-    OnigRegex         onig;      /* owned; used if code is NULL */
+    OnigRegex         onig;      /* owned: compiled by Oniguruma; used if code is NULL */
 } Rule;
 
 struct Split {
     Rule                 rule[SPLIT_RULES];
     int                  rules;
-    char                *name;       /* owned: the tokenizer's file */
-    pcre2_match_data    *match;      /* owned */
-    pcre2_match_context *context;    /* owned */
-    pcre2_jit_stack     *stack;      /* owned */
-    OnigRegion          *region;     /* owned */
-    OnigMatchParam      *limits;     /* owned */
-    int64_t              place;      /* byte of the whole text at which the next call begins */
-    /* The clock that ends the process if a pattern backtracks without end. Its thread reads at and busy. */
+    char                *name;       /* owned: the file of the tokenizer, for messages */
+    pcre2_match_data    *match;      /* owned: memory of PCRE2 for a match */
+    pcre2_match_context *context;    /* owned: limits of PCRE2 for a match */
+    pcre2_jit_stack     *stack;      /* owned: stack of PCRE2's machine code */
+    OnigRegion          *region;     /* owned: memory of Oniguruma for a match */
+    OnigMatchParam      *limits;     /* owned: limits of Oniguruma for a match */
+    int64_t              place;      /* byte of the whole text at which the next call of split_text() begins */
+    /* The clock that ends the process if a pattern backtracks without end. The clock's thread reads the members `at`
+     * and `busy`. */
     int                  is_watched, has_clock;
     pthread_t            owner;      /* thread whose processor time the clock counts */
     timer_t              clock;
@@ -241,7 +243,8 @@ struct Split {
     const Rule *volatile busy;
 };
 
-/* U+180E is white space to PCRE2's \s, and has not been to Unicode since 6.3. */
+/* Returns the pattern with \s written as the Unicode property White_Space. U+180E is white space to PCRE2's \s, and has
+ * not been to Unicode since 6.3. */
 static char *with_unicode_spaces(const char *pattern) {
     char *out = xmalloc(20 * strlen(pattern) + 1, "a tokenizer's pattern"), *to = out;
     for (const char *at = pattern; *at; at++) {
@@ -302,7 +305,8 @@ int split_create(Split **split, const SplitRule *rule, int rules, const char *na
         *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"),
                     .behavior = rule[s->rules].behavior,
                     .is_inverted = rule[s->rules].is_inverted};
-        if (!compile_oniguruma(r, fault)) { /* also where PCRE2 will match: it rejects what is no pattern */
+        /* compiled even if PCRE2 will match, because Oniguruma refuses text that is no valid pattern */
+        if (!compile_oniguruma(r, fault)) {
             s->rules++;
             split_destroy(s);
             return 0;
@@ -428,7 +432,7 @@ typedef struct {
     const char *text;
     SplitPiece *piece;
     void       *with;
-    size_t      begin, end;     /* bytes of the text that are held back, if holds */
+    size_t      begin, end;     /* range of the text that is held back if `holds` is 1 */
     int         holds, is_match;
 } Spans;
 
@@ -462,9 +466,10 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
     Spans       x = {.split = s, .rule = i, .text = text, .piece = piece, .with = with};
     size_t      done = 0, last = SIZE_MAX, span[2];
     if (end == SPLIT_MORE && (i == s->rules || !r->code || r->behavior > SPLIT_REMOVED))
-        return 0; /* the whole text is needed */
+        return 0; /* nothing is consumed yet: this rule must see the whole text */
     if (i == s->rules) {
-        int is_long = bytes >= SPLIT_STRETCH; /* the time that piece() needs must not count for the pattern */
+        /* a long piece() stops the clock, because its time must not count for the pattern */
+        int is_long = bytes >= SPLIT_STRETCH;
         if (is_long) set_clock(s, 0);
         piece(with, text, bytes);
         if (is_long) renew_clock(s, text + bytes);
@@ -475,7 +480,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
         int found = find_match(s, r, text, bytes, from, end, span);
         if (found < 0) return done;
         if (found == 0) break;
-        if (span[0] == span[1] && span[1] == last) { /* an empty match right after a match is ignored */
+        if (span[0] == span[1] && span[1] == last) { /* an empty match directly after a match is ignored */
             for (from++; from < bytes && ((unsigned char)text[from] & 0xC0) == 0x80;) from++;
             continue;
         }
@@ -492,7 +497,7 @@ static size_t split_rule(Split *s, int i, const char *text, size_t bytes, SplitE
 /* --- bytes that are not UTF-8 ------------------------------------------------------------------------------------- */
 
 int utf8_is_cut(const char *text, size_t bytes) {
-    char least[4], most[4]; /* the character with the least and the greatest bytes that may follow */
+    char least[4], most[4]; /* characters with the least and the greatest bytes that may follow */
     if (bytes > 3) return 0;
     memset(least, 0x80, sizeof least), memset(most, 0xBF, sizeof most);
     memcpy(least, text, bytes), memcpy(most, text, bytes);

@@ -23,7 +23,7 @@ typedef enum { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NE
 typedef struct {
     char         *pattern;
     SplitBehavior behavior;
-    int           is_inverted; /* the behavior applies to the text between matches */
+    int           is_inverted; /* 1: the behavior applies to the text between matches */
 } SplitRule;
 
 typedef struct Split Split;
@@ -31,8 +31,8 @@ enum { SPLIT_RULES = 8, SPLIT_FAULT_CHARS = 400 };
 typedef enum { SPLIT_BY_CONSTRUCTS, SPLIT_BY_ONIGURUMA } SplitEngine;
 
 /* Compiles the rules. Each rule splits the pieces of the rule before it. name is the file of the tokenizer, for
- * messages. engine is SPLIT_BY_CONSTRUCTS except in tests. Returns 1, or 0 with the reason in fault if a pattern cannot
- * be used. */
+ * messages. engine is SPLIT_BY_CONSTRUCTS, which chooses by the constructs of each pattern; only tests force Oniguruma.
+ * Returns 1, or 0 with the reason in fault if a pattern cannot be used. */
 int  split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                   char fault[SPLIT_FAULT_CHARS]);
 void split_destroy(Split *split);
@@ -49,7 +49,7 @@ int  split_removes(const Split *split); /* returns 1 if a rule removes some text
  * are split.
  *
  * Exits with 65 if a pattern needs over SPLIT_SECONDS of processor time for SPLIT_STRETCH bytes. split_place() sets the
- * byte of the text at which the next call begins, for that message. Not for two threads at once. */
+ * byte of the text at which the next call begins, for the message of that exit. Not for two threads at once. */
 enum { SPLIT_SECONDS = 3, SPLIT_STRETCH = 1 << 16 };
 typedef enum { SPLIT_MORE, SPLIT_END } SplitEnd;
 typedef void SplitPiece(void *with, const char *begin, size_t bytes);

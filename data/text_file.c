@@ -22,7 +22,7 @@
 #include "core/format.h"
 #include "data/shard.h"
 
-enum { CARRY = 4 /* bytes: the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
+enum { CARRY = 4 /* bytes of the longest character */, CHUNK = 1 << 15, FIRST_BLOCK = 4096 };
 
 const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "latin-1", NULL};
 
@@ -33,27 +33,28 @@ const char *const TEXT_ENCODINGS[] = {"utf-8", "utf-16le", "utf-16be", "utf-32le
 
 enum {
     INPUT_BYTES = 1 << 16,
-    ZSTD_HEADER = 18,  /* bytes: the longest header of a frame (RFC 8878) */
+    ZSTD_HEADER = 18,  /* bytes of the longest header of a frame (RFC 8878) */
     ZSTD_MOST = 31,    /* log2 of the largest window that libzstd reads */
-    XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER, /* bytes */
-    ZLIB_GZIP = 15 + 16 /* the largest window, plus 16: expect a gzip header */
+    /* bytes of the header and of the footer of an xz stream */
+    XZ_HEADER = 12, XZ_FOOTER = 12, XZ_LAST = XZ_HEADER + XZ_FOOTER,
+    ZLIB_GZIP = 15 + 16 /* bits of the largest window, plus 16: expect a gzip header */
 };
 
 struct Unpack {
     Packing         packing;
-    UnpackSource   *source;       /* borrowed */
-    void           *with;         /* borrowed */
+    UnpackSource   *source;       /* borrowed: reads the packed file */
+    void           *with;         /* borrowed: argument of source() */
     char            in[INPUT_BYTES];
-    size_t          at, end;      /* range of `in` that is not used yet */
+    size_t          at, end;      /* range of `in` whose bytes are not used yet */
     int64_t         used;         /* bytes of the packed file before `at` */
-    int             is_at_end;    /* the source has reached its end */
+    int             is_at_end;    /* 1 when the source has reached its end */
     int             member;       /* number of the member being read, from 1 */
-    int             is_between;   /* between members: the next byte begins one, or the file ends */
+    int             is_between;   /* 1 between two members: the next byte begins one, or the file ends */
     int             is_done;
     z_stream        gzip;
-    ZSTD_DCtx      *zstd;         /* owned */
+    ZSTD_DCtx      *zstd;         /* owned: state of libzstd */
     uint64_t        window;       /* bytes of memory that the header of the zstd frame requires; 0 if not known */
-    struct archive *xz;           /* owned */
+    struct archive *xz;           /* owned: libarchive's reader of an xz file */
     unsigned char   last[XZ_LAST]; /* the last bytes of an xz file so far */
     size_t          lasts;
     int             error;        /* exit code of a failed source, because libarchive does not keep it; 0 if none */
@@ -63,7 +64,8 @@ struct Unpack {
 Packing unpack_kind(const char *data, size_t bytes) {
     static const char GZIP[] = "\x1f\x8b\x08", ZSTD[] = "\x28\xb5\x2f\xfd", SKIPPABLE[] = "\x2a\x4d\x18",
                       XZ[] = "\xfd" "7zXZ";
-    if (bytes >= 2 && memcmp(data, GZIP, bytes < 3 ? bytes : 3) == 0) return PACKED_GZIP; /* even if it is cut there */
+    /* also if the file is cut off within these three bytes */
+    if (bytes >= 2 && memcmp(data, GZIP, bytes < 3 ? bytes : 3) == 0) return PACKED_GZIP;
     if (bytes >= 4 && memcmp(data, ZSTD, 4) == 0) return PACKED_ZSTD;
     if (bytes >= 4 && ((unsigned char)data[0] & 0xF0) == 0x50 && memcmp(data + 1, SKIPPABLE, 3) == 0)
         return PACKED_ZSTD;
@@ -106,7 +108,7 @@ static void use(Unpack *u, size_t bytes) { u->at += bytes, u->used += (int64_t)b
 
 /* --- packed: gzip ------------------------------------------------------------------------------------------------- */
 
-/* Begins the next member. Returns 1, 0 if none follows, or minus an exit code. */
+/* Begins the next gzip member. Returns 1, 0 if none follows, or minus an exit code. */
 static int64_t begin_gzip(Unpack *u, char *fault) {
     int64_t n = refill(u, 2, fault);
     if (n < 0) return n;
@@ -142,10 +144,11 @@ static int64_t read_gzip(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- packed: zstd ------------------------------------------------------------------------------------------------- */
 
-/* Returns the window of a frame in bytes, or the size of its text if the header has it and it is smaller. Returns 0 if
- * it is no frame. */
+/* Returns the window of a zstd frame in bytes, or the size of its text if the header has it and it is smaller. Returns
+ * 0 if it is no frame. */
 static uint64_t window_of(const unsigned char *header, int64_t bytes) {
-    static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8}; /* bytes of the fields (RFC 8878 3.1.1.1) */
+    /* bytes of the two fields, by the bits that announce them (RFC 8878 3.1.1.1) */
+    static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
     uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7), size = 0;
     int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
@@ -175,7 +178,7 @@ static int64_t is_too_wide(const Unpack *u, char *fault) {
                   "--long=31 < PACKED > NEW", (double)u->window / mib, there);
 }
 
-/* Begins the next frame. Returns 1, 0 if none follows, or minus an exit code. */
+/* Begins the next zstd frame. Returns 1, 0 if none follows, or minus an exit code. */
 static int64_t begin_zstd(Unpack *u, char *fault) {
     int64_t n = refill(u, ZSTD_HEADER, fault);
     if (n <= 0) return n;
@@ -249,7 +252,7 @@ static int is_behind_xz(const Unpack *u) {
 
 static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     Unpack *u = (Unpack *)with;
-    use(u, u->end - u->at); /* libarchive has finished the previous bytes */
+    use(u, u->end - u->at); /* all bytes so far are used: libarchive asks for more only when it has finished them */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
     if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
@@ -265,10 +268,11 @@ static int64_t xz_fault(const Unpack *u, char *fault) {
         return -FAULT(EXIT_DATA, "holds bytes that are no xz behind its last stream: damaged, or something was added; "
                       "copy or download it again");
     if (strstr(why, "No progress")) return is_cut(u, fault);
-    if (strstr(why, "emory")) /* the words of libarchive if there is no memory for the dictionary */
+    /* "memory" or "Memory": libarchive says so if there is no memory for the dictionary */
+    if (strstr(why, "emory"))
         return -FAULT(EXIT_MEMORY, "was packed by xz with a dictionary for which there is no memory: unpack it on a "
                       "machine with more, by $ xz -dc < PACKED > NEW");
-    const char *colon = strrchr(why, ':'); /* "Lzma library error: Corrupted input data" */
+    const char *colon = strrchr(why, ':'); /* a message of libarchive is "Lzma library error: Corrupted input data" */
     return -FAULT(EXIT_DATA, "is damaged (xz):%s; copy or download it again", colon ? colon + 1 : why);
 }
 
@@ -334,8 +338,8 @@ void unpack_destroy(Unpack *u) {
 
 /* State of the UTF-8 check within a character. */
 typedef struct {
-    int           due, taken;  /* bytes of the character: missing, and seen */
-    unsigned char least, most; /* allowed range of the next byte */
+    int           due, taken;  /* bytes of the current character that are missing, and bytes that were seen */
+    unsigned char least, most; /* range that the next byte of the character must be in */
 } Utf8;
 
 struct TextFile {
@@ -351,7 +355,7 @@ struct TextFile {
     size_t       starts, given;          /* bytes of the start, and how many of them have been read */
     TextEncoding encoding;
     int          mark;
-    unsigned char carry[CARRY]; /* a character that is not whole yet */
+    unsigned char carry[CARRY]; /* bytes of a character that is not whole yet */
     size_t       carried;
     /* unpacked bytes decoded; bytes of them that are not UTF-8, and the place of the first */
     int64_t      at, invalid, first_invalid;
@@ -481,7 +485,7 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
-            continue; /* the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
+            continue; /* not UTF-16: the bytes are the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
             return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
                          "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));
@@ -521,7 +525,8 @@ static int64_t invalid_at_start(const TextFile *f) {
     for (size_t at = 0; at < f->starts;) {
         size_t left = f->starts - at;
         int    n = (unsigned char)f->start[at] < 0x80 ? 1 : utf8_bytes(f->start + at, left);
-        if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break; /* cut there */
+        /* the end of the kept start cuts a character */
+        if (n == 0 && left < CARRY && f->starts == TEXT_FILE_START) break;
         invalid += n == 0;
         at += n ? (size_t)n : 1;
     }
@@ -546,15 +551,17 @@ static TextEncoding unmarked_encoding(const TextFile *f) {
 /* Returns the number of a script, roughly: ASCII, Chinese with Japanese, Korean, or a block of 256 characters. */
 static int script_of(uint32_t c) {
     enum { ASCII, CHINESE, KOREAN, OTHERS };
-    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes are of every script */
+    if (c < 0x80 || (c >= 0x2010 && c <= 0x2027)) return ASCII; /* dashes and quotes belong to every script */
     if ((c >= 0x3000 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xFF00 && c <= 0xFFEF)) return CHINESE;
     return c >= 0xAC00 && c <= 0xD7A3 ? KOREAN : c < 0x1000 ? OTHERS + (int)(c >> 8) : OTHERS + 0x10;
 }
 
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
-    enum { LEAST = 16, SCRIPTS = 32 }; /* characters */
+    /* LEAST: fewest characters that are judged; SCRIPTS: numbers that script_of() returns */
+    enum { LEAST = 16, SCRIPTS = 32 };
     size_t count = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
-    for (TextEncoding e = ENCODING_UTF32BE; e >= ENCODING_UTF16LE; e--) { /* UTF-32 reads as UTF-16 with zeros */
+    /* UTF-32 comes first, because it also reads as UTF-16 with zeros */
+    for (TextEncoding e = ENCODING_UTF32BE; e >= ENCODING_UTF16LE; e--) {
         int64_t of[SCRIPTS] = {0}, all = 0, stops = 0, most = 0;
         for (size_t at = 0; at < count && all >= 0;) {
             uint32_t c;
@@ -735,7 +742,7 @@ const char *text_other_kind(const uint8_t *data, size_t bytes) {
     size_t      starts = bytes < TEXT_FILE_START ? bytes : TEXT_FILE_START;
     what = known_by_form(start, starts);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS && !what; i++) {
-        size_t marks = 0; /* zero bytes are common among tokens */
+        size_t marks = 0; /* bytes of the format's mark that are not zero; zero bytes are common among tokens */
         for (size_t k = 0; k < OTHERS[i].bytes; k++) marks += OTHERS[i].start[k] != 0;
         if (OTHERS[i].when == ALWAYS && marks >= 4 &&
             begins_with(start, starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at))
@@ -750,7 +757,7 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     int looks_binary = is_binary(f->start, f->starts, &controls) ||
                        is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
-    if (is_wide && f->mark) return TEXT_PLAIN; /* single bytes of wide characters say less than the mark */
+    if (is_wide && f->mark) return TEXT_PLAIN; /* the mark decides: single bytes of wide characters say less */
     if (begins_with(f->start, f->starts, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
         return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
@@ -758,7 +765,7 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (begins_with(f->start, f->starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
             (OTHERS[i].when == ALWAYS || looks_binary) &&
-            (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes are a character of UTF-16 */
+            (OTHERS[i].bytes > 2 || !is_wide)) /* a mark of two bytes may be a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
         static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
@@ -892,7 +899,7 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
     if (f->encoding != ENCODING_UTF8) return read_decoded(f, data, bytes, fault);
     int64_t n = read_next(f, data, bytes, fault);
     if (n > 0) check_utf8(f, data, (size_t)n), f->at += n;
-    if (n == 0 && f->utf8.due > 0) { /* the end of the text cuts a character */
+    if (n == 0 && f->utf8.due > 0) { /* the text ends within a character */
         if (f->invalid == 0) f->first_invalid = f->at - f->utf8.taken;
         f->invalid += f->utf8.taken;
         f->utf8 = (Utf8){0, 0, 0, 0};
@@ -911,7 +918,8 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
-    if (kind != TEXT_PLAIN && kind != TEXT_BINARY) /* the caller's parser judges binary bytes */
+    /* binary bytes are no fault here, because the caller's parser judges them */
+    if (kind != TEXT_PLAIN && kind != TEXT_BINARY)
         exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
         if (!clean || room - used < 16) {

@@ -28,8 +28,9 @@ typedef struct Unpack Unpack;
 
 /* Returns the packing, detected from the first bytes of a file. */
 Packing     unpack_kind(const char *data, size_t bytes);
-const char *unpack_name(Packing packing); /* returns "gzip", ...; "none" for PACKED_NOT */
-const char *unpack_command(Packing packing); /* returns the filter that unpacks it in a shell; NULL for PACKED_NOT */
+const char *unpack_name(Packing packing); /* returns the name of the packing: "gzip", ...; "none" for PACKED_NOT */
+/* returns the filter that unpacks this packing in a shell; NULL for PACKED_NOT */
+const char *unpack_command(Packing packing);
 /* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
 Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
 /* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the
@@ -54,7 +55,7 @@ typedef enum {
     TEXT_PARQUET,
     TEXT_SHARD,   /* a file of token ids */
     TEXT_PACKED,  /* one text that has to be unpacked or fetched first */
-    TEXT_ENCODED, /* a text in an encoding that is not built in */
+    TEXT_ENCODED, /* a text in an encoding that this program cannot read */
     TEXT_OTHER,   /* another known format: a picture, an archive, a program, ... */
     TEXT_BINARY   /* an unknown format, with too many control bytes for a text */
 } TextKind;
@@ -68,16 +69,17 @@ void text_file_close(TextFile *f);
 /* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes. *what is NULL for TEXT_PLAIN and
  * TEXT_PARQUET. For other kinds it says what the file is and what to type, worded to follow "is". */
 TextKind     text_file_kind(const TextFile *f, const char **what);
-/* Returns what a file is whose first bytes are of another program, by at least four bytes that are not zero; else NULL.
- * For tokens without a header, which may begin with any bytes. */
+/* Returns words for a file that begins like a format of another program, with at least four bytes that are not zero;
+ * else NULL. It is for files of tokens without a header, which may begin with any bytes. */
 const char  *text_other_kind(const uint8_t *start, size_t bytes);
 /* Returns the encoding of a text in UTF-16 or UTF-32, with or without a mark, by its first bytes; else ENCODING_FOUND.
- * For tokens without a header: nearly all characters must be of ASCII and one other script, with spaces or stops. */
+ * It is for files of tokens without a header, so nearly all characters must be of ASCII and one other script, with
+ * spaces or stops. */
 TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes);
 typedef struct {
     Packing      packing;
-    TextEncoding encoding; /* never ENCODING_FOUND */
-    int          mark;     /* bytes of its byte-order mark */
+    TextEncoding encoding; /* the encoding in effect, never ENCODING_FOUND */
+    int          mark;     /* bytes of the byte-order mark of the file; 0: none */
 } TextForm;
 TextForm     text_file_form(const TextFile *f);
 
@@ -88,10 +90,11 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
  * file. For Latin-1 it counts 0x80 to 0x9F, where Windows-1252 has letters and Latin-1 has none. */
 int64_t text_file_invalid(const TextFile *f, int64_t *first);
 
-/* Control characters that a text does not hold: all but tab to carriage return. escapes and backspaces are among
- * them. */
+/* Numbers of control characters that a text does not hold: all but tab to carriage return. `all` includes escapes and
+ * backspaces. */
 typedef struct { int64_t all, escapes, backspaces; } TextControls;
-void text_count_controls(TextControls *c, const char *text, size_t bytes); /* adds the control characters of a text */
+/* adds the control characters of a text to the counts in c */
+void text_count_controls(TextControls *c, const char *text, size_t bytes);
 /* Returns 1 if over 1 % of the bytes of a text are control characters. */
 int  text_is_binary(const TextControls *c, int64_t bytes);
 /* Returns words for a text with these control characters and the command that removes them, worded to follow "is"; or
@@ -99,8 +102,8 @@ int  text_is_binary(const TextControls *c, int64_t bytes);
 const char *text_controls_cure(const TextControls *c);
 
 /* Turns a whole file in memory, *text [*bytes], into clean UTF-8: unpacked, without its mark, with a NUL after it.
- * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns as text_file_open; after a fault *text is
- * unchanged. path is the file's, for commands in the message; NULL for standard input. */
+ * Replaces the malloc'ed *text. Over `limit` clean bytes are a fault. Returns 0, or an exit code with the reason in
+ * fault; then *text is unchanged. path names the file in commands of the message; NULL for standard input. */
 int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 
 #endif

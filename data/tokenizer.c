@@ -12,7 +12,7 @@
 #include "core/io.h"
 #include "data/tokens_json.h"
 
-/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes nothing else in a text. */
+/* Returns 1 if the vocabulary is the 256 bytes, each its own id, and the file changes text in no other way. */
 static int is_of_bytes(const BpeFile *f) {
     const Bpe *b = f->bpe;
     size_t     bytes;
@@ -151,7 +151,7 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
 }
 
-/* Returns the first id that has different text in the two, or -1. */
+/* Returns the first id that has different text in the two tokenizers, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
     int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0,
             b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
@@ -200,7 +200,7 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses data without a tokenizer if the notes of two files show that different ones made them. */
+/* Refuses data without a tokenizer if the notes of two files show that different tokenizers made them. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
@@ -284,8 +284,8 @@ void cutter_free(Cutter *c) {
 
 /* --- encoding: ids ------------------------------------------------------------------------------------------------ */
 
-/* The steps are those of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
- * normalized. Added tokens marked `normalized` are found in that. The rest is split into pieces. */
+/* Encodes text in the steps of Hugging Face tokenizers. Added tokens are found in the text. The text between them is
+ * normalized. Added tokens marked `normalized` are found in the normalized text. The rest is split into pieces. */
 
 /* Returns the place for `more` further ids, enlarging the buffer. */
 static int32_t *room_for(Encoder *e, size_t more) {
@@ -442,7 +442,7 @@ int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
 
 /* --- as tokenizer.json -------------------------------------------------------------------------------------------- */
 
-/* Writes the same fields as Hugging Face tokenizers 0.23. */
+/* The tokenizer.json that is written has the fields of those that Hugging Face tokenizers 0.23 writes. */
 
 static void put_json_text(FILE *f, const char *text) {
     size_t room = json_quote(NULL, 0, text) + 1;

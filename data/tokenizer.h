@@ -16,7 +16,7 @@ typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES, TOKENIZER_BPE } TokenizerKind;
 typedef struct {
     TokenizerKind kind;
     int64_t       vocab_size;
-    BpeFile       file;      /* only for TOKENIZER_BPE */
+    BpeFile       file;      /* the vocabulary and its files; only for TOKENIZER_BPE */
 } Tokenizer;
 
 /* Reads a tokenizer from a folder or file. Exits with 65 if it is not understood, 64 if it has ids that a model of
@@ -33,13 +33,13 @@ int       tokenizer_beside(const char *shard, char *out, size_t capacity);
  * pieces that the patterns make of a sample text with every kind of character. The hash does not depend on the file
  * format. It is 0 for bytes and for ids only. */
 uint64_t  tokenizer_fingerprint(const Tokenizer *t);
-/* Returns 1 if the two encode text to different ids, with the difference in why: "from id 5 on they differ". Ids only
- * never differ from any tokenizer. */
+/* Returns 1 if tokenizers a and b encode text to different ids, with the difference in why: "from id 5 on they differ".
+ * A tokenizer of ids only never differs from another. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
 /* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
- * notes beside them (data/tokens_json.h) say so, else as for path "". Exits with 65 if a folder of the files has
- * another tokenizer, or notes with another number of ids. */
+ * notes beside the files (data/tokens_json.h) say so, else bytes if vocab_size is 256, else ids only. Exits with 65 if
+ * a folder of the files has another tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
  * message: name of t, whose (what the file belongs to) and cure (what to type). */
@@ -50,7 +50,8 @@ void      tokenizer_destroy(Tokenizer *t);
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
 /* Returns the id that ends a text, or -1. Ids only with the size of the GPT-2 vocabulary have the id of GPT-2. */
 int32_t   tokenizer_end_of_text(const Tokenizer *t);
-char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL if the id has no text */
+/* returns the text of a special token, malloc'ed; NULL if the id has no text */
+char     *tokenizer_special_text(const Tokenizer *t, int32_t id);
 /* Returns the id before the first id of a new text: the first that the tokenizer puts before each text, else bos_token,
  * else the end of text. For bytes it is a newline, for ids only 0. */
 int32_t   tokenizer_start(const Tokenizer *t);
@@ -64,37 +65,38 @@ int64_t   tokenizer_begin(const Tokenizer *t, int32_t *ids);
  * may still join with the next part. */
 
 /* Limits in bytes. ENCODER_LONGEST: text kept back because a pattern must see it whole or matches it as one piece.
- * ENCODER_LONGEST_PIECE: one piece to encode, which needs 60 times its memory. */
+ * ENCODER_LONGEST_PIECE: one piece to encode, which needs memory of 60 times its bytes. */
 enum { ENCODER_CHUNK = 1 << 20, ENCODER_LONGEST = 1 << 30, ENCODER_LONGEST_PIECE = 1 << 26 };
 
-/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 over
- * ENCODER_LONGEST. */
+/* Keeps the text that take() did not consume, and passes it again before the next text. Exits with 65 if it would keep
+ * over ENCODER_LONGEST bytes. */
 typedef struct {
     /* consumes the part of a text that later text cannot change; returns the bytes consumed; with SPLIT_END, all */
     size_t (*take)(void *with, const char *text, size_t bytes, SplitEnd end);
     void    *with;
     char    *text;               /* owned [room]: text kept back, of `bytes` bytes */
     size_t   bytes, room;
-    size_t   chunk, enough;      /* bytes at which take() is called first (0: ENCODER_CHUNK), and called next */
+    /* bytes at which take() is called first (0: ENCODER_CHUNK), and at which it is called next */
+    size_t   chunk, enough;
 } Cutter;
 void cutter_put(Cutter *c, const char *text, size_t bytes);
-void cutter_end(Cutter *c); /* ends a document */
+void cutter_end(Cutter *c); /* ends a document: take() gets all text that is kept */
 void cutter_free(Cutter *c);
 
 typedef struct {
     const Tokenizer *tokenizer;  /* borrowed; not TOKENIZER_IDS */
     void           (*sink)(void *with, const int32_t *ids, int64_t count);
     void            *with;
-    Cutter           cutter;     /* owned: the text as given */
-    Cutter           normal;     /* owned: normalized text, if the tokenizer normalizes it */
+    Cutter           cutter;     /* owned: cuts the text as given */
+    Cutter           normal;     /* owned: cuts normalized text, if the tokenizer normalizes it */
     int32_t         *ids;        /* owned [room]: `count` ids not yet passed to the sink */
     size_t           room, count;
     int64_t          begun;      /* bytes of the document that have left `cutter` */
-    int64_t          invalid;    /* bytes so far that are not UTF-8 */
+    int64_t          invalid;    /* bytes so far, in all documents, that are not UTF-8 */
 } Encoder;
 
 void encoder_put(Encoder *e, const char *text, size_t bytes);
-void encoder_end(Encoder *e); /* ends a document */
+void encoder_end(Encoder *e); /* ends a document: encodes all text that was kept back */
 void encoder_free(Encoder *e);
 
 /* Returns the largest number of ids that a text of `bytes` bytes can have. */
@@ -110,8 +112,8 @@ int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int
  * of 256, with each byte its own id. TOKENIZER_IDS gives NULL. */
 char *tokenizer_json(const Tokenizer *t, size_t *bytes);
 
-/* Returns the file for a vocabulary and its merges, as tokenizer_json does. pattern splits text into pieces first;
- * NULL: all text is one piece. */
+/* Returns the tokenizer.json of a vocabulary and its merges, malloc'ed, and its length in *bytes. pattern splits text
+ * into pieces first; NULL: all text is one piece. */
 char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes);
 
 #endif

@@ -47,13 +47,13 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* Refuses notes that cannot be read: a training on their shards would go on without their checks. */
+/* Refuses notes that cannot be read, because a training on their shards would go on without their checks. */
 NORETURN static void refuse(const char *path, const char *why) {
     fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt tokenize "
          "TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
-/* A number that is not in the file is NaN. */
+/* The numbers of a tokens.json. A number that is not in the file is NaN. */
 typedef struct { double vocab_size, train_tokens, val_tokens, bytes, bytes_per_token; } Notes;
 
 /* Returns the number under a key, NaN if the key is missing. Refuses any other value. */

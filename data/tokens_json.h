@@ -15,22 +15,23 @@ enum { TOKENS_JSON_BYTES = 1 << 16 };
 /* Writes the folder of a shard (or of a glob of shards), without a slash behind it; with is_target the folder of the
  * file that the shard links to. Returns 0 if the shard is no link, or the folder has too long a name. */
 int     tokens_folder(const char *shard, int is_target, char *folder, size_t capacity);
-/* Writes the path of the notes of a shard, or of a glob of shards. Those of a link are beside it, else beside the
- * file that it links to. */
+/* Writes the path of the notes of a shard, or of a glob of shards. The notes of a link are beside the link. If there
+ * are none, they are beside the file that it links to. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
 /* Returns 1 if two shards are in one folder and neither is a link, so that they share notes and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
 /* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. Exits with 65
- * if the notes are no object, or one of their numbers is none; 74 if the disk fails or they are no file. */
+ * if the notes are not a JSON object, or one of their numbers is not a number. Exits with 74 if the disk fails or the
+ * notes are not a file. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
-/* Also exits with 65 if the shards in the folder of the notes hold more tokens than the notes say. Warns if they hold
- * fewer. */
+/* Exits with 65 if the notes of a shard cannot be read, or if the shards in their folder hold more tokens than the
+ * notes say. Warns if these shards hold fewer. */
 void    tokens_json_check(const char *shard);
 /* Returns 1 if `tokenize` wrote the notes of a shard, with the tokens of the training and the validation shards. */
 int     tokens_json_counts(const char *shard, int64_t tokens[2]);
 
-/* Converts a mean loss in nats per token; NaN if bytes_per_token is NaN. */
+/* Returns a mean loss in nats per token as bits per byte; NaN if bytes_per_token is NaN. */
 double bits_per_byte(double loss, double bytes_per_token);
 
 #endif

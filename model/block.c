@@ -123,7 +123,7 @@ HeadShape heads_of(const BlockRun *r) {
     return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, shape_head_dim(r->shape)};
 }
 
-/* Returns the columns of qkv before those of k and v. */
+/* Returns how many columns of qkv, those of q, come before the columns of k and v. */
 static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
 
 /* Returns this rank's rows of the keys of all context ranks. */
@@ -179,8 +179,8 @@ static Fp8 fp8_of(const BlockRun *r, BlockProduct p) {
 
 static int writes_codes(const BlockRun *r, Tensor t) { return is_fp8(r) && !r->fp8.uses_own && t.dim[0] % 16 == 0; }
 
-/* Returns x of product p in the type that the op before it writes. Attention's output stays bf16, because its backward
- * reads it again. */
+/* Returns x, the input of product p, in the type that the op before the product writes. Attention's output stays bf16,
+ * because its backward reads it again. */
 static Tensor input_of(const BlockRun *r, BlockProduct p, Tensor x) {
     int is_written = p == PRODUCT_DOWN || (p != PRODUCT_ATTENTION && !r->tensor);
     if (is_written && writes_codes(r, x)) x.type = E4M3;
@@ -258,8 +258,8 @@ void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor 
 
 /* --- the ends of branches ----------------------------------------------------------------------------------------- */
 
-/* Returns whether a product may add its result to the stream. Not with tensor ranks, which first sum their results, nor
- * in fp8, whose products are cuBLASLt's. */
+/* Returns whether a product may add its result to the residual stream. It may not with tensor ranks, which first sum
+ * their results, nor in fp8, whose products cuBLASLt computes. */
 static int may_join(const BlockRun *r) { return !r->tensor && !is_fp8(r); }
 
 Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b) {

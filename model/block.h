@@ -22,28 +22,31 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* --- the ends: parameters before and after the blocks, which the model reads by name ------------------------------ */
 
-/* Parameters that a kind of model lacks are tensor_none(). */
-typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* [V',C] [P,C]; wpe is none with rotary positions */
-typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* [C] [C] [V',C]; head is none if wte is the head */
+/* Parameters that a kind of model lacks are tensor_none(). V' is the padded vocabulary, P the number of positions, C
+ * the width. */
+typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* tokens [V',C]; positions [P,C], none if rotary */
+typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* norm [C] [C]; head [V',C], none if wte is the head */
 
-/* The final norm: the stream that it reads, its output and its statistics. Kinds with RMS norms do not set mean. */
+/* The final norm: the stream that it reads, its output and its statistics, for the n rows of this rank. Kinds with RMS
+ * norms do not set mean. */
 typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] act; [n] [n] f32 */
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Symbols for shapes with t tensor ranks. N is the number of rows of the micro-batch, OWN = N/t the rows of this rank.
- * Widths are those of one rank: Q/t, QKV/t, FC/t, H/t heads and KEYS/t heads of keys. ALL_C is the whole width. PAST_N
- * also counts the rows of earlier tokens. */
+/* Symbols for shapes of activations with t tensor ranks. N is the number of rows of the micro-batch, OWN = N/t the rows
+ * of this rank. Widths are those of one rank: Q/t, QKV/t, FC/t, H/t heads and KEYS/t heads of keys. ALL_C is the whole
+ * width. PAST_N also counts the rows of earlier tokens. */
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
     /* Shapes of experts, on one tensor rank. TOP is the number of experts of a token, R = N*TOP, FIRST is [E+1], FE the
      * width of an expert. */
     ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C,
-    ACT_X_FE, ACT_X_2FE, /* X: rows that the experts of this rank compute at once; R if each rank has all experts */
+    ACT_X_FE, ACT_X_2FE, /* X: rows that this rank's experts compute at once; X = R if each rank has all experts */
     ACT_X, ACT_X_C, ACT_R_SENT /* X and R if ranks divide the experts; otherwise 0 */
 } ActShape;
-typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType; /* TYPE_ACT: the run's own type; the others are fixed */
+/* TYPE_ACT: the type in which the run keeps activations; the other two are fixed */
+typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;
 /* The time for which a tensor of a block is kept:
  *   KEEP_STREAM     until the block's backward, in every mode of recompute
  *   KEEP_STATE      until the block's backward, unless whole blocks are computed again
@@ -55,7 +58,7 @@ typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType; /* TYPE_ACT: the run's ow
 typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD, KEEP_WORK } Keep;
 
 typedef struct {
-    size_t   field;     /* offset of the Tensor in the kind's struct                            */
+    size_t   field;     /* offset of the Tensor in the kind's struct of activations             */
     ActShape shape;
     ActType  type;
     Keep     keep;
@@ -67,7 +70,8 @@ typedef struct {
 
 /* Sizes of a micro-batch. B sequences, T tokens of each on this context rank, N = B*T rows. tensor: the number of
  * tensor ranks, own = N/tensor: rows of this one. past: in sampling, earlier tokens of the one sequence, whose keys and
- * values are kept; otherwise 0. room: as in ExpertRanks; 0 if no ranks divide the experts. */
+ * values are kept; otherwise 0. room: rows that this rank's experts compute at once (ExpertRanks); 0 if no ranks divide
+ * the experts. */
 typedef struct { int64_t B, T, N, own, tensor, past, room; } Extent;
 static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
     return (Extent){B, T, B * T, B * T / tensor, tensor, 0, 0};
@@ -85,17 +89,19 @@ typedef struct {
      * first norm adds them. mid.data is NULL if the entry already holds the sum: before the first block, and where the
      * last branch has joined. forward sets has_joined if it leaves the stream in exit. Otherwise it leaves the output
      * of its last branch in own_rows(update). */
-    Tensor mid;                /* [own,C] act                                                              */
-    /* [N,C] act: a branch's output, and the rows of all tensor ranks; in training its memory holds [N,Q/t] */
+    Tensor mid;                /* [own,C] act: the stream before the block, without `update`               */
+    /* [N,C] act: output of a branch, for the rows of all tensor ranks. In training its memory also holds the gradient
+     * of attention's output, [N,Q/t]. */
     Tensor update;
     /* [own,C] act: the stream after the block, which the next block or the final norm reads */
     Tensor exit;
-    int    has_joined;         /* out                                                                      */
-    /* [C] f32: column sums of dresidual where the block begins (out) and ends (in); or none */
+    int    has_joined;         /* set by forward: 1 if `exit` holds the stream after the block             */
+    /* [C] f32: column sums of dresidual where the block begins (backward writes them) and where it ends (backward reads
+     * them); or none */
     Tensor entry_sums, exit_sums;
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: the gradient of the stream (in and out), and of a branch */
-    /* [H/t,N] f32: result of attention_delta, from the product behind attention; none: attention's backward computes
-     * it */
+    /* [H/t,N] f32: result of attention_delta, by the backward of the product behind attention; none: attention's
+     * backward computes it */
     Tensor delta;
     Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */
@@ -105,11 +111,12 @@ typedef struct {
     int64_t *expert_rows;
     /* [E] i64: assignments of the block in this step, to which forward adds; none: not counted */
     Tensor expert_counts;
-    Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
+    /* [1] f32: balance_rate times the factor of the loss' gradient, for the loss that balances experts */
+    Tensor balance;
     /* [B,T] i32: the first key that each query sees, the start of its document (layers.h). The last key is the query
      * itself. none: each query sees the sequence from its begin */
     Tensor starts;
-    /* scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are of act */
+    /* fp8 scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are in the type act */
     Fp8    fp8;
 } BlockRun;
 
@@ -123,16 +130,18 @@ static inline Tensor tensor_flat(Tensor t) { return tensor_slice(t, 0, tensor_el
  * tensor rank these functions do not communicate: gather_rows returns part, the others return room. room: buffer
  * [N,C]. */
 Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]: this rank's rows */
-/* returns this rank's rows of the sum over the ranks */
+/* returns this rank's rows of the sum of `room` over the tensor ranks */
 Tensor sum_rows(const BlockRun *r, Tensor room);
 Tensor own_rows(const BlockRun *r, Tensor room);
-/* returns own_rows(update), still to be added to mid; none if the entry holds the stream */
+/* returns this rank's rows of r->update, which must still be added to r->mid; none if the entry already holds the
+ * sum */
 Tensor update_before(const BlockRun *r);
 /* Context parallelism: attention over the keys and values of all context ranks, gathered in r->keys as in Llama 3,
  * arXiv:2407.21783. (Liu et al., "Ring attention", arXiv:2310.01889, passes them around instead.) With one context rank
- * these are the plain ops. With a past, queries also see its keys, and lse is not set.
- *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: from dy and y, or none
- *   dbias and the returned value: as in attention_backward */
+ * these functions are the plain ops of attention. In sampling, queries also see the keys of the `past` earlier tokens,
+ * and lse is not set.
+ *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T]   delta: of dy and y (attention_delta), or none
+ *   dbias: column sums of dqkv are added to it, or none; attend_backward returns 1 if they were added */
 HeadShape heads_of(const BlockRun *r); /* returns the heads of this tensor rank */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
 int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
@@ -140,8 +149,8 @@ int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Ten
 ContextPart context_part(const Comm *context);
 /* Returns the rows of the batch's own tokens, which follow the rows of past tokens. */
 Tensor batch_rows(const BlockRun *r, Tensor qkv);
-/* Returns bias on tensor rank 0 and tensor_none() on the others. The bias of a sum over the ranks, and its gradient,
- * must be added once. */
+/* Returns bias on tensor rank 0 and tensor_none() on the others. The bias of a product that is summed over the ranks,
+ * and its gradient, must be added once. */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
 
@@ -156,8 +165,8 @@ int    is_counting(const Comm *tensor);
  * and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first half of
  * the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
 
-/* linear_forward, linear_gelu_forward, linear_backward, linear_delta_backward (delta may be none), head_forward and
- * head_backward for product p. x was written by one of the ops below. */
+/* Run product p in the run's type or in fp8, by linear_forward, linear_gelu_forward, linear_backward,
+ * linear_delta_backward (delta may be none), head_forward and head_backward. x was written by one of the ops below. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
 void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
@@ -166,12 +175,13 @@ void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor
                             Tensor x, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
-/* linear_gelu_backward for PRODUCT_DOWN. Returns the dy of PRODUCT_UP: dpre, or in fp8 its codes in the memory of x. */
+/* Runs linear_gelu_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the codes of
+ * dpre in the memory of x. */
 Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
                              Tensor pre, Tensor w);
 
-/* attend_backward for the output of PRODUCT_QKV. Returns the dy of PRODUCT_QKV: dqkv, or in fp8 codes in the memory of
- * dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
+/* Runs attend_backward for the output of PRODUCT_QKV. Returns the gradient of that output: dqkv, or in fp8 its codes in
+ * the memory of dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
 Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
                                Tensor delta, Tensor qkv);
 
@@ -186,10 +196,10 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
                        Tensor before, Tensor update, Tensor w, Tensor b, float eps);
 void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
                      Tensor update, Tensor w, float eps);
-/* gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
+/* Run gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
 void product_gelu(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
-/* swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
+/* Runs swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
 void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
                              Tensor w);
 
@@ -198,51 +208,56 @@ void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dsw
 /* Config keys that a kind reads, in addition to its five sizes. A key that a kind does not read is refused unless it
  * has its default value. */
 typedef enum {
-    READS_N_KV_HEAD = 1, /* without it each query head has its own keys */
-    READS_HEAD_DIM  = 2, /* without it n_embd / n_head                  */
-    READS_N_INNER   = 4, /* without it 4 n_embd; with it the key is required */
-    READS_TIED      = 8, /* without it the embedding is the head; with it the default is a head of its own */
-    READS_NORM_EPS  = 16 /* without it 1e-5                             */
+    READS_N_KV_HEAD = 1, /* reads model.n_kv_head; without this flag each query head has its own keys */
+    READS_HEAD_DIM  = 2, /* reads model.head_dim; without this flag it is n_embd / n_head */
+    READS_N_INNER   = 4, /* reads model.n_inner, which is then required; without this flag it is 4 n_embd */
+    READS_TIED      = 8, /* reads model.tie_embeddings, by default false; without this flag the embedding is the head */
+    READS_NORM_EPS  = 16 /* reads model.norm_eps; without this flag it is 1e-5 */
 } KindKeys;
 
 typedef struct BlockKind BlockKind;
 struct BlockKind {
-    const char *name;                      /* "gpt2" */
+    const char *name;                      /* name of the kind: "gpt2" */
     /* parts of tensor names in files: "transformer.", and "h" for "transformer.h.3." */
     const char *prefix, *blocks;
     ParamTable  embedding, block, final;
     const ActRow *act;
     int         acts;
-    size_t      act_bytes;                 /* bytes of the struct of Tensors */
-    /* offsets in that struct: the stream before the block; the stream after it without the last branch */
+    size_t      act_bytes;                 /* bytes of the struct of activation Tensors */
+    /* offsets in the struct of activations: of the stream before the block, and of the stream after the block without
+     * the last branch */
     size_t      entry, mid;
     /* acts, weights and grads are the kind's structs. */
     void (*forward)(BlockRun *r, void *acts, const void *weights);
     void (*recompute)(BlockRun *r, void *acts, const void *weights); /* computes again the tensors that were not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
-    /* The final norm of the stream after the last block. Like a block, it first adds r->update to r->mid. dy [own,C];
-     * backward sets r->dresidual. */
+    /* The final norm of the stream after the last block. Like a block, it first adds r->update to r->mid. dy [own,C] is
+     * the gradient of the norm's output; backward sets r->dresidual. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
-    int  has_own_head;                     /* the head is FinalParams.head; 0: the embedding is the head */
-    int  has_experts;                      /* blocks have experts, and count assignments */
-    /* has_experts: offset in the weights' struct of the bias that moves the choice of experts (model/optimizer.h) */
+    int  has_own_head;                     /* 1: the head is FinalParams.head; 0: the embedding is the head */
+    int  has_experts;                      /* 1: blocks have experts, and count the assignments of tokens to experts */
+    /* with has_experts: offset, in the struct of weights, of the bias that is added when experts are chosen
+     * (model/optimizer.h) */
     size_t experts_bias;
-    /* blocks read BlockRun.frequencies; the kind reads rope_theta and the keys of its scaling */
+    /* 1: blocks read BlockRun.frequencies, and the kind reads the config keys rope_theta and those of its scaling */
     int  has_rope;
-    int  keys;                             /* set of KindKeys */
-    double norm_eps;                       /* used if the config has no norm_eps; 0: the option's default */
-    /* q, k and v are read as one matrix, and gate and up: they are adjacent in memory */
+    int  keys;                             /* set of KindKeys: config keys that the kind reads */
+    /* epsilon of the norms if the config has no norm_eps; 0: the option's default */
+    double norm_eps;
+    /* 1: q, k and v are adjacent in memory and read as one matrix, and so are gate and up */
     int  joins_matrices;
-    int  has_delta;                        /* the product behind attention computes BlockRun.delta */
-    int  has_biases;                       /* backward adds to entry_sums, and uses exit_sums if they are there */
-    NeuronSide neurons;                    /* columns for matrices [in,out], rows for [out,in] */
+    int  has_delta;                        /* 1: the backward of the product behind attention computes BlockRun.delta */
+    /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
+    int  has_biases;
+    /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */
+    NeuronSide neurons;
     const HfFiles *files;                  /* functions that read and write config.json */
-    /* Blocks that differ: block l of the model is of kind pattern[l % period]. The ends, the files and the config keys
+    /* Blocks that differ: block l of the model is of kind pattern[l % period]. Embedding, head, files and config keys
      * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`
      * that concern a block, in experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they must have
-     * the same rows of parameters, because blocks share slots. A pipeline takes all blocks for equally expensive. */
-    const BlockKind *const *pattern;       /* borrowed [period] */
+     * the same rows of parameters, because blocks share slots. A pipeline treats all blocks as equally expensive. */
+    const BlockKind *const *pattern;       /* borrowed [period]: the kinds of the blocks, in turn */
     int  period;
 };
 
@@ -257,8 +272,9 @@ static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
     return kind->period ? kind->pattern[l % kind->period] : kind;
 }
 
-/* Returns the struct of a block, act_bytes, with memory from the arena. The caller frees it with free(). like: the
- * struct of another block with the same rows, whose memory for rows that are not kept is used here, too; or NULL. */
+/* Returns the struct of a block's activations (act_bytes bytes), with memory from the arena. The caller frees it with
+ * free(). like: the struct of another block with the same rows, whose memory for rows that are not kept is used here,
+ * too; or NULL. */
 void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use,
                         const void *like, Arena *arena);
 /* Returns whether each block has its own memory for keys and values, so that they outlive a forward. */

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { MOST_TENSORS = 3 }; /* most tensors of one exchange */
+enum { MOST_TENSORS = 3 }; /* most tensors that one exchange sends */
 
 int64_t expert_room(int64_t even, double capacity, int64_t ranks) {
     double room = ceil(capacity * (double)even);
@@ -78,9 +78,9 @@ static void mlps_backward(const BlockRun *r, ExpertRows e, const ExpertParams *w
 
 static int64_t experts_each(const ExpertRanks *p) { return p->experts / comm_size(p->comm); }
 
-/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the others. A
- * plan, whose own counts are even shares, and a rank that computes without the others cannot know the counts of others.
- * There all ranks get this rank's counts. */
+/* Counts the rows of each rank for each expert. The host waits for this rank's counts, then for those of the other
+ * ranks. A plan, whose own counts are even shares, and a rank that computes without the others cannot know the counts
+ * of others. There all ranks get this rank's counts. */
 static void count_rows(const BlockRun *r, const ExpertActs *x) {
     ExpertRanks *p = r->experts;
     int64_t      E = p->experts, ranks = comm_size(p->comm), R = x->order.dim[0];
@@ -149,7 +149,7 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     int                ranks = comm_size(p->comm), rank = comm_rank(p->comm);
     for (int64_t e = 0; e < p->experts; e++) {
         int to = (int)(e / each);
-        if (e % each == 0) at = 0; /* place among the rows that this expert's rank receives */
+        if (e % each == 0) at = 0; /* `at` counts the rows that the rank of expert e receives */
         for (int from = 0; from < ranks; from++) {
             int64_t rows = r->expert_rows[from * p->experts + e], first = at > begin ? at : begin,
                     last = at + rows < end ? at + rows : end;

@@ -19,39 +19,43 @@
 
 #include "model/block.h"
 
-/* gate, up and down belong to this rank's first expert. Those of the other experts follow at equal distances. */
+/* Parameters of the experts. gate, up and down belong to this rank's first expert. The matrices of its other experts
+ * follow at equal distances. */
 typedef struct {
-    Tensor router, bias;             /* [E,C] [E]: bias is added for the choice only, with BALANCE_BIAS */
+    /* [E,C] [E], E experts: bias is added only when experts are chosen, with BALANCE_BIAS */
+    Tensor router, bias;
     Tensor gate, up, down;           /* [FE,C] [FE,C] [C,FE]                                            */
 } ExpertParams;
 
-/* R = N*top_k rows, sorted by expert. X is the number of rows computed here at once: R, or ExpertRanks.room if ranks
- * divide the experts. */
+/* Activations of the experts. R = N*top_k rows, sorted by expert. X is the number of rows computed here at once: R, or
+ * ExpertRanks.room if ranks divide the experts. */
 typedef struct {
     Tensor probability;              /* [N,E] f32                                  */
-    Tensor expert, weight;           /* [N,top_k] i32, f32                         */
+    Tensor expert, weight;           /* [N,top_k] i32, f32: the experts chosen for each token, and their weights */
     Tensor order, place, first;      /* [R] [R] [E+1] i32                          */
     Tensor gate_up;                  /* [X,2FE] act; in backward its own gradient */
-    Tensor swiglu;                   /* [X,FE] act, weighted                       */
-    Tensor counts;                   /* [B,E] i32: assignments of each sequence    */
+    Tensor swiglu;                   /* [X,FE] act: input of down, already multiplied by the expert's weight */
+    Tensor counts;                   /* [B,E] i32: assignments of each sequence to each expert */
     Tensor logits;                   /* [N,E] act; in backward its own gradient    */
     Tensor rows, out;                /* [R,C] act: input and output of the experts; in backward the gradients */
-    /* [X,FE] act, [N,top_k] f32, [N,C] act: what the router adds to the gradient of norm */
+    /* [X,FE] act, [N,top_k] f32, [N,C] act: gradients of swiglu and weight; what the router adds to the gradient of
+     * norm */
     Tensor dswiglu, dweight, dnorm;
     /* Rows from all expert ranks, in the order of this rank's experts. Without expert ranks these have no elements. */
-    Tensor first_here;               /* [E+1] i32, like first; E/ranks + 1 are used */
+    Tensor first_here;               /* [E+1] i32: first rows of this rank's experts; E/ranks + 1 are used */
     Tensor weight_here, dweight_here; /* [X] f32                                   */
-    Tensor weight_rows;              /* [R] f32: weight, or the gradient of weight, in the order of rows */
-    Tensor rows_here, out_here;      /* [X,C] act: like rows and out               */
+    Tensor weight_rows;              /* [R] f32: weights, or gradients of weights, in the order of `rows` */
+    /* [X,C] act: input and output of this rank's experts; in backward their gradients */
+    Tensor rows_here, out_here;
 } ExpertActs;
 
-/* EXPERTS_ALL: a forward. EXPERTS_AGAIN: computes again what backward needs of an earlier forward. EXPERTS_LIGHT:
- * computes only swiglu again; the rest is still there. */
+/* How much of a forward is computed. EXPERTS_ALL: all of it. EXPERTS_AGAIN: computes again what backward needs of an
+ * earlier forward. EXPERTS_LIGHT: computes only swiglu again; the rest is still there. */
 typedef enum { EXPERTS_ALL, EXPERTS_AGAIN, EXPERTS_LIGHT } ExpertPass;
 
-/* Computes from the norm's output [N,C] to swiglu. Adds to r->expert_counts, which is none in backward. */
+/* Computes the experts from the norm's output [N,C] to swiglu. Adds to r->expert_counts, which is none in backward. */
 void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, ExpertPass pass);
-/* Computes from swiglu to r->update. */
+/* Computes the experts from swiglu to their sum in r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
 /* Computes from r->dresidual to r->dbranch, the gradient of the norm's output. */
 void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
@@ -61,20 +65,20 @@ void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const
 
 typedef struct ExpertRanks {
     Comm        *comm;              /* borrowed */
-    int64_t      experts, room;     /* E; rows that a rank computes in a round */
+    int64_t      experts, room;     /* number of experts; rows that a rank computes in a round */
     CommMessage *message;           /* owned: the messages of one exchange */
     int          messages;
     int32_t     *first;             /* owned [E+1]: the first row of each expert, in host memory */
-    int          is_offline;        /* no communication, see gpt_set_offline */
+    int          is_offline;        /* 1: this rank computes without communication (gpt_set_offline) */
     int          rounds;            /* largest number of rounds of a backward since the caller set it to 0 */
 } ExpertRanks;
 
-/* Returns the rows that a rank computes at once: `capacity` times the even share, but at most what all `ranks` can
- * send. */
+/* Returns the rows that a rank computes at once: `capacity` times the even share of rows, but at most the rows that all
+ * `ranks` can send. */
 int64_t      expert_room(int64_t even, double capacity, int64_t ranks);
-/* rows: the most rows that one rank has for all experts together. room becomes `capacity` times `rows`
- * (expert_room). */
+/* Makes the state of the ranks that divide the experts. rows: the most rows that one rank has for all experts together.
+ * room becomes `capacity` times `rows` (expert_room). */
 ExpertRanks *expert_ranks_create(Comm *comm, int64_t experts, int64_t rows, double capacity);
-void         expert_ranks_destroy(ExpertRanks *p); /* does nothing if p is NULL */
+void         expert_ranks_destroy(ExpertRanks *p); /* frees the struct and what it owns; does nothing if p is NULL */
 
 #endif

@@ -11,7 +11,7 @@
 
 static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
 
-/* the rows of a large chunk are a multiple, so that all tiles of the product are full */
+/* the rows of a large chunk are a multiple of this, so that all tiles of the product are full */
 enum { HEAD_TILE = 128 };
 /* Bytes of logits in a classifier chunk. A chunk is so large that reading and writing dwte, fp32, costs little compared
  * with the chunk's products. A GPU's products are faster relative to its memory: at 124M parameters, 128 MiB would read
@@ -125,7 +125,7 @@ static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t
 /* Returns the elements of BlockRun.expert_rows of one block. */
 static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
 
-/* Returns the structs of the first block that has been created with the activation rows of this kind, or NULL. */
+/* Returns the structs of the first block that has been created with the same activation rows as `kind`, or NULL. */
 static const void *first_like(const Gpt *g, const BlockKind *kind) {
     for (int p = 0; p < g->parts; p++)
         for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
@@ -133,7 +133,8 @@ static const void *first_like(const Gpt *g, const BlockKind *kind) {
     return NULL;
 }
 
-/* Tensors that are not kept use the memory of the first block with the same rows. */
+/* Makes the activations of a part. Tensors that are not kept use the memory of the first block with the same activation
+ * rows. */
 static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
     GptPart *p = &g->part[part];
     int64_t  blocks = spec.end - spec.first;
@@ -205,7 +206,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.head_rows      = gpt_head_rows(N, padded, act, on_gpu);
-        if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits gathers the logits of all tensor ranks here */
+        /* at least a row for each tensor rank: gpt_logits gathers the logits of all tensor ranks in this buffer */
+        if (g.head_rows < e.tensor) g.head_rows = e.tensor;
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
         g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     }
@@ -301,15 +303,15 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
-    r->fp8.counts = tensor_none(); /* forward has counted these elements already */
+    r->fp8.counts = tensor_none(); /* forward has counted the elements that recompute casts again */
     g->kinds[l]->recompute(r, x, w);
     r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
-/* Queues the operations of a block. The second time they are recorded; from then on the graph is launched. There is no
- * graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks exchange
- * rows; and in the first step with fp8, which computes its scales itself. */
+/* Queues the operations of a block. The second time, they are recorded as a graph, which is launched from then on.
+ * There is no graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks
+ * exchange rows; and in the first step with fp8, which computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
     BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
@@ -416,7 +418,7 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the matrix of the head [V',C], or with shards_grads its gradient. It is the embedding if they are tied. */
+/* Returns the matrix of the head [V',C], or with shards_grads its gradient. A tied head is the embedding. */
 static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, Stream *, int)) {
     if (g->kind->has_own_head) return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
     return ((const EmbeddingParams *)bucket_of(g->shards, s, EMBEDDING_BUCKET))->wte;
@@ -498,8 +500,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-/* Returns the context rank that has row *row of the whole sequences. Sets *row to its number on that rank. T: tokens of
- * a sequence on one rank. */
+/* Returns the context rank that has row *row, which is counted over whole sequences. Sets *row to the number of the row
+ * on that rank. T: tokens of a sequence on one rank. */
 static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
     int64_t ranks = context_part(g->context).ranks, sequence = *row / (ranks * T), position = *row % (ranks * T);
     for (int rank = 0; rank < ranks; rank++) {
@@ -521,7 +523,9 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     Tensor used = tensor_slice(logits, 0, V);
     if (logits.type == F32) {
         device_to_host(s, out, used);
-    } else { /* the 16-bit values arrive in the upper half of out, then spread upwards from the front */
+    /* The 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
+     * overwrites none that is still needed. */
+    } else {
         char *bits = (char *)out + 2 * V;
         device_to_host(s, bits, used);
         for (int64_t v = 0; v < V; v++) {
@@ -563,7 +567,7 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
     Tape     t = {&g->part[part], tape};
     take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
-    /* the head's share of the tied embedding */
+    /* on a last stage without the embedding, the head's gradient of a tied embedding is now complete */
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which);
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* waits outside of the graph, as in forward */

@@ -24,11 +24,11 @@ typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
 /* A range of the model's blocks. A model without a pipeline has one part with all blocks. */
 typedef struct {
-    int64_t    first, end;           /* blocks [first, end)                                   */
-    int        embeds, classifies;   /* the part begins with the embedding; ends with the head */
+    int64_t    first, end;           /* the part has blocks [first, end) of the model         */
+    int        embeds, classifies;   /* 1 if the part begins with the embedding; 1 if it ends with the head */
     int        tapes;                /* micro-batches whose activations the part keeps        */
-    void     **acts;                 /* owned [tapes][end - first]: structs of the block's kind */
-    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]                    */
+    void     **acts;                 /* owned [tapes][end - first]: structs of activations of each block */
+    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]: graphs of each block */
     /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
     int64_t    *expert_rows;
 } GptPart;
@@ -39,32 +39,35 @@ typedef struct { int64_t first, end; int tapes; } GptPartSpec;
 
 typedef struct {
     ModelShape shape;
-    const BlockKind *kind;           /* the kind of the ends                                  */
+    const BlockKind *kind;           /* kind of the model's embedding, final norm and head    */
     const BlockKind **kinds;         /* owned [n_layer]: the kind of each block               */
     Recompute  recompute;
     GptUse     use;
     DType      act;
     int64_t    B, T;                 /* largest micro-batch: B sequences, T tokens of each on this rank */
-    int64_t    head_rows;            /* rows of a classifier chunk                            */
-    /* borrowed: tensor ranks, as in the shards; ranks with other tokens of the same sequences; NULL: one rank */
+    int64_t    head_rows;            /* rows of logits that the classifier computes at once   */
+    /* borrowed: ranks that divide each matrix, as in the shards; ranks with other tokens of the same sequences; NULL:
+     * one rank */
     Comm      *tensor, *context;
     ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each rank has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
-    StepSums   sums;                 /* forward and backward add to SUM_LOSS                  */
-    Fp8Scales  fp8;                  /* none if products are of type act                      */
-    int64_t    past;                 /* tokens before the batch; 0 outside of pipeline_token_logits()                */
+    StepSums   sums;                 /* numbers of the step; forward and backward add losses to SUM_LOSS */
+    Fp8Scales  fp8;                  /* scales of products in fp8; none if products are of type act */
+    int64_t    past;                 /* tokens of the sequence before the batch; 0 outside of pipeline_token_logits() */
 
-    GptPart   *part;                 /* owned [parts]                                         */
+    GptPart   *part;                 /* owned [parts]: the parts of this rank                 */
     int        parts;
     void      *one_block;            /* owned: the struct of one block, in the shapes of the current micro-batch */
     /* pipeline: [n,C] act, the stream and its gradient, received from (in) and sent to (out) a neighbouring stage */
     Tensor     forward_in, forward_out, backward_in, backward_out;
     /* n = N/t rows of the stream on each of t tensor ranks */
     Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
-    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
-    Tensor     logits;               /* [head_rows,V'/t] act */
+    /* [n,C] act: the stream before the final norm, and the norm's output; [n] f32: the norm's statistics */
+    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
+    /* [head_rows,V'/t] act: logits of a chunk of rows, for this rank's columns of the padded vocabulary V' */
+    Tensor     logits;
     Tensor     losses;               /* [N] f32 */
-    /* [H/t,N] f32  BlockRun.delta of one block; none if the kind has none, or on the CPU */
+    /* [H/t,N] f32: attention_delta's result for one block (BlockRun.delta); none if the kind has none, or on the CPU */
     Tensor     delta;
     /* [C] f32  column sums of dresidual between two blocks; none if the kind has none, or with tensor ranks */
     Tensor     dresidual_sums;
@@ -74,17 +77,17 @@ typedef struct {
      * mask */
     Tensor     starts;
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
-    int        has_frequencies;      /* frequencies are computed                                  */
+    int        has_frequencies;      /* 1 when `frequencies` has been computed                    */
     Tensor     balance;              /* [1] f32: factor of the loss that balances experts; none without one */
-    float      balance_there;        /* the value in balance                                      */
+    float      balance_there;        /* the value that `balance` holds on the device              */
     /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
     Tensor     tokens;
     /* [head_rows], [2 head_rows] f32: the classifier's maxima and sums, with tensor ranks and in gpt_token_losses */
     Tensor     most, part_sums;
 } Gpt;
 
-/* Returns the rows of a chunk of logits, of N rows. They fit in the bytes of a chunk, and are fewer than N unless the
- * micro-batch is tiny. */
+/* Returns how many rows of logits a chunk has, if a micro-batch has N rows. They fit in the bytes of a chunk, and are
+ * fewer than N unless the micro-batch is tiny. */
 int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
 
 /* The device for which memory is computed: the chunk of logits, and what is kept with it. SIZES_HERE: this build's own.
@@ -93,7 +96,8 @@ typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;
 
 /* Arguments of gpt_create. B: the most sequences of a batch. T: tokens of each on this rank. context: NULL if this rank
  * has all tokens. part: [parts] parts of this rank; NULL: one part with all blocks. document_mask: batches may have
- * starts. experts: NULL if each rank has all experts. capacity: as in expert_ranks_create. */
+ * starts of documents. experts: NULL if each rank has all experts. capacity: rows that the experts of a rank compute at
+ * once, in even shares (expert_ranks_create). */
 typedef struct {
     int64_t B, T;
     Comm   *context;
@@ -106,12 +110,12 @@ typedef struct {
     int     fp8;
     GptSizes sizes;
 } GptSpec;
-/* Carves the activations out of the arena. Their data are NULL in a dry run. */
+/* Makes the model's activations out of the arena. Their data are NULL in a dry run. */
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
-/* Forward and backward of a part for a micro-batch. The tape keeps the activations between the two. A part without the
- * embedding reads the stream from forward_in: gpt_take_forward copies it, so that forward_in is free again. A part
+/* Run forward and backward of a part for a micro-batch. The tape keeps the activations between the two. A part without
+ * the embedding reads the stream from forward_in: gpt_take_forward copies it, so that forward_in is free again. A part
  * without the head leaves the stream in forward_out. Gradients use backward_in and backward_out in the same way. */
 void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
@@ -119,9 +123,10 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
 /* The functions from here on work on a rank that has the whole model. */
-/* up to the final norm; batch [B',T'], B' <= B, T' <= T     */
+/* computes a batch up to the final norm; it has at most B sequences of at most T tokens */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);
-void gpt_loss(Gpt *g, Stream *s, Batch batch); /* after gpt_forward: adds the rows' losses to SUM_LOSS */
+/* after gpt_forward: computes the rows' losses and adds them to SUM_LOSS */
+void gpt_loss(Gpt *g, Stream *s, Batch batch);
 /* After gpt_forward: writes each row's loss, largest logit and logit of the target to out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
 /* After gpt_forward: adds losses as gpt_loss does, and adds the gradients of grad_scale * (sum of losses) to those of
@@ -136,12 +141,14 @@ void gpt_set_offline(Gpt *g, int is_offline);
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* returns SAMPLE_STEP, or more if tensor or context ranks share the rows */
 /* Returns the length at which texts of `tokens` tokens are scored (gpt_token_losses), B at once. It is the shortest of
- * gpt_sample_step, twice that, four times that and so on up to T. Both lengths count whole sequences over all ranks. */
+ * gpt_sample_step, twice that, four times that and so on up to T. The length and `tokens` count whole sequences, over
+ * all context ranks. */
 int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
 /* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
  * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
-int64_t gpt_token_rows(const Gpt *g);  /* returns the rows that such a token costs: one for each tensor rank */
+/* returns the rows that a new token costs when the past is kept: one for each tensor rank */
+int64_t gpt_token_rows(const Gpt *g);
 /* After gpt_forward of this batch: writes the logits of one row, after the soft cap, to out [vocab_size] in host
  * memory. row counts the tokens of the batch's whole sequences, over all context ranks. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);

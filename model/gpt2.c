@@ -19,17 +19,19 @@ typedef struct {
 /* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads. */
 typedef struct {
     Tensor residual;                    /* [n,C]  act  the stream entering the block         */
-    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32                       */
+    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32: output and statistics of the first norm */
     Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps the past tokens' rows */
-    Tensor attention, lse;              /* [N,C/t]  act, [B*H/t,T] f32                       */
-    Tensor residual_mid;                /* [n,C]  act  after attention                       */
+    /* [N,C/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
+    Tensor attention, lse;
+    Tensor residual_mid;                /* [n,C] act the stream after attention              */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
-    Tensor fc, gelu;                    /* [N,4C/t] act  before and after GELU               */
-    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act                             */
+    Tensor fc, gelu;                    /* [N,4C/t] act MLP before and after GELU            */
+    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act: gradients of qkv and fc    */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
-/* wpe must be last: shards_done checks every element of its gradient to find a faulty rank (model/shards.h). */
+/* The row of wpe must be last: shards_done checks every element of its gradient to find a faulty rank
+ * (model/shards.h). */
 static const ParamRow EMBEDDING_ROWS[] = {
     {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},
@@ -48,8 +50,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* The head is last, because BLOCK_GPT2 leaves it out. No file is written with it, so its name need not be a name in
- * files. */
+/* The row of the head is last, because the kind BLOCK_GPT2 leaves it out. No file is written with it, so its name need
+ * not be a name in files. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
@@ -114,11 +116,10 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* The backward of the final norm and of a block's first norm also computes the gradient of the bias before it. Not with
- * tensor ranks, which have only some rows of the stream: there the gradients of biases are summed over gathered
- * rows. */
+/* Returns r->entry_sums, set to zero. The backward of the final norm and of a block's first norm adds the gradient of
+ * the previous bias to it. It is none with tensor ranks, which sum the gradients of biases over gathered rows. */
 static Tensor entry_sums(const BlockRun *r) {
-    /* a kernel, so that the next kernel may start early, also in graphs */
+    /* zeroed by a kernel, so that the next kernel may start early, also in graphs */
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);
     return r->entry_sums;
 }
@@ -126,7 +127,8 @@ static Tensor entry_sums(const BlockRun *r) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
+    /* the gradient of attention's output is in the memory of update, which is free between its uses below */
+    Tensor             dattention = x->attention;
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
@@ -159,7 +161,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
+    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
     nothing.data = NULL;
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean,
                        x.rstd);

@@ -52,7 +52,7 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-/* Uses an existing group if it has exactly these ranks. */
+/* Sets g->matrices to an existing group if that has exactly these ranks. */
 void groups_add_matrices(Groups *g) {
     int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
@@ -101,8 +101,8 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* The groups of weights and of stages make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends messages through host
- * memory, to find a fault, or if ranks share a GPU. */
+/* Sets no kind for the groups of weights and of stages, which make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends
+ * messages through host memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Comm       *all[MOST];
     Axis        axis[MOST];
@@ -112,8 +112,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
     }
-    /* The multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream, one runs at
-     * a time. The receives of pairs are posted in advance and wait. */
+    /* Leaves free the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream,
+     * one runs at a time. The receives of pairs are posted in advance and wait. */
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
@@ -127,7 +127,7 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
                  comm_buffer_bytes(kind, ranks_with(mesh, WITH_REPLICA));
     if (state < all) sum += comm_buffer_bytes(kind, state);
     if (mesh.size[AXIS_STAGE] > 1) sum += 4 * comm_buffer_bytes(kind, 2);
-    /* rows are sent as messages, without buffers */
+    /* no buffers of expert ranks: rows are sent as messages */
     return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 

@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "core/mesh.h"
 
-#define GROUP_OF_EXPERTS "expert" /* names of the groups in ledgers */
+#define GROUP_OF_EXPERTS "expert" /* names of the groups in ledgers of communication */
 #define GROUP_OF_EXPERT_STATE "expert shard"
 
 enum { MOST_PAIRS = 6 };
@@ -23,7 +23,7 @@ typedef struct {
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
     /* messages of the tied embedding: its gradient from the last stage to the first; its weights back */
     Comm *twin_up, *twin_down;
-    /* groups among the six above that are not NULL, in the order in which all ranks made them */
+    /* the groups from forward_in to twin_down that are not NULL, in the order in which all ranks made them */
     Comm *pair[MOST_PAIRS];
     int   pairs;
     Comm *experts;  /* ranks that divide the experts; NULL: each rank has all experts               */
@@ -42,7 +42,7 @@ void   groups_free(Groups *g);
 /* Sets g->experts and g->expert_state. `ranks` adjacent ranks of the shard axis divide the experts. Call it before
  * groups_set_kind; all ranks call it together. */
 void   groups_add_experts(Groups *g, int ranks);
-/* Sets g->matrices. Call it before groups_set_kind; all ranks call it together. */
+/* Sets g->matrices to the ranks of this pipeline stage. Call it before groups_set_kind; all ranks call it together. */
 void   groups_add_matrices(Groups *g);
 /* Prepares g->state for sums in the order of a tree (parallel.deterministic). Call it before groups_set_kind. */
 void   groups_add_tree(Groups *g);
@@ -57,7 +57,8 @@ void       groups_forget_times(const Groups *g);
 /* Returns the bytes of buffers of all groups of this mesh with this kind (comm_buffer_bytes). experts: the ranks of
  * groups_add_experts. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
-/* Which groups there are: the ranks of groups_add_experts; calls of groups_add_matrices and groups_add_tree. */
+/* Groups that exist besides those of groups_create. experts: ranks that divide the experts; has_matrices and has_tree:
+ * 1 if groups_add_matrices and groups_add_tree were called. */
 typedef struct { int experts, has_matrices, has_tree; } GroupsUse;
 /* Returns the bytes of GPU memory that NCCL takes for these groups (comm_library_bytes). */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use);

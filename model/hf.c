@@ -24,7 +24,7 @@ static int flag_of(const cJSON *config, const char *key, int fallback, const cha
     return cJSON_IsTrue(value);
 }
 
-/* Returns a size. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
+/* Returns the size under `key`. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
 static int64_t size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
     char         shown[SHOWN_BYTES];
@@ -106,7 +106,7 @@ static int is_type(const cJSON *config, const char *plain) {
 typedef struct {
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
-    const char *rest; /* keys that only this class has, as text */
+    const char *rest; /* keys that only this class has, as JSON text */
 } HfClass;
 #define NO_WINDOW "\"use_sliding_window\": false,\n  \"sliding_window\": null"
 static const HfClass CLASSES[ARCH_COUNT] = {
@@ -189,7 +189,8 @@ const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
 /* DeepSeek-V3's value of topk_method for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
 
-/* Writes the keys of experts. Every block has experts, so intermediate_size, the width in blocks without, is unused. */
+/* Writes the keys of experts. Every block has experts, so intermediate_size, the width of the MLP in blocks without
+ * experts, is unused. */
 static void experts_text(ModelShape g, char *text, size_t room) {
     snprintf(
         text, room,
@@ -243,7 +244,7 @@ static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, c
 }
 
 /* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
- * if rope_scaling is empty. With `warns` it warns if the two differ, and of unknown members. */
+ * if rope_scaling is empty. With `warns` it warns if these two objects differ, and of unknown members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     const cJSON *rope = NULL;
@@ -302,7 +303,7 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
     const cJSON *method = json_member(config, "topk_method");
     shape->n_inner = 0;
-    /* in transformers 5, and in 4 */
+    /* name of the key in transformers 5, and in transformers 4 */
     const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts";
     shape->n_experts = size_of(config, count, path);
     if (json_member(config, "num_experts") && size_of(config, "num_experts", path) != shape->n_experts)
@@ -375,7 +376,8 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
     if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, ours.arch, 1);
     expect_head(path, theirs.tie_embeddings, has_head);
-    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings; /* the stored values decide */
+    /* the stored weights decide, not config.json: a model with a head of its own has a stored head */
+    if (has_head && theirs.tie_embeddings) theirs.tie_embeddings = ours.tie_embeddings;
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
         {"model.head_dim", (double)shape_head_dim(theirs), (double)shape_head_dim(ours)},
@@ -440,7 +442,7 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
 /* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
  * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
-    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both have 11 letters */
+    static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both endings have 11 letters */
     const char  *ours = CLASSES[arch].name;
     const cJSON *all = json_member(config, "architectures"), *type = json_member(config, "model_type"), *one;
     cJSON_ArrayForEach(one, all) {
@@ -448,7 +450,7 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
             const char *name = one->valuestring;
             size_t      bytes = strlen(name), tail = strlen(ends[i]), stem = bytes > tail ? bytes - tail : 0;
             if (stem == 0 || strcmp(name + stem, ends[i]) != 0) continue;
-            /* early files have LLaMA */
+            /* case is ignored, because early files have LLaMA */
             if (stem == strlen(ours) - tail && strncasecmp(name, ours, stem) == 0) continue;
             if (!type)
                 fail(EXIT_DATA,
@@ -525,9 +527,9 @@ char *hf_plain_name(const char *name, char out[HF_NAME_BYTES]) {
 /* '#' stands for the number of a block. */
 static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
-    {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
-    {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
-    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of angles, in files of llama */
+    {"h.#.attn.bias", HF_NOTHING},        /* causal mask of attention, in old files */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* score that the mask writes, in old files */
+    {"layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* tables of rotary angles, in old files of llama */
     {"rotary_emb.inv_freq", HF_NOTHING},
 };
 

@@ -17,9 +17,10 @@ enum { HF_CONFIG_BYTES = 2048 };
 typedef struct {
     /* Writes config.json into text [HF_CONFIG_BYTES]. Returns its length. end: the id that ends a text, or "null". */
     int        (*text)(ModelShape shape, const char *end, const char *dtype, char *text);
-    /* Returns the shape. Exits with 65, naming a key that is wrong or has a value that is not supported. */
+    /* Returns the shape in a config.json. Exits with 65, naming a key that is wrong or has a value that is not
+     * supported. */
     ModelShape (*shape)(const cJSON *config, const char *path);
-    /* Exits with 65, naming a key that differs from `ours`. */
+    /* Exits with 65, naming a key of config.json that differs from the shape `ours`. */
     void       (*expect)(const cJSON *config, const char *path, ModelShape ours, int has_head);
 } HfFiles;
 extern const HfFiles HF_GPT2, HF_LLAMA;

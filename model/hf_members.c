@@ -50,7 +50,8 @@ static const Member MEMBERS[] = {
     {"summary_proj_to_labels", G, NULL, NULL, NULL},
     {"summary_first_dropout", G, NULL, NULL, NULL},
 
-    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL}, /* gpt2 accepts these four as second names */
+    /* gpt2 accepts this name and the next three as second names */
+    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL},
     {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
     {"hidden_size", ALL, "model.n_embd", NULL, NULL},
     {"max_position_embeddings", ALL, "model.n_positions", NULL, NULL},
@@ -81,7 +82,7 @@ static const Member MEMBERS[] = {
     {"topk_method", M, "", NULL, NULL},
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
-    /* a loss in training only */
+    /* used only for a loss that is added in training */
     {"output_router_logits", M, NULL, NULL, NULL},
     {"router_aux_loss_coef", M, NULL, NULL, NULL},
 

@@ -15,7 +15,7 @@
 #include "model/experts.h"
 
 typedef struct {
-    Tensor q_norm, k_norm;            /* [D] [D]: only in Qwen3         */
+    Tensor q_norm, k_norm;            /* [D] [D]: gains of the norms of each head of q and k; only in Qwen3 */
     Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]  */
     Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
     ExpertParams experts;             /* in qwen3-moe instead of gate, up and down */
@@ -24,17 +24,19 @@ typedef struct {
 /* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads of D channels. Q = H*D, F =
  * n_inner. */
 typedef struct {
-    /* only in Qwen3: [N,QKV/t] act, qkv before the norms of heads; [N,H/t] [N,KEYS/t] f32 */
+    /* only in Qwen3: qkv before the norms of heads, [N,QKV/t] act; 1/rms of each head of q and of k, [N,H/t] [N,KEYS/t]
+     * f32 */
     Tensor products, q_rstd, k_rstd;
     Tensor residual;                  /* [n,C]  act  the stream entering the block           */
-    Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32                                  */
+    Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32: output and 1/rms of the first norm */
     Tensor qkv;                       /* [past+N,QKV/t] act, q and k rotated; sampling keeps the past tokens' rows */
-    Tensor attention, lse;            /* [N,Q/t]  act, [B*H/t,T] f32                         */
-    Tensor residual_mid;              /* [n,C]  act  after attention                         */
+    /* [N,Q/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
+    Tensor attention, lse;
+    Tensor residual_mid;              /* [n,C] act the stream after attention                */
     Tensor norm_2, rstd_2;
     Tensor gate_up;                   /* [N,2F/t] act; in backward its own gradient          */
-    Tensor swiglu;                    /* [N,F/t] act                                         */
-    Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act                               */
+    Tensor swiglu;                    /* [N,F/t] act: input of the last product              */
+    Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act: gradients of qkv and swiglu  */
     ExpertActs experts;               /* in qwen3-moe instead of gate_up, swiglu and dswiglu */
 } BlockActs;
 
@@ -220,7 +222,8 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    Tensor             dattention = x->attention; /* in the memory of update, which is free between its uses below */
+    /* the gradient of attention's output is in the memory of update, which is free between its uses below */
+    Tensor             dattention = x->attention;
     dattention.data = r->update.data;
     mlp_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2,
@@ -241,7 +244,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* no gradient bypasses the final norm */
+    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
     nothing.data = NULL;
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }

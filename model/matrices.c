@@ -14,14 +14,14 @@ static double cost_of(const Param *p) {
     return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
 }
 
-/* A matrix with its cost, because the compare function of qsort has no context. */
+/* A matrix with its cost. The cost is stored here because the compare function of qsort has no context. */
 typedef struct { int param; double cost; } Priced;
 static int dearest_first(const void *a, const void *b) {
     const Priced *x = (const Priced *)a, *y = (const Priced *)b;
     return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
 }
 
-/* Assigns the matrices, the dearest first, each to the rank with the least work so far. */
+/* Assigns the matrices, the most expensive first, each to the rank with the least work so far. */
 static void give_away(Matrices *m, const Priced *priced, int ranks) {
     double *load = xcalloc((size_t)ranks, sizeof *load, "a table of ranks");
     int    *turns = xcalloc((size_t)ranks, sizeof *turns, "a table of ranks");
@@ -46,7 +46,7 @@ static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
 
-/* Returns Matrices with the ranks that compute the matrices, and this rank's place. */
+/* Returns Matrices without a list of matrices: with the ranks that compute them, and this rank's place. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
     int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
     int      experts = z->layout.expert_ranks;
@@ -91,7 +91,7 @@ void matrices_destroy(Matrices *m) {
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the span of this rank's slice of a matrix that is in piece `piece`. Returns 0 if there is none. */
+/* Finds the elements of this rank's slice of a matrix that are in ZeRO piece `piece`. Returns 0 if there are none. */
 static int span_of(const Matrices *m, int param, int piece, Span *out) {
     const Param  *p = &m->shards->layout.param[param];
     const Bucket *b = &m->shards->layout.bucket[p->bucket];
@@ -186,7 +186,7 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* With one rank the matrices are whole, and are computed in place. */
+/* Computes all matrices in place, because one rank has them whole. */
 static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
     for (int i = 0; i < m->count; i++) {
         const Param *p = &m->shards->layout.param[m->matrix[i].param];
@@ -216,7 +216,8 @@ void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
     for (int turn = -1; turn < m->turns; turn++) {
         int now = turn & 1, next = !now;
         if (turn + 1 < m->turns) {
-            if (left[next] >= 0) comm_wait(m->comm, left[next]); /* frees these buffers */
+            /* the result of an earlier round must be sent before its buffers are used again */
+            if (left[next] >= 0) comm_wait(m->comm, left[next]);
             came[next] = travel(m, s, &desk[next], w, TO_OWNER, turn + 1);
         }
         if (turn < 0) continue;

@@ -40,13 +40,13 @@ Matrices matrices_create(const Shards *shards, MatricesOf of);
 void     matrices_destroy(Matrices *m);
 
 enum { MATRIX_FIELDS = 2 };
-/* An optimizer's work on matrices. `fields` f32 numbers of each element are exchanged. `of` returns this rank's numbers
- * of a span, 1-d. `work` changes the numbers of a whole matrix [R,M] in place. */
+/* An optimizer's work on matrices. Each element has `fields` f32 numbers, which are exchanged. `of` returns one field
+ * of a span of this rank, as a 1-d tensor. `work` changes the numbers of a whole matrix [R,M] in place. */
 typedef struct {
     int         fields;
     Tensor    (*of)(const void *ctx, int field, Span span);
     void      (*work)(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]);
-    const void *ctx;            /* borrowed */
+    const void *ctx;            /* borrowed: argument of of() and work() */
 } MatrixWork;
 /* Runs w on each matrix. All ranks call it together. Uses scratch memory. */
 void matrices_each(Matrices *m, Stream *s, MatrixWork w);

@@ -113,7 +113,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
-    m->stream.ledger->times = -1; /* not counted: the previous step has started these gathers */
+    m->stream.ledger->times = -1; /* counts nothing: the previous step has started these gathers */
     shards_publish(m->shards, &m->stream);
     m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
@@ -145,7 +145,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
 static void dry_step_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {0}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
-    step->times = -1; /* what collectives note into */
+    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
     dry_step(m, micro_batches);
     step->times = 1;
     m->stream.ledger = step;
@@ -165,12 +165,12 @@ static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     m->stream.ledger = &beside;
-    step->times = -1; /* what collectives note into */
+    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
     for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }
-    for (int64_t t = 0; t < T;) { /* lengths of scored texts */
+    for (int64_t t = 0; t < T;) { /* each length at which texts are scored */
         t = gpt_scored_length(&m->gpt, t * ranks + 1) / ranks;
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(B, t));
         pipeline_token_losses(&m->pipeline, &m->stream, dry_batch(B, t), NULL);
@@ -203,10 +203,12 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.any_threads = spec.any_threads;
     carve(&m);
     int trains = spec.optimizer && micro_batches > 0;
-    m.gpt.fp8.uses_own = spec.fp8; /* in the first step scales are unknown, and its casts use scratch memory */
+    /* measure the first step, too: its scales are unknown, and its casts use scratch memory */
+    m.gpt.fp8.uses_own = spec.fp8;
     if (trains && spec.fp8) dry_step_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
-    /* if shares change (run/pace.h), a step may have two, and products add to gradients */
+    /* If shares of a step change during a run (run/pace.h), a step may have two micro-batches. Then products also add
+     * to gradients. The scratch memory for that is measured here. */
     if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2);
     if (trains) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);

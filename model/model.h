@@ -11,24 +11,24 @@
 
 typedef struct {
     ShardsSpec shards;
-    const OptimizerKind *optimizer;      /* NULL for inference                                         */
-    OptimizerSettings optimizer_settings; /* used if the optimizer has matrices                        */
+    const OptimizerKind *optimizer;      /* kind of optimizer; NULL for inference                      */
+    OptimizerSettings optimizer_settings; /* settings of the optimizer; used if it has matrices        */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: one rank */
     Comm      *context;
     Comm      *experts;                  /* borrowed; ranks that divide the experts; NULL: each rank has all */
-    double     capacity;                 /* moe.capacity, if ranks divide the experts                  */
-    /* size of context, 0 counts as 1, and this rank in it; in a plan, of the planned ranks */
+    double     capacity;                 /* moe.capacity; used if ranks divide the experts             */
+    /* number of context ranks, 0 counts as 1, and the index of this rank; in a plan, those of the planned rank */
     int        context_ranks, context_rank;
-    PipelineSpec pipeline;               /* stages and parts of 0 count as 1                           */
+    PipelineSpec pipeline;               /* stages and parts of the pipeline; 0 counts as 1            */
     Recompute  recompute;
     int        document_mask;            /* batches may hold several documents (GptSpec)               */
-    OptimizerMemory offload;             /* the place of the optimizer's memory                        */
+    OptimizerMemory offload;             /* place of the optimizer's memory: device or host            */
     MathMode   math;
-    int        fp8;                      /* products of blocks are in fp8 (model/precision.h)                */
+    int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h)             */
     /* model_dry: a step that casts all operands of products, as a first step does */
     int        fp8_casts;
-    int        any_threads;              /* results have equal bits for any number of threads (core/device.h) */
+    int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
     GptSizes   sizes;                    /* model_dry: the device whose activations are sized (GptSpec) */
 } ModelSpec;
 
@@ -66,7 +66,7 @@ int64_t    model_batch(int64_t B, int64_t left);
 /* Makes a model. Exits with 71 if there is not enough memory. Collectives of spec.shards.comm, if it is set, follow the
  * model's stream from now on. */
 Model     *model_create(ModelSpec spec);
-void       model_destroy(Model *m);      /* does nothing if m is NULL */
+void       model_destroy(Model *m);      /* frees a model; does nothing if m is NULL */
 
 /* Sets the first weights. Each rank draws the weights that it updates, as a function of (seed, global offset). ticks,
  * which may be NULL, is called with ctx between spans. */

@@ -44,7 +44,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     }
     if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
     else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
-    /* a small model has several pages, too */
+    /* a page is at most a fraction of the elements, so that a small model has several pages, too */
     int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (page > PAGE_MOST) page = PAGE_MOST;
     for (int k = 0; k < 2 && o.on_host; k++) {
@@ -313,7 +313,8 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
     for (int64_t i = 0; i < n; i++) {
-        __int128 over = (__int128)counts[first + i] * shape.n_experts - all; /* E times the difference from the mean */
+        /* E times the difference between the assignments of expert first + i and the mean of all experts */
+        __int128 over = (__int128)counts[first + i] * shape.n_experts - all;
         out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
     }
 }

@@ -9,28 +9,29 @@
 #include "layers/layers.h"
 #include "model/matrices.h"
 
-/* ADAMW_STATES: m and v. A server of outer steps and its islands exchange them. */
+/* ADAMW_STATES: the states m and v of AdamW, which a server of outer steps and its islands exchange. */
 enum { ADAMW_STATES = 2, OPTIMIZER_MOST_STATES = 4 };
 typedef struct Optimizer Optimizer;
 
 /* Numbers of an optimizer for each element that this rank updates. */
 typedef struct {
-    const char *name;                    /* in optimizer.safetensors: "m", "v"; "momentum", "v"             */
+    const char *name;                    /* name of the state in optimizer.safetensors: "m", "v"; "momentum", "v" */
     const char *flip;                    /* point where a test damages it (core/injection.h): "guard.m"     */
-    int         no_matrices;             /* the state is not kept for matrices; in files it is zero         */
+    int         no_matrices;             /* 1: the state is not kept for matrices; in files it is zero for them */
 } OptimizerState;
 
-/* Settings that only some kinds read, the same in all steps. Those of a step are OptimizerStep (layers.h). */
+/* Settings that only some kinds read, the same in all steps. Settings of a single step are in OptimizerStep
+ * (layers.h). */
 typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
 typedef struct {
-    const char *name;                    /* optimizer.name: "adamw", "muon"                             */
+    const char *name;                    /* name of the kind in optimizer.name: "adamw", "muon"         */
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
-    OptimizerSettings settings;          /* the defaults                                                */
-    int         has_matrices;            /* the update needs whole matrices; the shards have a group for that */
-    int         is_normuon;              /* "muon" with optimizer.normuon                               */
-    int         is_idle;                 /* the kind keeps no states                                    */
+    OptimizerSettings settings;          /* default settings of the kind                                */
+    int         has_matrices;            /* 1: the update needs whole matrices; the shards have a group for that */
+    int         is_normuon;              /* 1: "muon" with optimizer.normuon                            */
+    int         is_idle;                 /* 1: the kind keeps no states                                 */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). NULL: does nothing */
     void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 } OptimizerKind;
@@ -41,13 +42,13 @@ extern const OptimizerKind OPTIMIZER_IDLE;
  * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. The rules of
  * the config refuse these kinds with an optimizer in host memory. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
-/* Returns the kind by optimizer.name, NULL if there is none. Kinds with one name differ in optimizer.normuon. */
+/* Returns the kind by optimizer.name, NULL if there is none. Kinds that share a name differ in optimizer.normuon. */
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 
 struct Optimizer {
     const OptimizerKind *kind;
     OptimizerSettings settings;
-    Matrices   matrices, expert_matrices; /* owned; used if kind->has_matrices                          */
+    Matrices   matrices, expert_matrices; /* owned: matrices that are gathered; used if kind->has_matrices */
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
     /* owned [spans + 1]: elements of matrices before each span, which no_matrices leaves out */
@@ -55,9 +56,9 @@ struct Optimizer {
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
     AdamWSpan *spans;                    /* owned [spans]: arguments of the AdamW op                    */
     Tensor    *own_grad;                 /* owned [spans]: list of the gradients whose norm is computed */
-    int        on_host;                  /* master and states are in host memory and updated there      */
-    Tensor     grad_page[2], page[2];    /* on_host: buffers for gradients, and for weights of type act */
-    Event      grads_in[2];              /* on_host: a page of gradients has arrived; made at the first update */
+    int        on_host;                  /* 1: master and states are in host memory and updated there   */
+    Tensor     grad_page[2], page[2];    /* if on_host: buffers for gradients, and for weights of type act */
+    Event      grads_in[2];              /* if on_host: a page of gradients has arrived; made at the first update */
 };
 
 /* MEMORY_HOST: `arena` is pinned host memory. Gradients are copied to it and weights are copied back in pages. While
@@ -68,11 +69,13 @@ void      optimizer_destroy(Optimizer *o);
 
 /* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k. */
 Tensor optimizer_master(const Optimizer *o, Span span);
-Tensor optimizer_state(const Optimizer *o, int k, Span span); /* data NULL: the state is not kept           */
+/* returns a tensor whose data is NULL if the state is not kept for the span */
+Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
-/* optimizer_put copies host values into a slice of such a view. optimizer_get_queued copies a view to host memory; the
- * copy may be queued (device.h). For a state that is not kept, put does nothing and get gives zeros. */
+/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_state returned.
+ * optimizer_get_queued copies a view to host memory; the copy may be queued (device.h). For a state that is not kept,
+ * put does nothing and get gives zeros. */
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
 void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part);
 
@@ -87,8 +90,8 @@ void optimizer_zero_states(const Optimizer *o, Stream *s);
  * with the same slice hold alike. */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
 void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash);
-/* Adds the hash of masters and states, which ranks with the same piece in other copies of the state hold alike. An
- * optimizer in host memory is not hashed. */
+/* Adds the hash of masters and states, which ranks with the same piece in other copies of the state hold alike. The
+ * masters and states of an optimizer in host memory are not hashed. */
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);
 
 /* After shards_finish: adds to the step's sums the squares of the gradients that this rank counts (shards_is_own).

@@ -44,12 +44,12 @@ const char *dim_option(Dim dim) {
 
 /* --- µP ---------------------------------------------------------------------------------------------------------- */
 
-/* Parameters of blocks that are multiplied by b^power. */
+/* Parameters of blocks that µP multiplies by b^power, with b = (D_base / D)^(1/4) (params.h). */
 static const struct { const char *name; int power; } ATTENTION[] = {
     {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
     {"self_attn.q_proj.weight", 1}, {"self_attn.k_proj.weight", 1}, {"self_attn.v_proj.weight", 1},
     {"self_attn.o_proj.weight", -1},
-    /* with these norms the sizes of q and k do not matter */
+    /* after these norms the sizes of q and k do not matter, so the gains of the norms carry the factor */
     {"self_attn.q_norm.weight", 1}, {"self_attn.k_norm.weight", 1},
 };
 
@@ -102,7 +102,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Returns how often row i is repeated: once for each expert, or once. Rows that repeat are adjacent. */
+/* Returns how many parameters row i of a table makes: one for each expert, or one. Rows that repeat are adjacent. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
 static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }

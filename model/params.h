@@ -18,21 +18,22 @@ typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
  * needs only the first five; the others may be zero. */
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
-    int     arch;              /* Arch                                                            */
-    int     tie_embeddings;    /* the head is the embedding                                       */
+    int     arch;              /* kind of model, an Arch                                          */
+    int     tie_embeddings;    /* 1: the head is the embedding                                    */
     int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
     int64_t n_kv_head;         /* heads of keys and values, shared by n_head query heads; 0: n_head */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
-    double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
+    /* scaling of rotary frequencies by Llama 3; rope_factor 0: none */
+    double  rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_positions;
     int64_t head_dim;          /* channels of a head; 0: n_embd / n_head                          */
     int64_t n_experts, top_k;  /* qwen3-moe: experts of a block; experts chosen for a token       */
     int64_t n_expert_inner;    /* width of an expert's MLP                                        */
-    int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
-    int     balance;           /* ExpertBalance                                                   */
-    double  balance_rate;      /* change of the bias in a step; or the factor of the loss         */
-    /* width (0: no µP) and head size (0: this model's) of the base model of µP (below) */
+    int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
+    int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
+    double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
+    /* width (0: no µP) and head size (0: this model's) of the base model of µP (MupFactors) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
@@ -61,21 +62,21 @@ typedef struct {
      * expert, and the expert's number replaces the *. `field` belongs to the first expert. */
     const char *name;
     size_t      field;  /* offset of the Tensor in the struct that blocks read            */
-    Dim         dim[2]; /* a vector has DIM_NONE as its second                            */
+    Dim         dim[2]; /* dimensions of the parameter; a vector has DIM_NONE as the second */
     Init        init;
-    ParamGroup  group;  /* decides weight decay and optimizer                             */
+    ParamGroup  group;  /* group of parameters, which decides weight decay and optimizer  */
     Cut         cut;
 } ParamRow;
 
 typedef struct {
     const ParamRow *row;
     int             rows;
-    size_t          view_bytes; /* bytes of the struct of Tensors */
+    size_t          view_bytes; /* bytes of the struct of Tensors for these rows */
 } ParamTable;
-#define NO_FIELD ((size_t)-1) /* `field` of a Param that is in no view */
+#define NO_FIELD ((size_t)-1) /* Param.field of a parameter that is in no struct */
 
 int64_t dim_size(Dim dim, ModelShape shape);
-const char *dim_option(Dim dim); /* returns the config keys that set it: "model.n_embd" */
+const char *dim_option(Dim dim); /* returns the config keys that set a dimension: "model.n_embd" */
 
 /* most tensors of a model: about as many as the header of a .safetensors file may name */
 enum { MODEL_MOST_ROWS = 120000 };
@@ -94,17 +95,18 @@ size_t model_view_bytes(ModelShape shape, int bucket);
 Layout model_layout(ModelShape shape, LayoutPlace place);
 static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
 static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
-/* Returns the bucket whose view (model_view_bytes) has the rows of this bucket. For a bucket of experts it is the
- * bucket of their block. */
+/* Returns the bucket whose struct of Tensors (model_view_bytes) has the rows of this bucket. For a bucket of experts it
+ * is the bucket of their block. */
 static inline int model_view_bucket(ModelShape s, int bucket) {
     int final = model_final_bucket(s);
     return bucket > final ? bucket - final : bucket;
 }
 
-/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal). P counts all parameters
- * except a wte that is not also the head, and only the experts that one token uses. */
+/* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), with L layers and Q
+ * columns of queries. P counts all parameters except a wte that is not also the head, and only the experts that one
+ * token uses. */
 double model_flops_per_token(ModelShape shape, int64_t T);
-/* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
+/* holds a text such as "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[320]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
@@ -134,9 +136,9 @@ typedef struct {
                          (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
 } MupFactors;
 
-/* Returns the factors of a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
+/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
 MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
-/* Returns whether blocks of this kind have rows that can hold attention's factor. */
+/* Returns whether blocks of this kind have parameters that can hold attention's factor of µP. */
 int        mup_knows_attention(ModelShape shape);
 
 #endif

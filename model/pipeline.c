@@ -9,18 +9,19 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns the k-th forward of a stage. Each part in order computes P micro-batches, then the first part the next P.
- * Backwards have the same order, with the parts from last to first. */
+/* Returns the k-th forward of a stage, for P stages with V parts each. Each part in order computes P micro-batches,
+ * then the first part the next P. Backwards have the same order, with the parts from last to first. */
 static Work forward_at(int64_t P, int64_t V, int64_t k) {
     return (Work){WORK_FORWARD, (int)(k % (P * V) / P), 0, V == 1 ? k : k / (P * V) * P + k % P};
 }
 
-/* Returns the number of forwards before the first backward. */
+/* Returns how many forwards stage p of P computes before its first backward, with V parts and M micro-batches. */
 static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
     return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
 }
 
-/* Assigns tapes. A forward uses the lowest free tape of its part; its backward frees it. */
+/* Assigns tapes, the places of activations. A forward uses the lowest free tape of its part; the backward of the same
+ * micro-batch frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
     int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
     char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
@@ -36,7 +37,7 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
             if (one->part == 0 && one->micro >= begun) begun = one->micro + 1;
         } else {
             mine[*tape] = 0;
-            /* the last backward of a micro-batch; micro-batches end in order */
+            /* this backward is the micro-batch's last on the stage; micro-batches end in order */
             if (one->part == 0) ended = one->micro + 1;
         }
         one->tape = *tape;
@@ -92,7 +93,7 @@ BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part) 
 /* --- which blocks ------------------------------------------------------------------------------------------------- */
 
 static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
-    /* For a row the head costs 2 V C, a block 24 C^2 plus attention. */
+    /* FLOPs for a row: 2 V C in the head (vocabulary V, width C), 24 C^2 and attention in a block */
     double head_blocks = (double)shape.vocab_size / (12.0 * (double)shape.n_embd);
     return work_blocks(shape.n_layer, s.stages * s.parts, head_blocks, part * s.stages + s.stage);
 }
@@ -175,7 +176,8 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
 
-/* The pairs of ranks by which an item of work receives its input and sends its output. NULL if it has none. */
+/* takes returns the pair of ranks by which an item of work receives its input. gives returns the pair by which the item
+ * sends its output. NULL if there is none. */
 static Comm *takes(const Pipeline *p, Work w) {
     if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
     return part_of(p, w)->classifies ? NULL : p->spec.backward_in;
@@ -247,7 +249,7 @@ void pipeline_warm_up(Pipeline *p, Stream *s, Batch batch) {
     const WorkList *list = &p->list;
     Gpt            *g = p->gpt;
     int             uses_own = g->fp8.uses_own;
-    device_sync(s); /* also ends the gather of the weights */
+    device_sync(s); /* waits for the device, and ends the gather of the weights */
     g->fp8.uses_own = 0; /* record the graphs of steps whose scales are known */
     gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++)

@@ -23,13 +23,13 @@
 typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
 typedef struct {
     WorkKind kind;
-    int      part;  /* number of the part in this stage */
+    int      part;  /* index of the part in this stage */
     int      tape;  /* place where the part keeps this micro-batch's activations; free again after its backward */
     int64_t  micro;
 } Work;
 
 typedef struct {
-    Work   *work;    /* owned: the work in order */
+    Work   *work;    /* owned: the items of work, in order */
     int64_t count;
     int    *tapes;   /* owned [parts]: most micro-batches that each part has in flight */
     int64_t micros;  /* most micro-batches in flight on the stage, from the first forward to the last backward */
@@ -45,14 +45,15 @@ void     work_list_free(WorkList *w);
 double   work_idle(int stages, int parts, int64_t micro_batches);
 
 /* work_blocks returns the blocks of virtual stage `part` of `parts`. Each has at least one block. head_blocks is the
- * cost of the head in blocks; the last virtual stage has that many fewer. */
+ * cost of the head, in blocks; the last virtual stage has that many blocks fewer. */
 typedef struct { int64_t first, end; } BlockRange;
 BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part);
 
 /* --- a pipeline --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int     stages, stage, parts; /* stages, this rank's stage, and its parts (parallel.interleave) */
+    /* number of stages, index of this rank's stage, and its number of parts (parallel.interleave) */
+    int     stages, stage, parts;
     int64_t micro_batches;        /* micro-batches of a step, equal on all stages                */
     /* borrowed from Groups (model/groups.h); all is Groups.stages */
     Comm   *all, *forward_in, *forward_out, *backward_in, *backward_out;
@@ -68,8 +69,8 @@ typedef struct {
  * malloc'ed [n_layer + 2]. */
 GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec spec);
 BucketHold  *pipeline_holds(ModelShape shape, PipelineSpec spec);
-/* Returns for each stage the first stage that computes the same: as many blocks in each part, and the same of embedding
- * and head. malloc'ed [stages]. */
+/* Returns for each stage the first stage that computes the same: as many blocks in each part, and embedding or head if
+ * that stage has them. malloc'ed [stages]. */
 int *pipeline_alike(ModelShape shape, PipelineSpec spec);
 /* Returns the number of micro-batches whose tokens must be kept: batch n of a step is in place n modulo this number. */
 int64_t pipeline_batches(PipelineSpec spec);
@@ -87,14 +88,16 @@ void     pipeline_warm_up(Pipeline *p, Stream *s, Batch batch);
 void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 
 /* Runs a step. next(ctx) is called once for each micro-batch, in order, when its forward begins. The caller keeps each
- * batch until pipeline_batches later ones have begun. grad_scale as in gpt_backward. */
+ * batch until pipeline_batches later ones have begun. grad_scale is the factor of the loss (gpt_backward). */
 void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx);
 /* Runs the forward of one batch through all parts. The last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
-void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* like gpt_loss */
-/* Like gpt_token_losses on the last stage, where it returns 1. Other stages return 0 and leave out unchanged. */
+/* adds the losses of the batch's rows to SUM_LOSS, on the last stage */
+void pipeline_loss(Pipeline *p, Stream *s, Batch batch);
+/* On the last stage: writes each row's loss, largest logit and logit of the target to out [3][rows] and returns 1.
+ * Other stages return 0 and leave out unchanged. */
 int  pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out);
-/* like gpt_logits, on every stage */
+/* writes the logits of one row of the batch (gpt_logits) to out [vocab_size] in host memory, on every stage */
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out);
 /* Runs the forward of gpt_token_rows tokens of one sequence after `past` earlier tokens, which earlier calls have
  * computed. Writes the logits of the last token. The model must keep the past (gpt_keeps_past). */

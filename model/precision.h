@@ -18,7 +18,7 @@ typedef enum {
 } Precision;
 
 typedef struct {
-    DType       act;    /* type of activations and working weights                 */
+    DType       act;    /* type of activations and of working weights              */
     MathMode    math;   /* mode of fp32 matrix products                            */
     /* the option's value without auto: "fp32" to "fp8"; with fp8 only products of blocks are fp8, act is bf16 */
     const char *name;
@@ -51,7 +51,7 @@ int       loss_scale_lower(LossScale *s);
 /* Delayed scaling of a run's products in fp8 (precision = "fp8").
  *
  * A tensor is multiplied by a power of two s when it is cast. s is the largest one that keeps the largest of the
- * tensor's last FP8_STEPS maxima within half of the type's largest value. It is known before the tensor is, so a cast
+ * tensor's last FP8_STEPS maxima within half of the type's largest value. s is known before the tensor is, so a cast
  * reads the tensor once. The first step has no maxima; each tensor then uses its own maximum. A maximum is taken over
  * all micro-batches and ranks, and enters the history when its step counts: a step that is computed twice has the same
  * scales, and a step that is left out changes none.
@@ -64,13 +64,13 @@ int       loss_scale_lower(LossScale *s);
 typedef enum { PRODUCT_QKV, PRODUCT_ATTENTION, PRODUCT_UP, PRODUCT_DOWN, PRODUCTS } BlockProduct;
 enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
-/* The scales on the device. */
+/* Scales of a run's tensors in fp8, on the device. */
 typedef struct {
-    Tensor scale;    /* [cells, FP8_SCALES] f32, as in Fp8; none: the run does not use fp8       */
-    int    uses_own; /* the history is empty; each tensor is scaled by its own maximum           */
+    Tensor scale;    /* [cells, FP8_SCALES] f32: the scales of each tensor in fp8; none: the run does not use fp8 */
+    int    uses_own; /* 1: the history is empty, so each tensor is scaled by its own maximum     */
 } Fp8Scales;
 
-/* The history of a run, on the host. */
+/* History of the exponents of a run, on the host. */
 typedef struct {
     int64_t cells;
     int     steps;    /* steps in the history, at most FP8_STEPS */
@@ -80,7 +80,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step that counts. amax [cells]: the bits of the step's maxima over all ranks. */
+/* Adds a step that counts to the history. amax [cells]: the largest absolute values of the step's tensors over all
+ * ranks, as bits. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns a string for each step, with two digits for each cell: exponent + 128. Returns NULL if there is no memory. */

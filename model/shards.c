@@ -6,8 +6,8 @@
 #include "core/injection.h"
 #include "core/error.h"
 
-/* The gathers that start at once after an update: those of the embedding and the first block. NCCL starts a thread at
- * each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
+/* Number of gathers that start at once after an update: those of the embedding and the first block. NCCL starts a
+ * thread at each call and the host waits for it. With all gathers at once the GPU would be idle until the last one has
  * started. */
 enum { FIRST_GATHERS = 2 };
 
@@ -56,7 +56,7 @@ static int experts_of(const Shards *z, int b) { return last_bucket(z) + b; }
 static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
 static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
 static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
-/* Returns the bucket whose backward ends a micro-batch on this rank. */
+/* Returns the bucket of this rank whose backward is the last of a micro-batch. */
 static int first_own(const Shards *z) {
     int b = 0;
     while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
@@ -81,7 +81,8 @@ static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
 static int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
-/* With slots the order in memory is: first bucket, last bucket, slots, experts. All blocks have the same size. */
+/* Returns the first element after the slots. With slots the order in memory is: first bucket, last bucket, slots,
+ * experts. All blocks have the same size. */
 static int64_t end_of_slots(const Shards *z) {
     const Bucket *bucket = z->layout.bucket;
     return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
@@ -130,7 +131,8 @@ static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec
 /* Adds the gradients of a micro-batch, which is not this rank's last, to the sum they belong to, or moves them to a
  * buffer. Either half's memory may hold the sum, because a + b has the bits of b + a. */
 static void order_keep(GradOrder *t, Stream *s) {
-    if (t->buffers == 0) return; /* a step has one micro-batch, and this one only times products */
+    /* without buffers a step has one micro-batch, and an earlier one only times products */
+    if (t->buffers == 0) return;
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
     for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);
@@ -138,7 +140,8 @@ static void order_keep(GradOrder *t, Stream *s) {
 
 static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
 
-/* Returns the number of nodes that still wait in buffers after the last micro-batch has been added to its halves. */
+/* Returns how many sums still wait in buffers when the last micro-batch has been added to the sums that it
+ * completes. */
 static int waiting(const GradOrder *t) {
     TreeNodes nodes = t->nodes;
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});
@@ -163,8 +166,9 @@ static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm
 
 /* --- gradients that products set ---------------------------------------------------------------------------------- */
 
-/* Returns whether only products write a row's gradient, and each micro-batch writes all of it. This holds for matrices
- * and for a head of its own. It does not hold for an embedding: the gradients of its tokens are added row by row. */
+/* Returns whether only matrix products write the gradient of a parameter, and each micro-batch writes all of it. This
+ * holds for matrices and for a head of its own. It does not hold for an embedding: the gradients of its tokens are
+ * added row by row. */
 static int is_of_products(const Shards *z, const Param *p) {
     return p->group == GROUP_MATRIX || (p->group == GROUP_EMBEDDING && p->bucket == last_bucket(z));
 }
@@ -180,8 +184,8 @@ static void set_adds(Shards *z, int b, int adds) {
     }
 }
 
-/* Call it after the products of a micro-batch. The products of the next one add, except in a slot and with ordered
- * sums, where each micro-batch begins with empty gradients. */
+/* Call it after the products of a micro-batch. The products of the next micro-batch then add. In a slot and with
+ * ordered sums they set instead, because each micro-batch begins with empty gradients. */
 static void pile_up(Shards *z, int b) {
     if (!is_in_slot(z, b) && !z->order.leaves) set_adds(z, b, 1);
 }
@@ -261,7 +265,7 @@ static int whole_spans(const Shards *z, int b, Span *span) {
 }
 
 static int64_t whole_elems(const Shards *z) {
-    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
+    Span   *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
     int64_t elems = 0;
     for (int b = 0; b < z->layout.buckets; b++)
         for (int i = whole_spans(z, b, span); i-- > 0;) elems += span[i].elems;
@@ -292,14 +296,14 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
-    /* products set; the arena's memory is zero already */
+    /* the first products set gradients; the memory from the arena is zero already */
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING)
         z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
-        GradOrder *t = &z->order; /* with as many buffers as the rank that needs most */
+        GradOrder *t = &z->order; /* every rank has as many buffers as the rank that needs most */
         t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
         t->buffers = tree_buffers(t->leaves, z->layout.ranks);
         for (int i = 0; i < t->buffers; i++) t->buffer[i] = arena_tensor(grads, F32, 1, z->layout.memory_elems, 1, 1);
@@ -434,7 +438,7 @@ static Tensor check_row(const Shards *z) {
 void shards_begin(Shards *z, Stream *s) {
     shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
-    int last = last_bucket(z); /* on this rank */
+    int last = last_bucket(z); /* the last bucket that this rank holds */
     while (!is_here(z, last)) last--;
     inject_gradient(s, check_row(z), last_row(z, last));
     z->order.leaf = z->spec.micro_batches * z->spec.rank;
@@ -460,8 +464,8 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
     return z->grad_view[bucket];
 }
 
-/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. Before that, adds their
- * check and their hash. */
+/* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. First adds the check and
+ * the hash of these gradients to the step's numbers. */
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
@@ -503,7 +507,7 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_last_here = bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z));
     if (which == MICRO_EARLIER && !z->is_offline && z->order.leaves && is_last_here) {
         order_keep(&z->order, s);
-        shards_empty(z, s); /* the next micro-batch begins with empty gradients */
+        shards_empty(z, s); /* empty gradients for the next micro-batch */
     }
     shards_poll(z);
 }
@@ -561,7 +565,8 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        if (z->spec.comm) comm_poll(z->spec.comm); /* after the event, which also passes if a collective was aborted */
+        /* polled after the event, because the event also passes if a collective was aborted */
+        if (z->spec.comm) comm_poll(z->spec.comm);
     }
 }
 
@@ -574,7 +579,7 @@ Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
 }
 
 int64_t shards_matrix_elems(const Shards *z) {
-    Span   *span = z->span + z->spans; /* memory after the list, enough for the spans of one bucket */
+    Span   *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
     int64_t least = INT64_MAX, all = 0;
     for (int r = 0; r < z->layout.ranks; r++) {
         int64_t elems = 0;

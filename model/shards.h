@@ -48,7 +48,8 @@
  * same bits. */
 
 /* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
- * (shards_is_own). SUM_RANK_CHECK: see shards_done. */
+ * (shards_is_own). SUM_RANK_CHECK: squares of the gradients that backward completes last, which identify a faulty rank
+ * (shards_done). */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
 /* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
  * gradients. HASH_GRADS: the summed gradients that a rank updates with. */
@@ -57,8 +58,9 @@ enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 /* cells: the sums and the hashes. experts: assignments of each expert of each block; dims 0 in a model without experts.
  * fp8_amax, fp8_counts: maxima and counts of Fp8 for every block, in runs with fp8 (model/precision.h). */
 typedef struct {
-    Tensor cells, experts;       /* [SUMS * EXACT_WORDS + HASHES], [n_layer * E] i64 */
-    Tensor fp8_amax, fp8_counts; /* [cells] i32, [2 cells] i64 */
+    /* [SUMS * EXACT_WORDS + HASHES] i64: sums, then hashes; [n_layer * E] i64: assignments */
+    Tensor cells, experts;
+    Tensor fp8_amax, fp8_counts; /* [cells] i32: bits of maxima; [2 cells] i64: counts, two for each tensor in fp8 */
 } StepSums;
 
 typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
@@ -78,11 +80,11 @@ StepValues step_sums_fetch(const StepSums *n, Stream *s);
  * buffers apart from the model's gradients. The last micro-batch's gradients stay in the model's gradients, and its
  * buckets are exchanged between the ranks as backward completes them. */
 typedef struct {
-    int64_t   leaves;              /* micro-batches of a step over all ranks; 0: not in this mode    */
+    int64_t   leaves;              /* micro-batches of a step over all ranks; 0: parallel.deterministic is off */
     int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
     TreeNodes nodes;               /* sums of this rank's earlier micro-batches; node i is in buffer i */
     Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
-    Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait                        */
+    Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait for their other half   */
     int       buffers;
 } GradOrder;
 
@@ -91,57 +93,63 @@ enum { SHARDS_SLOTS = 2 };
 typedef struct {
     ModelShape shape;
     Comm      *comm;               /* borrowed; NULL: one rank, or a plan                                      */
-    int        ranks, rank;        /* size of comm, and this rank in it; in a plan, of the planned ranks       */
+    /* number of ranks of comm, and the index of this rank; in a plan, those of the planned rank */
+    int        ranks, rank;
     /* borrowed; ranks with the same piece in other copies of the state; NULL: one copy */
     Comm      *across;
-    int        replicas, replica;  /* number of copies, 0 counts as 1; this rank's copy                        */
+    int        replicas, replica;  /* number of copies of the state, 0 counts as 1; index of this rank's copy  */
     /* borrowed; messages of the tied embedding: gradient to the first stage, weights back */
     Comm      *twin_up, *twin_down;
     /* borrowed; ranks that hold a part of one matrix (model/matrices.h); NULL: one rank, or not used */
     Comm      *matrices;
     Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: one rank                 */
-    /* size of tensor, 0 counts as 1, and this rank in it; in a plan, of the planned ranks */
+    /* number of ranks of `tensor`, 0 counts as 1, and the index of this rank; in a plan, those of the planned rank */
     int        tensor_ranks, tensor_rank;
     Comm      *expert_state;       /* borrowed; ranks that share the state of the same experts                 */
     int        expert_ranks;       /* ranks that divide the experts, adjacent in comm; 0 counts as 1           */
-    int        zero_stage;         /* 0 to 3, as in the table above                                            */
+    int        zero_stage;         /* ZeRO stage, 0 to 3                                                       */
     int64_t    micro_batches;      /* parallel.deterministic: micro-batches of a step on each rank; 0: other modes */
-    DType      act;                /* type of the working copy                                                 */
-    GptUse     use;                /* GPT_INFERENCE has no gradients                                           */
+    DType      act;                /* type of the working copy of the weights                                  */
+    GptUse     use;                /* GPT_INFERENCE and GPT_SAMPLING have no gradients                         */
 } ShardsSpec;
 
 typedef struct {
     ShardsSpec    spec;
-    Layout        layout;          /* owned                                                                    */
+    Layout        layout;          /* owned: buckets, and the places of parameters in them                     */
     int           stage;           /* the ZeRO stage in effect                                                 */
-    /* the working copy, act; gradients, f32: [memory_elems], or buckets without slots, then the slots */
+    /* params: the working copy of the weights, act. grads: the gradients, f32. Both are [memory_elems], or buckets
+     * without slots, then the slots. */
     Tensor        params, grads;
     Tensor        param_pieces, grad_pieces; /* this rank's pieces of the blocks, if blocks have slots           */
-    Tensor        twin_grads;      /* f32, on the first stage: buffer for the twin's piece                           */
+    /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
+    Tensor        twin_grads;
     Tensor        whole_grads;     /* f32: buffer to sum the rows of this rank's pieces that no tensor rank cuts */
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: elements that this rank updates, in all buckets           */
     int           spans;
     StepSums      sums;
     GradOrder     order;
-    Event         computed;        /* used by shards_await, created at the first use                           */
+    Event         computed;        /* event after queued work, used by shards_await; created at the first use  */
     /* owned [buckets]: number of the collective that gathers the weights; -1: it has ended */
     int64_t      *gather;
-    /* first bucket whose gather has not started; first bucket and number of the last gathers started */
+    /* due: first bucket whose gather has not started; due_since, due_size: first bucket and number of the gathers that
+     * started last */
     int           due, due_since, due_size;
     int           wanted;          /* the highest bucket that was waited for since shards_publish              */
     /* owned [buckets]: 1: the next products add to the bucket's matrices; 0: they set them */
     int          *adds;
-    Tensor       *rest;            /* owned [params + buckets]: list of the memory to be zeroed                       */
+    Tensor       *rest;            /* owned [params + buckets]: list of gradient memory that is zeroed                */
     /* owned [buckets]: stages 2, 3: micro-batches of the step summed in a block's grad piece */
     int64_t      *sums_of;
-    /* bucket in each slot, and bucket whose sum is under way; 0: none */
+    /* weights_in: bucket whose weights are in each slot; grads_in: bucket whose gradients each slot is summing; 0:
+     * none */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
-    int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that computes that sum                */
-    int           sum_is_last[SHARDS_SLOTS]; /* is the sum the step's last for the bucket?                     */
-    /* this rank does not communicate, see gpt_set_offline; its slots may hold the weights of other blocks */
+    int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that sums the gradients in each slot  */
+    int           sum_is_last[SHARDS_SLOTS]; /* 1 if the sum in the slot is the step's last for its bucket     */
+    /* this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
     int           is_offline;
-    int           hashes_own;      /* shards_done adds HASH_OWN_GRADS, of this rank's gradients before their sum */
+    /* 1: shards_done adds HASH_OWN_GRADS, the hash of this rank's gradients before their sum */
+    int           hashes_own;
 } Shards;
 
 /* Carves the working copy and, for training, the gradients. The shards own `layout` (model_layout) from now on. In a
@@ -150,7 +158,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, Stream *s, int bucket);
-/* does nothing if `bucket` is not a block of this rank */
+/* starts the gather of a block's weights (stage 3); does nothing if `bucket` is not a block of this rank */
 void        shards_prefetch(Shards *z, Stream *s, int bucket);
 /* Waits for all weights. Call it before work that only some ranks do, and before memory is freed. */
 void        shards_need_all(Shards *z);
@@ -178,18 +186,18 @@ int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
-/* returns the elements of the masters, and of each state           */
+/* returns how many elements this rank has of the masters, and of each state */
 int64_t shards_state_elems(const Shards *z);
-/* returns the place of the span's first element among them         */
+/* returns the place of the span's first element among this rank's elements of masters */
 int64_t shards_state_at(const Shards *z, Span span);
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
 /* Returns the least number of matrix elements that any rank has, counted in whole packs of 64 of each span. */
 int64_t shards_matrix_elems(const Shards *z);
 /* Writes the spans of this rank's piece of a bucket and returns their number: 0 if another copy saves the piece. */
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans);
-/* returns the span in the working copy, as this rank updates it    */
+/* returns the elements of the span in the working copy, which this rank updates */
 Tensor  shards_weight(const Shards *z, Span span);
-/* returns the span of the summed gradients, after shards_finish    */
+/* returns the summed gradients of the span, after shards_finish */
 Tensor  shards_grad(const Shards *z, Span span);
 /* Returns whether this rank counts the span in sums over the ranks. In stage 0 it also updates spans that others
  * count. */

@@ -103,7 +103,8 @@ int guard_hash_due(const Config *c, int ranks, int64_t step) {
 
 int guard_is_outvoted(Comm *comm, int64_t value) {
     int     ranks = comm_size(comm), mine = 0, most = 0;
-    int64_t ends[2] = {value, ~value}; /* maxima: the greatest value; the complement of the least */
+    /* maxima over the ranks: the greatest value, and the complement of the least value */
+    int64_t ends[2] = {value, ~value};
     comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
     if (ends[0] == ~ends[1]) return 0;
     int64_t *all = xcalloc((size_t)ranks, sizeof *all, "the hashes of the ranks");
@@ -150,8 +151,8 @@ static void describe(const Guard *g, const Config *c, StepJudgement judgement, d
     else snprintf(out, GUARD_TEXT, "loss %g, gradient norm %g: not finite", loss, grad_norm);
 }
 
-/* Writes the reason for the stop, or the options that would avoid it. Called after guard_act has returned GUARD_STOP.
- * Returns out. */
+/* Writes why the step stops the run, or the options that would avoid it. Called after guard_act has returned
+ * GUARD_STOP. Returns out. */
 static char *advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]) {
     const char *key = judgement == STEP_NOT_FINITE ? "run.on_nonfinite" : "run.on_spike";
     switch (policy(c, judgement)) {
@@ -218,7 +219,7 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
 }
 
 /* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
- * Returns 0 if all three differ. */
+ * Returns 0 if all three results differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
     if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);

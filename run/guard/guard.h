@@ -33,8 +33,8 @@
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 
 /* A spike is a loss far above the recent ones. Single outliers and losses that are no numbers do not disturb the limit.
- * A resume does not either, because its only state is a window that a checkpoint holds. */
-enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fewest that give a limit */
+ * A resume does not either, because the only state is a window of losses, which a checkpoint holds. */
+enum { SPIKES_WINDOW = 128, SPIKES_LEAST = 32 }; /* losses in the window; the fewest losses that give a limit */
 
 typedef struct {
     int    count;
@@ -45,15 +45,15 @@ typedef struct {
  * distances from the median. 1.4826 MAD estimates the standard deviation of normal noise and ignores outliers
  * (Rousseeuw and Croux 1993). Infinite with fewer than SPIKES_LEAST losses, or for threshold 0. */
 double spikes_limit(const Spikes *s, double threshold);
-double spikes_median(const Spikes *s);           /* median of the window; NaN if it is empty */
-void   spikes_add(Spikes *s, double loss);       /* a loss that is not finite is left out */
+double spikes_median(const Spikes *s);           /* returns the median of the window; NaN if it is empty */
+void   spikes_add(Spikes *s, double loss);       /* adds a loss to the window, unless the loss is not finite */
 
 /* --- what is done about a step ------------------------------------------------------------------------------------ */
 
 typedef struct {
     Spikes  spikes;
     int64_t skips;     /* skipped steps in a row */
-    int64_t rollbacks; /* rollbacks since a step after `furthest` was fine */
+    int64_t rollbacks; /* rollbacks since a step later than `furthest` was fine */
     int64_t furthest;  /* latest step that a rollback discarded, counted from 0 */
 } Guard;
 
@@ -69,22 +69,25 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
 /* The results of a computed step. loss and grad_norm are equal on all ranks. */
 typedef struct {
     double  loss, grad_norm;
-    int     suspect;              /* the gradients of this rank are not finite */
-    int64_t own_grads, grads;     /* hashes: gradients of this rank; sums that it updates with; 0: not requested */
+    int     suspect;              /* 1 if the gradients of this rank are not finite */
+    /* Hashes of this rank's own gradients, and of the summed gradients that it updates with; 0: not requested. */
+    int64_t own_grads, grads;
     int64_t replicas;             /* hash of the state that all ranks hold (guard_hash_due) */
-    int     replicas_differ;      /* equal on all ranks */
+    /* 1 if ranks hold different state that should be equal; all ranks have the same value here */
+    int     replicas_differ;
 } StepNumbers;
 
 enum { GUARD_TEXT = 512 };
 
 int guard_verify_due(const Config *c, int64_t step);
 /* Collective. Returns 1 if a and b have the same bits on every rank. Else writes the names of the ranks whose own
- * gradients differ to out. If none differs, it names those with other sums. */
+ * gradients differ to out. If none differs, it names the ranks whose summed gradients differ. */
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
-/* Returns 1 if this step compares the state that all ranks hold. That happens as often as it costs 0.5 % of the time at
- * most, and at least in every tenth step. The comparison comes before the update. With ZeRO the gather after the update
- * overwrites wrong copies of pieces that other ranks own, and spreads wrong values of the piece that a rank owns. */
+/* Returns 1 if this step compares the state that all ranks hold. The comparison is made as often as it costs at most
+ * 0.5 % of the time, and at least in every tenth step. The comparison comes before the update. With ZeRO the gather
+ * after the update overwrites wrong copies of pieces that other ranks own, and spreads wrong values of the piece that a
+ * rank owns. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective. Returns 1 if all ranks give the same value. Else writes the names of the ranks without the value of the
@@ -109,16 +112,18 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
 typedef struct {
     void      (*rewind)(void *ctx, int64_t step);
     void      (*compute)(void *ctx);
-    StepNumbers (*numbers)(void *ctx, int64_t step); /* collective: the numbers, reduced over all ranks */
-    int       (*has_time)(void *ctx);                /* returns 0 after a request to stop: no verification */
+    /* collective: returns the numbers of the step, reduced over all ranks */
+    StepNumbers (*numbers)(void *ctx, int64_t step);
+    /* returns 0 after a request to stop; steps are then not verified */
+    int       (*has_time)(void *ctx);
     void       *ctx;
 } Again;
 
 enum { GUARD_SAID = 2 * GUARD_TEXT };
 
-/* Collective. Judges the step and returns what to do. Replaces *n with the numbers that count. said gets a line for the
- * log, or "". With GUARD_STOP it gets the reason for exit 76, which names step and ranks. shares_moments: all ranks
- * hold equal moments, too. */
+/* Collective. Judges the step and returns what to do. Replaces *n with the results that are used, of the first or a
+ * later computation. said gets a line for the log, or "". With GUARD_STOP it gets the reason for exit 76, which names
+ * step and ranks. shares_moments: all ranks hold equal optimizer moments, too. */
 GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n,
                     Again again, int shares_moments, char said[GUARD_SAID]);
 

@@ -69,7 +69,8 @@ int holder_lives(const LockHolder *h) {
     int      runs;
     uint64_t started = start_of(h->process, &runs);
     if (started > 0) return runs && (h->started == 0 || h->started == started);
-    return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* used if /proc is hidden */
+    /* used if /proc is hidden: the process lives if it can be signalled or belongs to another user */
+    return kill((pid_t)h->process, 0) == 0 || errno == EPERM;
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -95,7 +96,7 @@ int holder_parse(const char *text, LockHolder *h) {
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;
     if (seen.flocked) return LOCK_REFUSE;
-    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the folder was given back, or never signed */
+    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the last holder gave the folder back, or no job has signed yet */
     if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
         if (seen.lives) return LOCK_REFUSE;
         if (!seen.no_flock) return LOCK_TAKE;
@@ -110,18 +111,18 @@ enum { LONGEST_NAME = 250 }; /* longest file name that ".lock" can follow */
 
 struct RunLock {
     char            dir[4096], path[4200];
-    char            by[32], key[32];     /* for messages: "tokenize: " and "out", or "" and "run.dir" */
+    char            by[32], key[32];     /* verb and key for messages: "tokenize: " and "out", or "" and "run.dir" */
     int             fd;                  /* open and flocked as long as the process lives */
     LockHolder      self;
     double          beat_ms;
-    char            before[HOLDER_TEXT]; /* text of the file when the folder was taken */
+    char            before[HOLDER_TEXT]; /* text of the file when this job first looked at it */
     int             is_signed;
-    _Atomic int     lost;                /* the file names another job */
+    _Atomic int     lost;                /* 1 if the file names another job */
     Thread          beater;
-    int             is_output, no_flock; /* lock of a verb; the file system has no flock(2) */
-    char            made[4096];          /* outputs: folder of the lock; "" is the working directory */
-    size_t          there;               /* bytes of made[] that name a folder which existed before */
-    RunLock        *earlier;             /* outputs: the lock taken before this one */
+    int             is_output, no_flock; /* 1 for the lock of a verb's output; 1 if the file system has no flock(2) */
+    char            made[4096];          /* locks of outputs: folder of the lock file; "" is the working directory */
+    size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
+    RunLock        *earlier;             /* the lock of an output that this process took before this one */
 };
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -174,7 +175,7 @@ static LockDecision look(RunLock *l, double first_ms) {
     LockHolder holder;
     int        refusal = flock(l->fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0, flocked = refusal == EWOULDBLOCK;
     int        error = read_now(l, text);
-    if (error == -ENOENT && l->is_output) return LOCK_WAIT; /* the holder has just removed it */
+    if (error == -ENOENT && l->is_output) return LOCK_WAIT; /* the holder has just removed the lock file of an output */
     if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, io_error_text(error));
     l->no_flock = refusal && !flocked;
     if (first_ms == 0.0) strcpy(l->before, text);
@@ -229,7 +230,8 @@ static void see_one_file_system(const char *dir, Comm *comm) {
         text = NULL;
         if (seen != nonce) usleep(100000);
     }
-    int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm); /* lowest rank that does not see it */
+    /* lowest rank that does not read the nonce of rank 0 */
+    int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm);
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
     if (blind < comm_size(comm) && comm_rank(comm) == 0)
@@ -276,8 +278,8 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* Writes only the digits of the beat, in place, which needs no space on a full disk. A lasting fault here shows
- * elsewhere. */
+/* Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are ignored here: one that
+ * lasts shows in other writes. */
 static void beat(RunLock *l) {
     char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
     if (!lock_is_held(l)) return;
@@ -297,12 +299,14 @@ void lock_sign(RunLock *l) {
     char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
     if (!l) return;
     int length = holder_format(&l->self, text), error = read_now(l, now);
-    if (!error && strcmp(now, l->before) != 0) { /* flock did not exclude another host */
+    /* another host has written its name meanwhile: flock did not exclude it */
+    if (!error && strcmp(now, l->before) != 0) {
         l->lost = 1;
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which came first by a moment", l->by, l->dir,
              describe(now, who));
     }
-    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before the cut: any job may take an empty file */
+    /* the new text is written before the file is cut to its length, because any job may take an empty file */
+    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0);
     if (!error) error = io_truncate(l->fd, (uint64_t)length);
     if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, io_error_text(error));
     l->is_signed = 1;
@@ -414,7 +418,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
-    if (l->no_flock) usleep(50000); /* two processes that begin at once both find an empty file; the later text stays */
+    /* two processes that begin at once both find an empty file; after this wait the file names the later one */
+    if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
         fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;

@@ -15,7 +15,9 @@
 
 enum { LOCK_BEAT_MS = 10000 };
 
-typedef struct RunLock RunLock; /* on rank 0; NULL elsewhere, where every call does nothing */
+/* A lock that this job holds or wants. It exists on rank 0. Other ranks have NULL, with which every call does
+ * nothing. */
+typedef struct RunLock RunLock;
 
 /* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and checks that every rank reads the nonce of rank 0.
  * Waits for beats of a holder on another host, at most LOCK_BEATS_MISSED times beat_ms.
@@ -24,12 +26,12 @@ typedef struct RunLock RunLock; /* on rank 0; NULL elsewhere, where every call d
  *   exit 75  a request to stop came during the wait */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
-/* Writes the name of this job to the file, and starts its beat. A job without work never signs, so that the folder
- * stays unchanged. */
+/* Writes the name of this job to the file, and starts its beat. A job that has no step to take never signs, so that the
+ * folder stays unchanged. */
 void lock_sign(RunLock *lock);
 
 /* lock_is_held reads the file, and returns 1 if this job still holds the folder. Any thread may call it. lock_is_lost
- * returns 1 if that was not so at the last such look. */
+ * returns 1 if the last call of lock_is_held found another job in the file. */
 int  lock_is_held(RunLock *lock);
 int  lock_is_lost(const RunLock *lock);
 /* Ends the job with exit 73, and names the present holder. */
@@ -43,8 +45,9 @@ void lock_release(RunLock *lock); /* gives the folder back, so that the next job
  *   LOCK_WITH_PARENTS  like LOCK_WHOLE, and the parents are made */
 typedef enum { LOCK_INTO, LOCK_WHOLE, LOCK_WITH_PARENTS } LockOutput;
 
-/* Takes the output of a verb (key "out") for this process, and signs. lock_release(), fail() and CHECK() remove the
- * lock file, and the folders made here if they are empty. Waits for beats of another host like lock_run_folder.
+/* Takes the output of a verb (key "out") for this process, and writes the name of the process to the lock file.
+ * lock_release(), fail() and CHECK() remove the lock file, and the folders made here if they are empty. Waits for beats
+ * of a holder on another host, at most LOCK_BEATS_MISSED of them.
  *   exit 64  a file with the name of the lock is no lock        exit 74  the lock cannot be written
  *   exit 73  another process holds the output                   exit 75  a request to stop came during the wait */
 RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind);
@@ -63,25 +66,26 @@ typedef struct {
     uint64_t started;     /* clock ticks from the boot to the start of the process; 0: not known */
     char     job[64];     /* SLURM_JOB_ID, "none" outside of SLURM */
     int64_t  restart;     /* number of times that SLURM has requeued the job */
-    uint64_t nonce;       /* drawn each time a job takes the folder */
-    uint64_t beat;        /* increases while the holder lives */
+    uint64_t nonce;       /* random number, drawn each time a job takes the folder */
+    uint64_t beat;        /* number that a thread increases while the holder lives */
 } LockHolder;
 
 LockHolder holder_self(const char *host);
-int        holder_lives(const LockHolder *h); /* returns 1 if the process runs; h: of this host and boot */
+int        holder_lives(const LockHolder *h); /* returns 1 if the process of h runs; h must be of this host and boot */
 
 /* The text of the file has one line for each field. The beat comes last with a fixed number of digits, so that the
  * digits alone can be rewritten. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
-int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns the length */
-int holder_parse(const char *text, LockHolder *h);             /* returns 0 if text is empty or no lock */
+int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* writes the text of the file and returns its length */
+/* reads the text of the file into *h; returns 0 if it is empty or no lock */
+int holder_parse(const char *text, LockHolder *h);
 
 /* The observations so far of a job that wants the folder. */
 typedef struct {
-    int    flocked;   /* another process has the file open and locked, by flock(2) */
+    int    flocked;   /* 1 if another process has the file open and locked, by flock(2) */
     int    no_flock;  /* the file system has no flock(2): a holder in another container of this host cannot be seen */
-    int    lives;     /* result of holder_lives */
-    int    moved;     /* the file has changed since the first look */
+    int    lives;     /* 1 if the process of the holder runs (holder_lives) */
+    int    moved;     /* 1 if the file has changed since the first look */
     double still_ms;  /* time since the first look, by the clock of this job, because the clocks of hosts may differ */
 } LockSeen;
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;

@@ -23,11 +23,12 @@ static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
 enum { MOST_NEIGHBOURS = 1024 };
-static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS]; /* by local rank: it ends the job after its own message */
+/* [local rank] 1: this rank of the host ends the job after its own message */
+static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS];
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
 static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT of a launcher to its TERM */
 
-/* Says what a signal does, once. A TERM that the launcher sends after its CONT is answered even after a stop. */
+/* Prints what a signal does, once. A TERM that the launcher sends after its CONT is answered even after a stop. */
 static void answer(int signal_number) {
     int is_launchers = signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS;
     const char *text = "train_gpt: stops after this step and saves\n";
@@ -66,7 +67,7 @@ static void on_save(int signal_number) {
  * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
-    if (info->si_code == SI_QUEUE) { /* from a rank of this host: world_tell_neighbours() */
+    if (info->si_code == SI_QUEUE) { /* sent by a rank of this host in world_tell_neighbours() */
         int local = info->si_value.sival_int;
         if (local >= 0 && local < MOST_NEIGHBOURS) has_reported[local] = 1;
         return;
@@ -88,7 +89,8 @@ static int is_ignored(int signal_number) { return (int)(ignored_signals >> (sign
 /* Records the ignored signals. Sanitizers have not started yet, so their checks must be off here. */
 __attribute__((no_sanitize("address", "thread"))) static void record_inherited(void) {
     for (int n = 1; n <= 31; n++) {
-        static struct { void (*handler)(int); unsigned long more[15]; } action; /* space for the kernel's struct */
+        /* the kernel's struct sigaction, with space to spare */
+        static struct { void (*handler)(int); unsigned long more[15]; } action;
         if (syscall(SYS_rt_sigaction, n, NULL, &action, sizeof(uint64_t)) == 0 && action.handler == SIG_IGN)
             ignored_signals |= (uint64_t)1 << (n - 1);
     }
@@ -104,7 +106,8 @@ __attribute__((constructor)) static void restore_inherited(void) {
     static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
     static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++) /* sanitizers use them */
+    /* sanitizers use the signals of faults themselves */
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++)
         restore(faults[i]);
 }
 
@@ -129,7 +132,7 @@ void signals_install(void) {
     handle(SIGUSR2, on_save);
     struct sigaction continues = {.sa_sigaction = on_continue, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
     set_action(SIGCONT, &continues);
-    handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    handle(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails, with an error that names the path */
     handle(SIGPIPE, SIG_IGN);
 }
 
@@ -187,14 +190,18 @@ double signals_continued_ms(void) { return continued_ms; }
 int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
 
 int signals_take_save(void) {
-    if (!save_flag) return 0; /* cleared only if it was set, so that a signal in between is not lost */
+    /* cleared only if it was set, so that a signal between the test and the clearing is not lost */
+    if (!save_flag) return 0;
     save_flag = 0;
     return 1;
 }
 
-static const double LOOK_MS = 100.0;        /* wanted time between two exchanges */
-static const double SAVES_KEPT_FREE = 3.0;  /* a disk may become three times slower */
-static const double SLURM_LEAST_MS = 10e3;  /* for other clocks, the end of MPI, and later commands of the script */
+static const double LOOK_MS = 100.0;        /* wanted time between two exchanges of requests */
+/* saves that must fit before a time limit: three, because a disk may become three times slower */
+static const double SAVES_KEPT_FREE = 3.0;
+/* ms kept free before the end of a SLURM job: for clocks that differ, the end of MPI, and later commands of the
+ * script */
+static const double SLURM_LEAST_MS = 10e3;
 static const double DISK_BYTES_PER_MS = 200e3;
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -307,5 +314,5 @@ int requests_agree(Requests *q) {
 
 void requests_end(Requests *q) {
     if (comm_rank(q->comm) == 0) take(q, STOP), take(q, SAVE);
-    answers = 0; /* the run is saved */
+    answers = 0; /* no more answers to signals, because the run is saved */
 }

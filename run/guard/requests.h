@@ -45,7 +45,7 @@ int signals_take_save(void); /* returns 1 if a request to save came since the la
  * them. */
 double signals_continued_ms(void);
 double signals_ended_ms(void);
-/* Returns 1 if this local rank has ended the job with an error that it reported. Any thread may call it. */
+/* Returns 1 if rank `local` of this host has ended the job with an error that it reported. Any thread may call it. */
 int signals_reported(int local);
 
 /* --- signals, files and time together ----------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ int signals_reported(int local);
  * matter. */
 typedef struct {
     const char *name;       /* name of the config key or environment variable */
-    double      end_ms;     /* INFINITY: never */
+    double      end_ms;     /* time at which the process must have ended, on clock_ms(); INFINITY: never */
     double      least_ms;   /* least time to keep free before end_ms, even if saves are faster */
 } TimeLimit;
 
@@ -63,12 +63,12 @@ typedef struct {
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
     int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
-    int         stuck;      /* rank 0: bits 1 << file of files that cannot be removed, and are ignored */
+    int         stuck;      /* rank 0: set of bits 1 << file, for files that cannot be removed and are ignored */
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
-    int         stepped;    /* this process has taken a step */
-    int         stop;       /* all ranks know the request to stop */
+    int         stepped;    /* 1 if this process has taken a step */
+    int         stop;       /* 1 if all ranks know the request to stop */
     int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
-    int64_t     left;       /* calls until the next exchange */
+    int64_t     left;       /* calls that are left until the next exchange */
     double      asked_ms;   /* time of the last exchange, on clock_ms() */
 } Requests;
 

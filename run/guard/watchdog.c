@@ -21,9 +21,10 @@
 #include "run/guard/requests.h"
 
 enum { STACK_DEPTH = 64 };
-enum { REPORT_SECONDS = 4 /* the reader of stderr may be gone */, HOST_CHARS = 64 };
+enum { REPORT_SECONDS = 4 /* longest time of a report, because the reader of stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
-static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI sends CONT, TERM after 1 s, KILL after 2 s */
+/* Open MPI sends CONT at once, TERM after 1 s and KILL after 2 s */
+static const double APART_MS = 1000.0, ENDING_MS = 2000.0;
 static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
@@ -76,10 +77,10 @@ static void report_line(const char *fmt, ...) {
     int n = vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     size_t length = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
-    if (write(STDERR_FILENO, line, length) < 0) return; /* no process is left that reads it */
+    if (write(STDERR_FILENO, line, length) < 0) return; /* the write failed: no process is left that reads stderr */
 }
 
-static volatile sig_atomic_t stacks_printed; /* at file scope for the signal handler */
+static volatile sig_atomic_t stacks_printed; /* number of stacks printed so far; at file scope for the signal handler */
 
 static void on_stack_signal(int signal_number) {
     (void)signal_number;
@@ -146,7 +147,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     report_line("%s", report);
     if (comm) name_neighbours(w, comm, PROCESS_STOPPED, "is stopped, by SIGSTOP or a debugger");
     print_stacks();
-    say_in_log(report); /* last, because its disk may be the cause of the hang */
+    say_in_log(report); /* last, because the disk of the log may be the cause of the hang */
     if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);
 }
@@ -219,7 +220,8 @@ static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
-        if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the process was stopped: count from now */
+        /* the whole process was stopped: count its silence from now on */
+        if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us();
         if (is_bereft(w)) leave_bereft(w);
         if (is_orphan(w)) leave_orphan(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
@@ -242,7 +244,7 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     w->last_us = now_us();
     w->phase = "the start of MPI";
     void *frame[1];
-    backtrace(frame, 1); /* the first one loads a library, which the handler must not do */
+    backtrace(frame, 1); /* the first backtrace() loads a library, which the signal handler must not do */
     struct sigaction action = {.sa_handler = on_stack_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     set_action(THREAD_STACK_SIGNAL, &action);
     thread_start(&w->thread, watch, w, "the watchdog");

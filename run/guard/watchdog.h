@@ -18,7 +18,8 @@
 
 typedef struct Watchdog Watchdog;
 
-/* Starts the thread. limit_seconds: see watchdog_limit. Messages name rank and host as in launch. */
+/* Starts the thread. limit_seconds: the longest allowed silence; 0: it follows from the pauses seen (watchdog_limit).
+ * Messages name rank and host by `launch`. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
 /* Gives the watchdog the communicator of all ranks (borrowed) and their places in the grid, for its report. */
 void      watchdog_know(Watchdog *w, Comm *comm, Mesh mesh);
@@ -31,7 +32,8 @@ void watchdog_tick(Watchdog *w, const char *phase);
  * until watchdog_started, then max(30, 20 x the longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
-double watchdog_allows(const Watchdog *w); /* watchdog_limit for the ticks of w so far */
+/* returns the longest allowed silence in seconds, by the pauses between ticks so far */
+double watchdog_allows(const Watchdog *w);
 
 /* Called before the first step. Forgets the pauses of the start, which are no measure of later ones. */
 void watchdog_forget_start(Watchdog *w);

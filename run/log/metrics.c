@@ -24,17 +24,18 @@ struct Metrics {
     MetricsAbout about;
     int      fd;
     int64_t  step;         /* completed steps that the file covers */
-    int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: none */
-    int64_t  last_outer;   /* step of the last round that stays; 0: none */
-    int64_t  trains, strangers;     /* lines of steps that stay; foreign lines between them */
-    int64_t  cut_strangers;         /* whole foreign lines that are cut */
+    /* steps of the last lines of these kinds that stay; 0, -1 and -1: no such line */
+    int64_t  last_train, last_eval, last_task;
+    int64_t  last_outer;   /* step of the last round of an island or server that stays; 0: none */
+    int64_t  trains, strangers;     /* number of lines of steps that stay, and of foreign lines between them */
+    int64_t  cut_strangers;         /* whole foreign lines that are cut off */
     double   hours;        /* "hours" of the last line that stays; NaN: missing */
     double   began_ms;     /* when this process opened the file, on clock_ms() */
     uint64_t bytes;        /* bytes of whole lines in the file           */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_capacity;
-    int      error;        /* -errno of the last failed write; 0: none waits */
-    int      warned;       /* a picture could not be written             */
+    int      error;        /* -errno of the last failed write; 0: no line waits */
+    int      warned;       /* 1 after the warning that a picture could not be written */
     CurvePoint *eval;      /* owned [evals]: all evaluations in the file */
     int64_t  evals;
     Curve    curve;
@@ -60,7 +61,7 @@ static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
 }
 
 static void keep_eval(Metrics *m, int64_t step, double loss) {
-    if ((m->evals & (m->evals - 1)) == 0) /* a power of two: the list is full */
+    if ((m->evals & (m->evals - 1)) == 0) /* a power of two: the list is full and doubles */
         m->eval = xrealloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1),
                            "the evaluations of metrics.jsonl");
     m->eval[m->evals++] = (CurvePoint){step, loss};
@@ -77,12 +78,12 @@ static void keep_mark(Metrics *m, int64_t step, const char *event) {
 void metrics_evals(const Metrics *m, double *last, double *best) {
     *last = m->evals ? m->eval[m->evals - 1].loss : NAN;
     *best = NAN;
-    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores NaN */
+    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores a loss that is NaN */
 }
 
-/* Reads the lines that stay, and returns their bytes. The first line after `step` or out of order ends them. Foreign
- * bytes stay if one of our lines follows; at the end they count as torn. They may be long, because a power loss can
- * leave gigabytes of NULs, and are read in chunks. */
+/* Reads the lines that stay, and returns their bytes. The lines that stay end at the first line that is later than
+ * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. They may be
+ * long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
@@ -96,7 +97,8 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     int64_t    strangers = 0;
     MetricsLine l;
     while (fgets(line, sizeof line, f)) {
-        size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* the line may contain NULs */
+        /* computed from positions, because the line may contain NULs */
+        size_t bytes = (size_t)((uint64_t)ftello(f) - at);
         int is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end && line[0];
@@ -109,7 +111,8 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         }
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
-        if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step; /* skips steps of other islands */
+        /* the lines skip the steps that other islands trained before this one joined */
+        if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step;
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
         kept = at, m->strangers = strangers;
@@ -120,7 +123,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
 }
 
 int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
-    if (step == 0) return 1; /* the file will be emptied */
+    if (step == 0) return 1; /* a run from step 0 will empty the file */
     Metrics m = {0};
     snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
     read_history(&m, step);
@@ -147,12 +150,13 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     snprintf(m->picture, sizeof m->picture, "%s/loss.svg", dir);
     run_log_name(dir, m->title);
     m->step = step, m->about = about;
-    uint64_t kept = read_history(m, step > 0 ? step : -1); /* at step 0 no line stays */
+    uint64_t kept = read_history(m, step > 0 ? step : -1); /* for step 0 no line of the file stays */
     if (m->cut_strangers > 0) keep_beside(m);
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    if (m->trains < step && m->last_outer == 0) /* the steps of an island begin where it joined */
+    /* not checked if there are rounds, because the steps of an island begin where it joined */
+    if (m->trains < step && m->last_outer == 0)
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
@@ -224,7 +228,7 @@ static void put_times(const Metrics *m, Line *l, double time) {
     put_number(l, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
 }
 
-/* Appends the numbers that not every run has. */
+/* Appends the numbers of a step that not every run has. */
 static void put_parts(Line *l, const StepMetrics *s) {
     for (int a = 0; a < AXES; a++) {
         char key[24];
@@ -255,7 +259,7 @@ static void put_state(Line *l, const StepMetrics *s) {
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    enum { IN_TENSORBOARD = 5 }; /* the first ones */
+    enum { IN_TENSORBOARD = 5 }; /* the first five of these numbers also go to TensorBoard */
     const TensorBoardScalar numbers[] = {
         {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
         {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
@@ -346,7 +350,7 @@ void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
 }
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
-    char quoted[LINE_BYTES - 207]; /* the rest of the line needs less */
+    char quoted[LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
     Line l = event("skip", step);
     if (json_quote(quoted, sizeof quoted, why) < sizeof quoted) put(&l, ",\"why\":%s", quoted);
     write_line(m, &l);
@@ -393,7 +397,8 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         if (t->kind != TASK_CONTINUATION) put_number(&l, "acc_norm_stderr", t->acc_norm_stderr);
         if (isfinite(t->centered)) put_number(&l, "centered", t->centered);
         keep_line(m, &l);
-        int shown = (int)strlen(name) - 2; /* without quotes; valid UTF-8, as TensorBoard requires */
+        /* length of the name without its quotes; it is valid UTF-8, as TensorBoard requires */
+        int shown = (int)strlen(name) - 2;
         snprintf(tag[0], sizeof tag[0], "task/%.*s/acc", shown, name + 1);
         snprintf(tag[1], sizeof tag[1], "task/%.*s/%s", shown, name + 1, other);
         tensorboard_add(m->board, step, wall_time(), (TensorBoardScalar[]){{tag[0], t->acc}, {tag[1], value}}, 2);
@@ -415,7 +420,8 @@ static void restore_removed(Metrics *m) {
     if (fd >= 0) fd = io_replace_file(m->path, text, (size_t)bytes);
     if (fd >= 0) fd = io_open(m->path, IO_APPEND);
     free(text);
-    if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno; /* a save syncs this descriptor */
+    /* m->fd becomes the new file, because a save syncs that descriptor */
+    if (fd >= 0 && dup2(fd, m->fd) < 0) fd = -errno;
     else if (fd >= 0) io_close(fd);
     if (fd < 0 && !m->error)
         warn("%s was removed while the run works, and cannot be written again: %s", m->path, strerror(-fd));

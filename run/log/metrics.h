@@ -17,14 +17,16 @@ typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
-    unsigned timed;        /* WITH_... of the axes that have a time of their own, such as replica_ms */
-    double  axis_ms[AXES]; /* times by axis */
-    int     has_experts;   /* busiest and entropy are set: run/step_numbers.h */
+    /* set of WITH_ flags: axes whose communication time is written on its own, such as replica_ms */
+    unsigned timed;
+    double  axis_ms[AXES]; /* ms of communication, by axis */
+    int     has_experts;   /* 1 if busiest and entropy of the experts are set (run/step_numbers.h) */
     double  busiest, entropy;
-    int64_t rounds;        /* rounds of ranks that divide the experts; written if more than 1 */
-    int     has_fp8;       /* numbers of elements are set: run/step_numbers.h */
+    /* rounds in which ranks that divide the experts compute their rows; written if more than 1 */
+    int64_t rounds;
+    int     has_fp8;       /* 1 if fp8_saturated and fp8_vanished are set (run/step_numbers.h) */
     double  fp8_saturated, fp8_vanished;
-    int     has_sent;      /* sent is set */
+    int     has_sent;      /* 1 if `sent` is set */
     int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
@@ -37,11 +39,12 @@ typedef struct {
 typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
     int64_t tokens;        /* tokens since step 0, of all islands or of this one */
-    int     islands;       /* islands whose deltas counted in the round */
-    int64_t staleness;     /* rounds by which the last delta was late (outer.wait=none) */
-    double  norm, ms, tokens_per_s, loss; /* norm of the mean delta; ms of the round; mean loss of the islands */
+    int     islands;       /* islands whose changes of weights (deltas) counted in the round */
+    int64_t staleness;     /* rounds by which the last change of weights of an island was late (outer.wait=none) */
+    /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
+    double  norm, ms, tokens_per_s, loss;
     double  waited_ms;     /* time that training of an island waited in the whole round */
-    int64_t sent, received; /* bytes of the island; for a server waited_ms, sent and received are 0 */
+    int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
 } OuterMetrics;
 
 /* Facts about a run for its log lines and its picture. */
@@ -49,7 +52,7 @@ typedef struct {
     double      bytes_per_token; /* bytes of validation text per token, for bits per byte; NaN: not known */
     const char *commit;          /* borrowed: commit of the program */
     int64_t     parameters;
-    int         tensorboard;     /* 1: the numbers go to <dir>/tb, too */
+    int         tensorboard;     /* 1: the numbers are also written to <dir>/tb */
 } MetricsAbout;
 
 typedef struct Metrics Metrics;
@@ -63,18 +66,23 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
  * nothing. */
 int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
-void     metrics_outer(Metrics *m, const OuterMetrics *o); /* on a server, rounds make the picture */
+/* writes a round; on a server the picture is drawn from rounds */
+void     metrics_outer(Metrics *m, const OuterMetrics *o);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
-void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks); /* one line each, in one write */
-double   metrics_eval_loss(const Metrics *m, int64_t step); /* loss of the evaluation at that step; NaN: none */
+/* writes one line for each task, all in one write */
+void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks);
+/* returns the loss of the evaluation at that step; NaN if there is none */
+double   metrics_eval_loss(const Metrics *m, int64_t step);
 
 /* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. The step of a resume is the number
  * of completed steps that it continues after. A save has its own step, and is written when the checkpoint is complete,
  * perhaps among the lines of later steps. */
 void     metrics_resumed(Metrics *m, int64_t step, int ranks);
 void     metrics_saved(Metrics *m, int64_t step, double ms);
-void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms); /* a copy in memory */
-void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* called before the line of that step */
+/* writes the event that a checkpoint was copied in memory */
+void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms);
+/* writes the event that a step was skipped; called before the line of that step */
+void     metrics_skipped(Metrics *m, int64_t step, const char *why);
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
 /* Continues the log of an island at the later step `to`, where the other islands are, with an event that names

@@ -87,7 +87,7 @@ void svg_text(FILE *out, const char *text) {
     }
 }
 
-/* Writes 9000, 12k, 1.5M, 2B. */
+/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. */
 static void put_count(FILE *out, double value) {
     if (value >= 1e9) fprintf(out, "%.4gB", value / 1e9);
     else if (value >= 1e6) fprintf(out, "%.4gM", value / 1e6);
@@ -273,7 +273,7 @@ enum { TICKS = 7, LOWER_TICKS = 4 };
 
 /* One slot of the curve, to be drawn. */
 typedef struct {
-    double middle, end;                /* steps */
+    double middle, end;                /* steps at the middle and at the end of the slot */
     double mean, smooth, norm, rate;   /* loss, smoothed loss, gradient norm, learning rate; NaN: none */
 } Drawn;
 
@@ -309,14 +309,14 @@ static double without_spikes(Picture *p, int n, double low, double high) {
     return fmin(high, most + fmax(most - low, 1e-9 * fabs(most)));
 }
 
-/* Values before the step `settled` do not count. */
+/* Chooses the range of y. Losses before the step `settled` do not count. */
 static void choose_loss_range(Picture *p, double settled) {
     const Curve *c = p->c;
     int          n = 0;
     double       low = INFINITY, high = -INFINITY;
     for (int i = 0; i < c->slots; i++) {
         if (!c->slot[i].finite || p->drawn[i].middle < settled) continue;
-        p->sorted[n++] = p->drawn[i].smooth; /* raw losses may exceed the range */
+        p->sorted[n++] = p->drawn[i].smooth; /* smoothed losses, because raw losses may exceed the range */
         low = fmin(low, c->slot[i].least);
         high = fmax(high, p->drawn[i].smooth);
     }
@@ -349,7 +349,7 @@ static void lay_out(Picture *p) {
     p->loss = (SvgPanel){LEFT, RIGHT, TOP, BOTTOM, 0, end, 0, 1};
     p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
     find_points(p);
-    /* in the first twentieth of the steps values fall fast */
+    /* values fall fast in the first twentieth of the steps, which counts only if there are no later steps */
     if (p->c->slots == 0 || p->drawn[p->c->slots - 1].middle < settled) settled = 0;
     choose_loss_range(p, settled);
     choose_lower_ranges(p, settled);
@@ -412,7 +412,7 @@ static void draw_losses(const Picture *p) {
 
 static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
 
-/* Draws the evaluations. One above the picture, as the first often is, gets no line. */
+/* Draws the evaluations. An evaluation above the range of the picture, as the first often is, gets no line. */
 static void draw_evals(const Picture *p) {
     const Curve *c = p->c;
     if (c->evals == 0) return;
@@ -422,7 +422,8 @@ static void draw_evals(const Picture *p) {
         svg_to(&line, (double)c->eval[i].step, is_drawn(p, c->eval[i].loss) ? c->eval[i].loss : NAN);
     svg_pen_end(&line);
     fprintf(p->out, "<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
-    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++) /* many dots would hide the line */
+    /* over 60 evaluations only the last gets a dot, because many dots would hide the line */
+    for (int i = c->evals > 60 ? c->evals - 1 : 0; i < c->evals; i++)
         if (is_drawn(p, c->eval[i].loss))
             svg_dot(p->out, &p->loss, (double)c->eval[i].step, c->eval[i].loss, "r=\"3.5\"");
     fprintf(p->out, "</g>\n</g>\n");
@@ -441,7 +442,8 @@ static void draw_best(const Picture *p) {
             "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
             x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
-        fprintf(p->out, " %.4f", p->c->best.loss); /* the value of the last evaluation is at the end of its curve */
+        /* only the best loss is written here, because the value of the last evaluation is at the end of its curve */
+        fprintf(p->out, " %.4f", p->c->best.loss);
     fprintf(p->out, "</text></g>\n");
 }
 
@@ -541,7 +543,7 @@ static void draw_legend(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Writes "123.5 M parameters · ". */
+/* Writes a number and what it counts: "123.5 M parameters · ". */
 static void put_amount(FILE *out, double value, const char *things) {
     const char *unit = value >= 1e9 ? " B" : value >= 1e6 ? " M" : value >= 1e4 ? " k" : "";
     double      scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;

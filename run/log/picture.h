@@ -18,13 +18,14 @@
 
 enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
 
-typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep; /* not known: tokens -1, others NaN */
+/* a number that is not known is -1 in tokens, NaN in others */
+typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep;
 
 typedef struct {
     double  sum, least, greatest; /* sum and range of the finite losses */
-    int64_t finite, nonfinite;    /* numbers of losses */
+    int64_t finite, nonfinite;    /* number of finite losses, and of others */
     double  norm_sum;             /* sum of the finite gradient norms */
-    int64_t norms;                /* number of these norms */
+    int64_t norms;                /* number of finite gradient norms */
     double  lr;                   /* learning rate of the last step */
     int64_t tokens;               /* tokens up to the last step; -1: not known */
 } CurveSlot;
@@ -36,16 +37,18 @@ typedef struct { int64_t step; CurveMarkKind kind; } CurveMark;
 
 typedef struct {
     int64_t    first_step;        /* slot i covers steps [first_step + i*stride, first_step + (i+1)*stride) */
-    int64_t    stride;            /* 0: no step yet */
+    int64_t    stride;            /* steps of a slot; 0: no step yet */
     int        slots, evals, marks;
     CurveSlot  slot[CURVE_SLOTS];
-    CurvePoint eval[CURVE_EVALS]; /* finite ones; when full, every second is dropped but the first and the newest */
+    /* finite evaluations; when full, every second is dropped but the first and the newest */
+    CurvePoint eval[CURVE_EVALS];
     CurvePoint best;              /* evaluation with the least loss, if evals > 0 */
-    CurveMark  mark[CURVE_MARKS]; /* the newest marks */
+    CurveMark  mark[CURVE_MARKS]; /* the newest marks of events, such as resumes */
     int64_t    last_step;
 } Curve;
 
-void curve_train(Curve *c, CurveStep step); /* steps ascend; a zeroed Curve is an empty one */
+/* adds a step to the curve; steps ascend, and a zeroed Curve is an empty one */
+void curve_train(Curve *c, CurveStep step);
 void curve_eval(Curve *c, int64_t step, double loss);
 void curve_mark(Curve *c, int64_t step, CurveMarkKind kind);
 
@@ -70,14 +73,16 @@ typedef struct {
 } SvgPanel;
 
 double svg_x(const SvgPanel *p, double x);
-double svg_y(const SvgPanel *p, double y);         /* far points are moved closer: viewers fail with huge numbers */
+/* returns the y of a value in pixels; far points are moved closer, because viewers fail with huge numbers */
+double svg_y(const SvgPanel *p, double y);
 
-void   svg_begin(FILE *out, int width, int height); /* writes <svg>, styles, background */
+void   svg_begin(FILE *out, int width, int height); /* writes the beginning of a picture: <svg>, styles, background */
 int    svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */
-/* Ends the picture and closes out, which memory_file_open has opened; NULL if it could not. Returns *text, or NULL
- * without memory. */
+/* Ends the picture and closes `out`, which memory_file_open has opened, or which is NULL if that failed. Returns *text,
+ * or NULL without memory. */
 char  *svg_end(FILE *out, char **text);
-void   svg_clip(FILE *out, const char *id, const SvgPanel *p); /* for clip-path="url(#id)": slightly larger than p */
+/* writes a clip path for clip-path="url(#id)", slightly larger than the panel */
+void   svg_clip(FILE *out, const char *id, const SvgPanel *p);
 
 /* Writes text as XML. Escapes markup, and replaces bytes that XML or UTF-8 does not allow with '?'. */
 void   svg_text(FILE *out, const char *text);
@@ -90,10 +95,10 @@ void   svg_loss_range(SvgPanel *p, double low, double high, int most);
 typedef enum { SVG_LEFT, SVG_RIGHT } SvgSide;
 void   svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side);
 void   svg_frame(FILE *out, const SvgPanel *p);     /* draws the left and the lower edge */
-/* Draws ticks and values below the panel, and below these name, which says what is counted. whole: only whole
+/* Draws ticks and values below the panel. Below them it writes `name`, which says what is counted. whole: only whole
  * numbers. */
 void   svg_below(FILE *out, const SvgPanel *p, int whole, const char *name);
-void   svg_beside(FILE *out, const SvgPanel *p, const char *name); /* name upwards, left of the values */
+void   svg_beside(FILE *out, const SvgPanel *p, const char *name); /* writes `name` upwards, left of the values */
 
 /* A line of points. svg_pen begins it in a look: the attributes of its <path>. A y that is not finite interrupts it.
  * svg_spread draws from the greatest to the least value at x. svg_pen_end ends it. */
@@ -102,6 +107,7 @@ SvgPen svg_pen(FILE *out, const SvgPanel *p, const char *look);
 void   svg_to(SvgPen *pen, double x, double y);
 void   svg_spread(SvgPen *pen, double x, double least, double greatest);
 void   svg_pen_end(const SvgPen *pen);
-void   svg_dot(FILE *out, const SvgPanel *p, double x, double y, const char *look); /* look begins with the radius */
+/* draws a dot; `look` begins with the radius, followed by attributes */
+void   svg_dot(FILE *out, const SvgPanel *p, double x, double y, const char *look);
 
 #endif

@@ -47,7 +47,7 @@ static ShortText rate_text(double value) {
 typedef struct {
     int  count;
     int  rank[FIELDS];
-    char text[FIELDS][FIELD_BYTES]; /* text with marks of core/terminal.h */
+    char text[FIELDS][FIELD_BYTES]; /* texts of the fields, with marks of core/terminal.h */
 } Fields;
 
 static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -59,7 +59,7 @@ static void add(Fields *f, int rank, const char *fmt, ...) {
     f->rank[f->count++] = rank;
 }
 
-/* Returns the greatest rank such that all fields up to it fit into `columns`. */
+/* Returns the greatest rank (order of importance) such that all fields up to that rank fit into `columns`. */
 static int ranks_with_room(const Fields *f, int columns) {
     int width = -3, most = 0;
     for (int rank = 0; rank < FIELDS; rank++) {
@@ -194,7 +194,7 @@ void progress_sample(int64_t step, const char *text) {
     for (const char *end; *text; text = *end ? end + 1 : end) {
         end = text + strcspn(text, "\n");
         char *line = malloc((size_t)(end - text) + 32);
-        if (!line) return; /* without memory the rest is not shown */
+        if (!line) return; /* there is no memory, so the rest of the text is not shown */
         snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
         say_text(stdout, 4, line);
         free(line);

@@ -11,22 +11,23 @@
 #include "core/format.h"
 #include "run/log/metrics.h"
 
-enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* width of a line in a file */ };
+enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* width of a line that is not on a terminal */ };
 
 typedef struct {
     int64_t steps, first_step;   /* run.steps; step from which this process started                      */
-    int64_t last_step;           /* step after which it stops: run.steps, or run.stop_step                */
+    int64_t last_step;           /* step after which this process stops: run.steps, or run.stop_step      */
     int64_t log_every;
-    double  started_ms;          /* clock_ms() when the first step began; 0: not yet                    */
+    double  started_ms;          /* clock_ms() when the first step began; 0: no step has begun          */
     double  recent_ms[PROGRESS_RECENT]; /* times of the last steps; the newest at index (seen - 1) % PROGRESS_RECENT */
-    int64_t seen;                /* steps so far                                                        */
-    double  stepping_ms;         /* time in steps so far; other time since the start: evals, saves, samples */
+    int64_t seen;                /* steps that this process has taken so far                            */
+    /* time in steps so far; the other time since the start was for evals, saves and samples */
+    double  stepping_ms;
 } Progress;
 
 /* Results of an evaluation, and of those before it in the run. */
 typedef struct {
-    double loss, last, best;     /* this loss; newest and lowest before it, NaN: none                   */
-    double bytes_per_token;      /* NaN: not known, and perplexity is shown instead                      */
+    double loss, last, best;     /* loss of this evaluation; newest and lowest loss before it, NaN: none */
+    double bytes_per_token;      /* bytes of text per token; NaN: not known, and perplexity is shown instead */
     double ms;
 } ProgressEval;
 
@@ -44,6 +45,7 @@ void progress_tasks(Progress *p, int64_t step, double core, double ms);
 /* Prints: val  120/600  20.0% | loss 2.1034 | bits/byte 3.0346 | -0.1234 best | 1.2s */
 void progress_eval(Progress *p, int64_t step, const ProgressEval *e);
 void progress_sample(int64_t step, const char *text);
-void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* prints any other line */
+/* prints any other line, such as a note */
+void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

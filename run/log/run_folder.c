@@ -25,7 +25,8 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 
 /* --- files of other programs -------------------------------------------------------------------------------------- */
 
-typedef struct { const char *text; size_t bytes, whole; } Start; /* the first `bytes` of a file of `whole` bytes */
+/* `text` has the first `bytes` of a file of `whole` bytes */
+typedef struct { const char *text; size_t bytes, whole; } Start;
 
 static int begins(Start s, const char *with) {
     return s.bytes >= strlen(with) && memcmp(s.text, with, strlen(with)) == 0;
@@ -78,7 +79,7 @@ NORETURN static void refuse_foreign(const Config *c, const char *path, const cha
 }
 
 static void check_file(const Config *c, int i) {
-    enum { START_BYTES = JSON_LIMIT }; /* a config.json is read whole */
+    enum { START_BYTES = JSON_LIMIT }; /* the first bytes that are read of a file: all of a config.json */
     Path        path = path_in_run(c, NAMES[i]);
     struct stat st;
     char       *text = NULL;
@@ -108,7 +109,7 @@ static void check_names(const Config *c, const char *path, int (*is_own)(const c
     if (!S_ISDIR(st.st_mode) && !(S_ISLNK(st.st_mode) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
         refuse_foreign(c, path, "is not a folder");
     DIR *folder = opendir(path);
-    if (!folder) return; /* reported when it is used */
+    if (!folder) return; /* the folder cannot be read: that is reported when it is used */
     while ((entry = readdir(folder))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_own(entry->d_name)) continue;
         Path foreign = path_of("%s/%s", path, entry->d_name);

@@ -67,7 +67,7 @@ static int take(MetricsLine *out, const char *key, const char *key_end, const ch
         while (out->kind != LINE_OTHER && !is_text(from, to, KINDS[out->kind])) out->kind--;
         return out->kind != LINE_OTHER;
     }
-    if (out->kind == LINE_OTHER) return 0; /* "kind" must be first */
+    if (out->kind == LINE_OTHER) return 0; /* the line is refused, because "kind" must be its first key */
     if (is_text(key, key_end, "event")) {
         size_t bytes = (size_t)(to - from);
         if (bytes < 3 || bytes - 2 >= sizeof out->event || *from != '"') return 0;
@@ -87,7 +87,7 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
     int has_loss = 0;
     if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
     const char *at = line + 1, *end = line + bytes - 1;
-    if (end[-1] == '\r') end--; /* an editor may have written this line end */
+    if (end[-1] == '\r') end--; /* an editor may have ended the line by CR and LF */
     for (;;) {
         const char *key_end = at < end && *at == '"' ? string_end(at, end) : NULL;
         if (!key_end || key_end + 1 >= end || key_end[1] != ':') return LINE_OTHER;
@@ -108,7 +108,7 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out) {
     int   is_start = 1;
     while (fgets(line, sizeof line, f)) {
         off_t  end = ftello(f);
-        size_t bytes = (size_t)(end - at); /* the line may contain NULs */
+        size_t bytes = (size_t)(end - at); /* computed from positions, because the line may contain NULs */
         if (at < 0 || end <= at) break;    /* a pipe or device has no position */
         if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
@@ -160,7 +160,7 @@ static void append(LogPoint **list, int64_t *count, LogPoint p) {
 static void keep_line(RunLog *log, const MetricsLine *l) {
     LogPoint  p = {l->step, l->tokens, l->time, l->hours, l->loss, l->lr, l->grad_norm, l->bpb};
     LogPoint *last = log->trains ? &log->train[log->trains - 1] : NULL;
-    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* rounds of a server */
+    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* a round of a server counts as a step */
     if (is_step && (!last || p.step > last->step)) append(&log->train, &log->trains, p);
     if (l->kind != LINE_EVAL) return;
     p.tokens = last ? last->tokens : 0, p.hours = last ? last->hours : 0;

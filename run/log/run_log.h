@@ -18,9 +18,9 @@ typedef struct {
     LineKind kind;
     int64_t  step;
     int64_t  tokens;     /* tokens since step 0; -1: missing */
-    int64_t  round;      /* round of LINE_OUTER; -1: missing */
+    int64_t  round;      /* round of a line of islands (LINE_OUTER); -1: missing */
     double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
-    char     event[16];  /* name of LINE_EVENT: "resume", "save", "memory", "skip", "rollback", "join" */
+    char     event[16];  /* name of an event (LINE_EVENT): "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;
 
 enum { METRICS_LINE_BYTES = 2048 }; /* the longest line, with its line feed and a NUL */
@@ -34,24 +34,25 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out);
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
 typedef struct {
-    int64_t step, tokens;                          /* tokens -1: not known */
+    int64_t step, tokens;                          /* step, and tokens up to it; -1: not known */
     double  time, hours, loss, lr, grad_norm, bpb; /* NaN: not known       */
 } LogPoint;
 
 typedef struct {
     const char *dir;               /* borrowed */
-    char        name[256];         /* name of the folder */
+    char        name[256];         /* name of the run's folder */
     LogPoint   *train, *eval;      /* owned; steps ascend. An evaluation has tokens and hours of the last train step */
     int64_t     trains, evals;
     cJSON      *config;            /* owned; NULL: no config.json that can be read */
 } RunLog;
 
-/* Exit 65 if dir holds no log of a run, 74 if it cannot be read. The message begins with `verb`. */
+/* Reads the log of the run folder dir. Exit 65 if there is no log of a run, 74 if it cannot be read. The message begins
+ * with `verb`. */
 RunLog run_log_read(const char *verb, const char *dir);
 void   run_log_free(RunLog *log);
 
 /* Returns the parsed config.json of a run folder, or NULL if there is none that can be read. The caller deletes it. */
 cJSON *run_log_config(const char *dir);
-void   run_log_name(const char *dir, char name[256]); /* the last name of its path */
+void   run_log_name(const char *dir, char name[256]); /* writes the last name of the folder's path */
 
 #endif

@@ -31,7 +31,7 @@ struct TensorBoard {
     uint64_t written;              /* bytes of whole records in the file */
     uint8_t  waiting[BUFFER_BYTES];
     size_t   waiting_bytes;
-    double   flushed_ms;           /* on clock_ms() */
+    double   flushed_ms;           /* time of the last write, on clock_ms() */
     int      has_warned;
 };
 

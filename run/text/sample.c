@@ -23,8 +23,8 @@
 
 /* --- one token ---------------------------------------------------------------------------------------------------- */
 
-/* Each rule is a least logit. Floats are mapped to unsigned numbers in the same order, and the least one is found bit
- * by bit, so that nothing is sorted. */
+/* Each rule (top-k, top-p) gives the least logit that is kept. Floats are mapped to unsigned numbers in the same order,
+ * and the least one is found bit by bit, so that nothing is sorted. */
 
 /* Maps floats to unsigned numbers in the same order. NaN is the least. */
 static uint32_t order_of(float x) {
@@ -43,7 +43,7 @@ static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
         for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
         if (reach >= k) least = candidate;
     }
-    return least > 0 ? least : 1; /* leaves NaNs out if k includes them */
+    return least > 0 ? least : 1; /* the order of NaN is 0, so NaNs are left out even if k includes them */
 }
 
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
@@ -53,8 +53,8 @@ static double weight_from(const float *logits, int64_t vocab, const double *weig
     return sum;
 }
 
-/* Returns the greatest order such that logits of at least that order have the fraction `part` of the weight of those
- * from `floor` on. */
+/* Returns the greatest order (order_of) such that logits of at least that order have the fraction `part` of the weight.
+ * The weight counts logits from order `floor` on. */
 static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
     uint32_t least = 0;
     double   wanted = part * weight_from(logits, vocab, weight, floor);
@@ -82,10 +82,11 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
     if (rule.top_p < 1) least = part_of_weight(logits, vocab, weight, least, rule.top_p);
     if (least > order_of(logits[best])) least = order_of(logits[best]);
 
-    int64_t drawn = best; /* remains only if u * total is beyond the sum by rounding */
+    int64_t drawn = best; /* remains the answer only if rounding puts u * total beyond the sum of the weights */
     double  total = 0, reached = 0;
     for (int64_t v = 0; v < vocab; v++) {
-        if (order_of(logits[v]) < least || weight[v] < rule.min_p) weight[v] = 0; /* the likeliest token has weight 1 */
+        /* weights are relative: the likeliest token has weight 1 */
+        if (order_of(logits[v]) < least || weight[v] < rule.min_p) weight[v] = 0;
         total += weight[v];
     }
     for (int64_t v = 0; v < vocab; v++) {
@@ -126,7 +127,7 @@ static size_t printable_bytes(const unsigned char *s, size_t left) {
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     int surrogate = *s == 0xed && s[1] >= 0xa0, overlong = (*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90);
-    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080..U+009F steer terminals too */
+    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
     return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
 }
 
@@ -209,13 +210,14 @@ Tokenizer run_tokenizer(const Config *c) {
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
     const char *const *names = files.count ? (const char *const *)files.path : c->data.train.item;
-    int64_t            count = files.count ? (int64_t)files.count : 1; /* the pattern itself: no data yet */
+    /* no file matches yet: the pattern itself is looked up */
+    int64_t            count = files.count ? (int64_t)files.count : 1;
     Tokenizer          t = run_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
                                               : tokenizer_of_data(c->data.tokenizer, names, count, most);
     io_paths_free(&files);
     if (t.kind == TOKENIZER_IDS) t = tokenizer_create("", vocab_size);
-    t.vocab_size = vocab_size; /* a foreign model may have fewer ids than its tokenizer; prompts with the others are
-                                * refused */
+    /* a foreign model may have fewer ids than its tokenizer; prompts with the missing ids are refused */
+    t.vocab_size = vocab_size;
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0] && !run_has_no_data(c))
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the "
@@ -268,7 +270,7 @@ void prompt_free(Prompt *p) {
     p->id = NULL;
 }
 
-/* Returns the token at which the window over `count` tokens begins. Before it began at `from`. */
+/* Returns the token at which the window over `count` tokens begins. The last window began at `from`. */
 static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
     while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
     return from;
@@ -284,8 +286,8 @@ typedef struct {
     Tensor    on_device;  /* borrowed: inputs of the model                     */
     int64_t   positions;  /* positions of the model, over all context ranks    */
     int64_t   from;       /* the window begins at ids[from]                    */
-    int       is_kept;    /* keys and values are kept, but for the newest token */
-    int32_t  *window;     /* owned [2 positions]                               */
+    int       is_kept;    /* keys and values of all tokens but the newest are kept */
+    int32_t  *window;     /* owned [2 positions]: ids of the window            */
     float    *logits;     /* owned [vocab]                                     */
     double   *weight;     /* owned [vocab]: scratch for draw_token             */
 } Writer;
@@ -307,16 +309,16 @@ static void writer_destroy(Writer *w) {
     free(w->weight);
 }
 
-/* Computes the logits after ids[0, count) of the window, of which only the last is new. Computes the last `rows` rows,
- * the fewest that the ranks can share. */
+/* Computes the logits that follow ids[0, count) of the window, of which only the last id is new. Computes the last
+ * `rows` rows, the fewest that the ranks can share. */
 static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read */
+    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
     device_from_host(w->s, tokens, ids + count - rows);
     pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
 }
 
-/* Computes the logits after ids[0, count) of the window from the whole window. */
+/* Computes the logits that follow ids[0, count) of the window from the whole window. */
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
     ContextPart part = context_part(g->context);

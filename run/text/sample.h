@@ -19,9 +19,9 @@
  * dropped. */
 typedef struct {
     double  temperature; /* 0: always the likeliest token, the first if several are equal             */
-    int64_t top_k;       /* keeps the k likeliest tokens, and equals of the last; 0: all              */
+    int64_t top_k;       /* keeps the k likeliest tokens, and those as likely as the k-th; 0: all     */
     double  top_p;       /* keeps the fewest likeliest tokens whose probabilities sum to p; 1: all    */
-    double  min_p;       /* keeps those with at least min_p times the largest probability; 0: all     */
+    double  min_p;       /* keeps tokens with at least min_p times the largest probability; 0: all    */
 } DrawRule;
 
 /* Draws one token from logits [vocab] for a uniform u in [0,1). weight [vocab]: scratch. */
@@ -34,13 +34,13 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
  *   It contains nothing of a stop text, because the text ends before the first one. */
 typedef struct { char *bytes; size_t count, room; } TextBytes;
 typedef struct {
-    void (*put)(void *ctx, const char *text, size_t bytes); /* receives certain text */
+    void (*put)(void *ctx, const char *text, size_t bytes); /* receives text that is certain */
     void  *ctx;
     const char *const *stop; /* borrowed [stops], none of them empty */
     int    stops;
-    int    is_over;          /* a stop text was found                */
-    TextBytes held;          /* owned: bytes that may begin a stop text        */
-    TextBytes broken;        /* owned: the beginning of a UTF-8 sequence       */
+    int    is_over;          /* 1 when a stop text was found         */
+    TextBytes held;          /* owned: bytes held back, because they may begin a stop text */
+    TextBytes broken;        /* owned: bytes held back, because they begin a UTF-8 sequence */
 } TextStream;
 
 TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
@@ -96,9 +96,9 @@ typedef struct {
 } SamplePlan;
 
 typedef struct {
-    int64_t tokens;   /* tokens drawn      */
-    double  ms;       /* duration          */
-    int     left_off; /* leave() ended it  */
+    int64_t tokens;   /* number of tokens drawn */
+    double  ms;       /* duration in milliseconds */
+    int     left_off; /* 1 if leave() ended the text */
 } Sampled;
 
 /* Passes prompt and continuation to plan->put as printable text, or as ids if the tokenizer has no text. Uses the

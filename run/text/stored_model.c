@@ -66,7 +66,7 @@ ModelShape stored_shape(const char *checkpoint) {
     char             embedding[120];
     snprintf(embedding, sizeof embedding, "%s%s", kind->prefix, kind->embedding.row[0].name);
     int has_embedding = weights_set_find_plain(&set, hf_plain_name(embedding, plain)).tensor != NULL;
-    /* If the embedding has another name, refuse_other_weights refuses it. */
+    /* an embedding of another name is refused by refuse_other_weights */
     hf_config_expect(json.root, path, shape, head.tensor != NULL || !has_embedding);
     if (head.tensor && has_embedding && shape.tie_embeddings)
         warn("%s: tie_word_embeddings says that the head is the embedding, but %s is stored and is used; set "
@@ -85,7 +85,7 @@ static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const cha
     double value = number_value(id);
     if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)
         fail(EXIT_DATA, "%s: eos_token_id is neither a token id nor a list of token ids: give whole numbers", path);
-    if (value < 0) return 1; /* a negative number means none */
+    if (value < 0) return 1; /* a negative id means that there is none */
     if (value >= (double)vocab_size) return 0;
     if (e->ends == STORED_ENDS) fail(EXIT_DATA, "%s: eos_token_id lists more than %d ids", path, STORED_ENDS);
     e->end[e->ends++] = (int32_t)value;
@@ -135,7 +135,7 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
     const char *begins = "the tokenizer", *ends = NULL;
     char        path[4200], *unused = NULL;
     Json        json;
-    int32_t     before[BPE_MOST_BEGIN]; /* ids put before each text; they override bos_token_id */
+    int32_t     before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
     int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
@@ -148,7 +148,8 @@ StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer
         json_free(&json);
     }
     int32_t end = tokenizer_end_of_text(tokenizer);
-    if (!ends && end >= 0 && end < vocab_size) /* the tokenizer may have more ids than the model */
+    /* the id must be below vocab_size, because the tokenizer may have more ids than the model */
+    if (!ends && end >= 0 && end < vocab_size)
         e.end[e.ends++] = end, ends = "the tokenizer";
     if (!prints) return e;
     fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
@@ -177,7 +178,8 @@ static char *tokenizer_of_run(const char *run) {
     IoPaths      files = {NULL, 0};
     for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one;
          one = cJSON_IsArray(train) ? one->next : NULL) {
-        const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one; /* an entry of a blend */
+        /* an entry of data.train is an object with "path" in a blend, otherwise a text */
+        const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one;
         if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
     }
     for (size_t i = 0; i < files.count && !found; i++)

@@ -12,7 +12,7 @@
  * standard error says so. */
 ModelShape stored_shape(const char *checkpoint);
 
-/* Ids that begin and end a text. */
+/* The ids that begin a text and those that end it. */
 enum { STORED_ENDS = 64 };
 typedef struct {
     int32_t begin;              /* only token of an empty prompt                                             */
@@ -21,8 +21,8 @@ typedef struct {
 } StoredEnds;
 /* Returns eos_token_id (a number or a list) and bos_token_id of generation_config.json, else of config.json, else of
  * the tokenizer. If `prints`, writes a line "VERB: ..." to standard error that names the ids and their files. A second
- * line lists the settings of generation_config.json that are not used. given is as in hf_generation_unused; NULL, for a
- * verb that samples nothing, leaves the second line out. */
+ * line lists the settings of generation_config.json that are not used. given: keys that the user has set, ended by
+ * NULL, whose settings are left out of that line. NULL, for a verb that samples nothing, leaves the whole line out. */
 StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer *tokenizer, int64_t vocab_size,
                        const char *const *given, int prints);
 /* Returns the tokenizer: from the folder or file `asked` (NULL if not given), else that of the checkpoint, else that of

@@ -22,11 +22,12 @@ typedef struct {
 
 typedef struct {
     Row     *row;   /* owned [rows], sorted by length */
-    Rows    *batch; /* owned [batches] */
+    Rows    *batch; /* owned [batches]: the batches of rows */
     int64_t  rows, batches, B;
     int32_t *inputs, *targets, *scored; /* owned, on the host: [B,T] of this rank; scored: 1 if the target counts */
     int32_t *sequence;                  /* owned: space for a text and three sequences */
-    float   *losses;                    /* owned: [3][B T], see gpt_token_losses */
+    /* owned [3][B T]: losses, largest logits and logits of targets (gpt_token_losses) */
+    float   *losses;
 } Plan;
 
 static int by_length(const void *a, const void *b) {
@@ -121,7 +122,9 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         if (s->says) say_part("scoring a task", i, rounds);
         goes_on = !(s->stop && s->stop(s->ctx));
         if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
-        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather weights must compute equally often */
+        /* a rank without a batch computes the first one, because ranks that gather weights must compute equally
+         * often */
+        const Rows *rows = &p.batch[is_mine ? mine : 0];
         Batch batch = fill(s, t, &p, rows);
         pipeline_forward(pipeline, s->stream, batch);
         if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))

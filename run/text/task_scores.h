@@ -15,13 +15,15 @@
 typedef struct {
     Pipeline *pipeline;           /* borrowed, like all pointers here */
     Stream   *stream;
-    Batch     room;               /* on the device: I32 [B,T], with T the tokens of a sequence on this rank */
+    /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
+    Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
-    int       data, datas;        /* index among ranks with different batches; their number, 0 counts as 1 */
+    /* index of this rank among the ranks with different batches, and the number of these ranks; 0 counts as 1 */
+    int       data, datas;
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
     int     (*stop)(void *ctx);   /* called before every batch, on all ranks; 1 stops; NULL: never stops */
     void     *ctx;
-    int       says;               /* this rank shows the progress on a terminal */
+    int       says;               /* 1 if this rank shows the progress on a terminal */
 } Scorer;
 
 typedef struct {
@@ -29,7 +31,8 @@ typedef struct {
     TaskKind    kind;
     int64_t     questions, cut;
     double      acc, acc_stderr;  /* acc_stderr: NaN with one question */
-    double      acc_norm, acc_norm_stderr; /* with choices, else NaN */
+    /* accuracy by sums divided by lengths, and its standard error; NaN for tasks of continuations */
+    double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* with tasks of CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;

@@ -67,16 +67,16 @@ void task_free(Task *t) {
 
 /* --- JSONL: the keys of a line, and its texts as tokens ----------------------------------------------------------- */
 
-/* Tokens are divided like in lm-eval. The tokens that the tokenizer puts before each text come first. White space at
- * the end of the context moves to the continuation. The whole text is encoded. If the context alone has n tokens, the
- * continuation is everything after the first n. Without a context it follows the token of tokenizer_start, unless it
- * begins with that token itself.
+/* Texts are divided into tokens like in lm-eval. The tokens that the tokenizer puts before each text come first. White
+ * space at the end of the context moves to the continuation. The whole text is encoded. If the context alone has n
+ * tokens, the continuation is everything after the first n. Without a context it follows the token of tokenizer_start,
+ * unless it begins with that token itself.
  *
  * Tasks of CORE are divided like in nanochat, with a start token first. Choices are the tokens after those that all of
  * them begin with. Contexts are divided before the tokens that all texts end with. A continuation is everything after
  * the tokens of the context. */
 
-enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* bytes of a line */ };
+enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* most bytes of a line */ };
 
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
@@ -93,9 +93,9 @@ typedef struct {
     int32_t *token;
     int64_t  count, scored;
     double   length;
-} Text; /* token is owned */
+} Text; /* the tokens are owned */
 
-static int is_white(utf8proc_int32_t c) { /* like str.isspace of Python */
+static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
@@ -105,7 +105,8 @@ static size_t trimmed(const char *text) {
     size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
-        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* json.h ensures UTF-8 */
+        /* json.h ensures that the text is valid UTF-8 */
+        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c);
         if (!is_white(c)) end = at;
     }
     return end;
@@ -126,8 +127,8 @@ static int begins_with(const Tokenizer *tokenizer, int32_t id, const char *text,
     return is_so;
 }
 
-/* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Else they follow the
- * tokens that the tokenizer puts before each text, unless the text itself begins with the first of these. */
+/* Encodes the first `bytes` bytes of a text. Before them comes the start token if has_start. Otherwise the tokens that
+ * the tokenizer puts before each text come first, unless the text itself begins with the first of these. */
 static int64_t encode(TaskReader reader, const char *text, size_t bytes, int has_start, int32_t **out) {
     const Tokenizer *tokenizer = reader.tokenizer;
     *out = xmalloc(sizeof **out * (tokenizer_most(tokenizer, bytes) + BPE_MOST_BEGIN), "a question of a task");
@@ -149,7 +150,8 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
-    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it has its own start token */
+    /* the continuation begins with a start token of its own */
+    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0])
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
     free(alone);
@@ -171,7 +173,8 @@ static void divide_as_core(TaskKind kind, Text *text, int texts) {
     int64_t common = kind == TASK_CONTINUATION ? 0 : in_common(text, texts, kind == TASK_CONTEXTS);
     for (int i = 0; i < texts; i++) {
         if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
-        if (text[i].scored == text[i].count) text[i].scored--; /* no token predicts the start token */
+        /* the start token is not scored, because no token predicts it */
+        if (text[i].scored == text[i].count) text[i].scored--;
         text[i].length = (double)text[i].scored;
     }
 }
@@ -248,7 +251,8 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 /* --- a question --------------------------------------------------------------------------------------------------- */
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
-    int64_t keep = reader.positions + !t->is_core; /* the last token is no input, but nanochat counts it */
+    /* one token more than positions, because the last one is no input; nanochat counts it as one */
+    int64_t keep = reader.positions + !t->is_core;
     /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
     for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
@@ -409,7 +413,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
              "tokenizer=)",
              t->path);
     int64_t line = 1;
-    int     is_first = 1; /* all lines before were blank */
+    int     is_first = 1; /* 1 as long as all lines before were blank */
     for (const char *end; bytes > 0; line++) {
         end = (const char *)memchr(data, '\n', bytes);
         size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;

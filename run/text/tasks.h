@@ -15,13 +15,14 @@
 
 #include "data/tokenizer.h"
 
-typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind; /* TASK_OPEN: no question yet */
+/* TASK_OPEN: the task has no question yet */
+typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskKind;
 
 /* A text whose last `scored` tokens are scored. It starts with `shared` tokens of the first text of its question. */
 typedef struct {
     int64_t at;                   /* index of its first own token in Task.token */
     int32_t shared, own, scored;
-    double  length;               /* divisor of its sum in acc_norm: characters, or tokens */
+    double  length;               /* divisor of the text's sum in acc_norm: number of characters, or of tokens */
 } TaskText;
 
 typedef struct { int64_t first; int32_t texts, gold; } Question;
@@ -29,15 +30,15 @@ typedef struct { int64_t first; int32_t texts, gold; } Question;
 typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
-    int       is_core;            /* belongs to CORE */
-    int       by_tokens;          /* acc_norm divides by tokens: tasks of CORE, and the file of llm.c */
-    double    baseline;           /* score of guessing */
+    int       is_core;            /* 1 if the task belongs to CORE (docs/evaluation.md) */
+    int       by_tokens;          /* 1: acc_norm divides by tokens, in tasks of CORE and in the file of llm.c */
+    double    baseline;           /* score that guessing gives */
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
-    int32_t  *token;              /* owned             */
+    int32_t  *token;              /* owned [tokens]: own tokens of all texts */
     int64_t   questions, texts, tokens, question_room, text_room, token_room;
     int64_t   cut;                /* texts that lost tokens on the left, because the model has fewer positions */
-    uint64_t  fingerprint;        /* XXH3 of the whole task */
+    uint64_t  fingerprint;        /* XXH3 hash of the whole task */
 } Task;
 
 /* Settings to turn the texts of a task into tokens: a tokenizer (borrowed), possibly of ids only, and the positions of
