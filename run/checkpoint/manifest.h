@@ -82,7 +82,7 @@ typedef struct {
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
-    Guard         guard;          /* skips and rollbacks so far; empty if absent */
+    Guard         guard;          /* recent losses, skips and rollbacks; empty if absent */
     const cJSON  *gemm;           /* borrowed: table of matrix-product algorithms; NULL: there is none */
     const cJSON  *fp8;            /* borrowed: fp8 scales and the maxima they come from; NULL: there is none */
     const cJSON  *config;         /* borrowed: the config of the run that saved, with every option */
