@@ -149,7 +149,7 @@ static int read_i64(const cJSON *value, int64_t *out) {
 }
 
 /* Reads a count of the run, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no
- * such limit, so they are read by read_i64. */
+ * such limit. */
 static int read_amount(const cJSON *value, int64_t *out) {
     return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT;
 }
