@@ -158,8 +158,8 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     share(c, &bytes, sizeof bytes);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     share(c, text, (size_t)bytes);
-    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault); /* equal on all ranks, because they parse
-                                                                            * equal bytes */
+    /* equal on all ranks, because they parse equal bytes */
+    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
     if (status == MANIFEST_GOOD && step >= 0 && m->step != step) {
         manifest_fault(fault, MANIFEST_NAME " is that of step %" PRId64, m->step);

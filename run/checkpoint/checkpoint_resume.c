@@ -278,8 +278,8 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
         if (status == MANIFEST_GOOD) return 1;
-        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* a folder of a newer version
-                                                                                      * of the program stays */
+        /* a folder of a newer version of the program stays */
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why);
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it "
                     "but you", folder.text, why, at->name);
@@ -365,8 +365,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the tensors follow each other without gaps, so
-                                                                   * they are read as one */
+    /* the tensors follow each other without gaps, so they are read as one */
+    read_spans(state, &model, &model.header.tensor[0], 0, block);
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
                    own_tensor(&states, state->optimizer->kind->state[k].name, 1, &layout->elems,

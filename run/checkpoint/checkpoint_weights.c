@@ -152,8 +152,8 @@ static void put_values(Stream *s, Tensor to, float *values) {
  * the embedding, from index `at` of the span on. */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
-    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* the head of gpt2 is
-                                                                                           * always the embedding */
+    /* the head of gpt2 is always the embedding */
+    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0;
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer();
     CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,

@@ -406,8 +406,8 @@ static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
-    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* the folder `checkpoints` may be
-                                                                                    * new */
+    /* the folder `checkpoints` may be new */
+    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text));
     if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
         int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)
                               : folder_trash(s->checkpoints.text, s->name);

@@ -596,8 +596,8 @@ static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     for (*next = from; *next < r->offers; ++*next) {
         const Offer *o = &r->offer[*next];
         if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
-        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue; /* a second copy of this rank, from the next
-                                                                       * host */
+        /* a second copy of this rank, from the next host */
+        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue;
         chosen[ranks++] = *o;
     }
     return ranks;

@@ -37,8 +37,8 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
-    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses so long a header by its
-                                                                    * length alone */
+    /* the parser refuses so long a header by its length alone */
+    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0;
     *bytes = (size_t)(8 + n);
     uint8_t *head = xmalloc(*bytes, "the header of a file of weights");
     error = io_pread(w->fd, head, *bytes, 0);

@@ -349,8 +349,8 @@ void link_keep(Link *l) {
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
     if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server); /* the next frame stays unread until the
-                                                                           * chunk is used */
+    /* the next frame stays unread until the chunk is used */
+    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server);
 }
 
 /* --- the links of a rank ------------------------------------------------------------------------------------------ */

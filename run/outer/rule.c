@@ -281,8 +281,8 @@ size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_
 
 int held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems) {
     *h = (HeldWeights){type, first, elems, 0, malloc(sizeof *h->x * (size_t)elems)};
-    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* NaN marks an element that was not sent yet, because
-                                                                * no weight is NaN */
+    /* NaN marks an element that was not sent yet, because no weight is NaN */
+    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN;
     return h->x != NULL;
 }
 

@@ -300,8 +300,8 @@ static const char *cluster_with(const char *gpu) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
     }
     Nearest near = nearest_word(gpu, names);
-    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* the name of another card, such as 5090, is no
-                                                                     * spelling mistake for 4090 */
+    /* the name of another card, such as 5090, is no spelling mistake for 4090 */
+    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]);
     fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy "
          "configs/clusters/pcie-4090.json", gpu, is_near ? " (did you mean " : "", is_near ? near.word : "",
          is_near ? "?)" : "", list);

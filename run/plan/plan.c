@@ -59,8 +59,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation; loader_bytes does not count
                                                   * them */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* where the documents of the evaluation
-                                                                          * batch begin */
+    /* where the documents of the evaluation batch begin */
+    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1);
     arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
     Plan p = {.act = act,

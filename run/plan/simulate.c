@@ -170,8 +170,8 @@ static int history_is_of_list(const ModelSpec *stage) {
 static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3; /* enough micro-batches for all three
-                                                                                * kinds */
+    /* enough micro-batches for all three kinds */
+    int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3;
     int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
     h.work = xcalloc((size_t)h.works, sizeof *h.work, "a history of works");
