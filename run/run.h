@@ -75,8 +75,8 @@ struct Run {
     Slowness      slowness;         /* used on rank 0 only */
     Requests      requests;
     Between       between;
-    ExpertLoad    experts;          /* loads of the experts in the last step */
-    Fp8Steps      fp8;              /* owned; empty in other precisions      */
+    ExpertLoad    experts;          /* loads of the experts in the last step           */
+    Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */

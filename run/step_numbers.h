@@ -16,8 +16,8 @@ StepNumbers reduce_numbers(Run *r, int64_t step);
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* These functions measure how evenly the experts of each block share the assignments (tokens sent to experts) of a
- * step. The result is for metrics, for the balance of experts, and for a warning if few experts get nearly all. */
+/* Functions that measure how evenly the experts of each block share the assignments (tokens sent to experts) of a step.
+ * The result is for metrics, for the balance of experts, and for a warning if few experts get nearly all. */
 
 typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments (tokens sent to each expert) in the step,

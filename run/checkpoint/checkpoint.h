@@ -27,7 +27,7 @@ typedef struct { int64_t step, tokens, samples; } Position;
 /* The position and counters of a run: everything that a resume restores besides weights and optimizer. The run owns
  * it. */
 typedef struct {
-    Position  start;       /* where this process began; a rollback changes it           */
+    Position  start;       /* position at which this process began; a rollback changes it */
     int64_t   missed;      /* steps before an island joined, which its moments have not seen, minus steps that it
                             * trained twice */
     Guard     guard;

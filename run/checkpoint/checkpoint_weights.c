@@ -101,7 +101,8 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     Path       path = path_of("%s/config.json", set.folder ? set.folder : "");
     Json       json;
     if (set.folder) weights_set_check_json(set.folder);
-    int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT; /* it is optional */
+    /* config.json is optional */
+    int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT;
     if (exit_code && exit_code != -ENOENT) fail(exit_code, "%s", fault);
     /* Refuses settings that the shapes of tensors do not show. If the embedding has another name, weights_set_match
      * refuses the weights. */

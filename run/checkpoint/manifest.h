@@ -55,7 +55,7 @@ typedef struct {
 } ManifestExtent;
 
 typedef struct {
-    uint64_t        bytes;              /* 0: the checkpoint has no such file */
+    uint64_t        bytes;              /* bytes of the file; 0 if the checkpoint lacks it */
     ManifestExtent *extent;             /* owned, sorted by offset, without a gap */
     int64_t         extents;
 } ManifestFile;

@@ -483,7 +483,7 @@ void memory_copies_end(MemoryCopies *m) {
 typedef struct {
     MemoryCopy copy;         /* owned */
     char       name[40];
-    int        is_checked;   /* the data match their hashes */
+    int        is_checked;   /* 1 if the data match their hashes */
 } Found;
 
 /* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */

@@ -20,7 +20,7 @@ enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
 typedef struct {
     char       *path;              /* owned */
     int         fd;
-    Safetensors header;            /* owned; checked by safetensors_parse */
+    Safetensors header;            /* owned; the parsed header of the file */
 } WeightsFile;
 
 WeightsFile weights_open(const char *path);
@@ -72,7 +72,7 @@ typedef struct {
     char        *path;      /* owned: path of the file, or of the index */
     char        *folder;    /* owned: folder whose config.json describes the weights; NULL if a named file is not
                              * called WEIGHTS_SINGLE */
-    WeightsFile *file;      /* owned [files] */
+    WeightsFile *file;      /* [files] the .safetensors files; owned */
     int          files;
     WeightsIndex index;     /* owned: says which file has which tensor; index.tensors is 0 without an index */
 } WeightsSet;

@@ -199,12 +199,12 @@ double clip_scale(double norm, double grad_clip);
 
 /* --- the option table, printed: option_help.c --------------------------------------------------------------------- */
 
-/* These functions print the option table for people. config_print_help prints all options. config_print_topic prints a
+/* Functions that print the option table for people. config_print_help prints all options. config_print_topic prints a
  * section or one key, and returns 0 if there is no such topic. Both use `columns` columns and the marks of
  * core/terminal.h. config_print_markdown prints docs/config.md. */
 void config_print_help(FILE *out, int columns);
 int  config_print_topic(FILE *out, const char *topic, int columns);
 void config_print_markdown(FILE *out);
-void config_print_schema(FILE *out);    /* JSON Schema 2020-12 */
+void config_print_schema(FILE *out);    /* prints a JSON Schema 2020-12 */
 
 #endif

@@ -578,7 +578,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"optimizer.name", "outer.send", is_muon && has_server && gradients,
          "optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone: outer.send = "
          "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
-        /* experts */
+        /* Settings that a model with experts excludes. */
         {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1,
          "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
          "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the experts",
@@ -610,12 +610,12 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "run.on_spike \"skip\"" GRADIENTS "\"warn\" or \"stop\""},
         {"precision", "outer.send", gradients && c->precision == PRECISION_FP16,
          "precision \"fp16\", which leaves steps out," GRADIENTS "\"bf16\""},
-        /* Islands (jobs with outer.server). */
+        /* Settings that islands (jobs with outer.server) exclude. */
         {"run.on_nonfinite", NULL, has_server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK,
          "run.on_nonfinite \"rollback\" with outer.server is not built yet: \"stop\" or \"skip\""},
         {"run.on_spike", NULL, has_server && c->run.on_spike == ON_TROUBLE_ROLLBACK,
          "run.on_spike \"rollback\" with outer.server is not built yet: \"warn\", \"stop\" or \"skip\""},
-        /* fp8 */
+        /* Settings that precision fp8 excludes. */
         {"precision", "model.arch", fp8 && has_experts,
          "precision \"fp8\" is not built for model.arch = \"qwen3-moe\", whose experts' products have no kernel in it: "
          "\"bf16\""},

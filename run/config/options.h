@@ -27,7 +27,7 @@ typedef enum {
 } OptionNeed;
 
 typedef struct {
-    const char        *key;       /* such as "run.steps" */
+    const char        *key;       /* name of the key, such as "run.steps" */
     OptionType         type;
     size_t             offset;    /* offset of the field in Config */
     const char        *fallback;  /* default as JSON; NULL: `need` says why there is none */
@@ -35,7 +35,7 @@ typedef struct {
     const char        *shown;     /* describes a default that follows from other values */
     double             min, max;
     int                half_open; /* 1: max itself is not allowed */
-    const char *const *words;     /* ends with NULL */
+    const char *const *words;     /* allowed words; ends with NULL */
     int                fixed;     /* 1: a resume must not change it */
     const char        *help;
     const char        *example;   /* a value to show in help, if there is no default */
@@ -44,7 +44,7 @@ typedef struct {
 extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
-const Option *option_find(const char *key);       /* NULL if there is none */
+const Option *option_find(const char *key);       /* returns NULL if there is no such option */
 /* Returns the default, as JSON, of an option that the program no longer has, or NULL for any other key. Saved configs
  * contain this value, so it is accepted and does nothing. */
 const char   *option_left(const char *key);
@@ -60,7 +60,7 @@ const char   *option_name(const Option *o);       /* the key without its section
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
 void option_set_default(const Option *o, Config *config); /* sets the field to fallback; without one to 0, "" or an
                                                            * empty list */
-cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
+cJSON *option_to_json(const Option *o, const Config *config); /* the caller deletes it; exit 71 without memory */
 
 /* Returns the default of an option as text: "600", "none", "required". */
 const char *option_default_text(const Option *o);

@@ -32,7 +32,7 @@ typedef struct {
 
 RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);
 void      round_copy_destroy(RoundCopy *c);
-size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* returns bytes of host memory */
+size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* returns the bytes of host memory */
 
 /* Loads new weights x. Call round_copy_begin, then round_copy_take for all elements of the model in chunks, then
  * round_copy_publish, which writes the masters and working copies of all ranks. Until then the model is unchanged.
@@ -80,7 +80,7 @@ typedef struct {
 
 typedef struct {
     Channel   *server;    /* owned; NULL if not connected */
-    int        rank, ranks; /* this rank and the ranks of the island */
+    int        rank, ranks; /* number of this rank; number of ranks of the island */
     int64_t    elems;     /* parameters of the model */
     int        part, parts; /* index of the server's part of the model; number of parts */
     int64_t    first, end; /* range of elements of the server's part */

@@ -28,16 +28,16 @@ typedef struct {
 } Lease;
 
 typedef struct {
-    char         path[4096]; /* RUN/leases.jsonl */
+    char         path[4096]; /* path of leases.jsonl in the run folder */
     int          fd;       /* descriptor of the file, open for appending */
     uint64_t     bytes;    /* bytes of the file up to its last complete line */
     int64_t      next_number, next_sample; /* number of the next lease; index of the first sample that was never
                                             * given */
     Lease       *given;    /* [givens] leases that islands have; owned. While leases_open reads the file, leases that
                             * are done, too */
-    int64_t      givens;   /* leases in given */
+    int64_t      givens;   /* number of leases in `given` */
     SampleRange *free;     /* [frees] ranges of samples that were returned, ascending, no two adjacent; owned */
-    int64_t      frees;    /* ranges in free */
+    int64_t      frees;    /* number of ranges in `free` */
     int          is_dirty; /* 1 if lines were written after the last leases_sync */
 } Leases;
 
@@ -83,9 +83,9 @@ typedef struct {
                                     * counted */
     int         knows_end;         /* 1 if it was informed that run.steps is reached */
     double      heard_ms;          /* time of clock_ms() when its last frame arrived */
-    Lease       lease;             /* its lease, while it TRAINS or has ENDED */
+    Lease       lease;             /* lease of the island, while it TRAINS or has ENDED */
     int64_t     arrivals;          /* wait=none: deltas of all islands that had counted when it got its lease */
-    End         end;               /* the END message of its rank 0 */
+    End         end;               /* END message of rank 0 of the island */
     double      norm;              /* norm of its delta, once it has ENDED */
     double      last_norm;         /* norm of its last delta that counted */
     int64_t     last_round;        /* round of its last delta that counted; -1: none */
@@ -101,7 +101,7 @@ typedef struct {
 typedef struct {
     Member  **member;              /* [count] list and members; owned */
     int       count;               /* islands that have connected, gone or not */
-    OuterWait wait;                /* outer.wait */
+    OuterWait wait;                /* value of outer.wait */
     int64_t   least;               /* islands that must be connected before the first round opens */
     int64_t   step_samples, seq_len; /* samples of an optimizer step; tokens of a sample */
     int       parts;               /* number of servers; 1 on a server other than the first */
@@ -123,7 +123,7 @@ Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *wa
 int64_t members_lose(Member *m);
 
 int members_count(const Members *ms, MemberState state);
-int members_here(const Members *ms);               /* returns the islands whose ranks are all connected, and that do
+int members_here(const Members *ms);               /* returns the number of islands with all ranks connected that do
                                                     * not leave */
 int members_may_open(const Members *ms);           /* returns 1 if every island in WAITS can get a lease now */
 int members_may_close(const Members *ms);          /* wait=all: returns 1 if the round can close now */

@@ -63,7 +63,7 @@ const char *outer_server(const char *list, int entry, char *out);
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
 typedef struct {
-    float  *at[WEIGHTS_TENSORS];   /* [elems] of each tensor; borrowed */
+    float  *at[WEIGHTS_TENSORS];   /* [elems] values of each tensor; borrowed */
     int64_t offset, elems;         /* first element in the model, and number of elements */
     int     decays;                /* 1 if AdamW's weight decay applies */
     float   rate;                  /* factor of the learning rate in AdamW's step */
@@ -72,7 +72,7 @@ typedef struct {
 typedef struct {
     int64_t     first, elems;      /* first element in the model, and number of elements */
     WeightsRun *run;               /* [runs] adjacent ranges of elements that together are the whole part; owned */
-    int         runs;              /* ranges in run */
+    int         runs;              /* number of ranges in `run` */
 } ServerWeights;
 
 /* Returns the part [first, first + elems) of the model. It lies in the memory of optimizer o. If o is NULL, it lies in

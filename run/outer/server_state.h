@@ -84,7 +84,7 @@ struct Server {
     Peer       *leader;                  /* on a server other than the first: its connection to the first */
     Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
     double     *weight;                  /* [counts] weights of the deltas in `counted`; owned */
-    int         counts;                  /* length of counted and weight */
+    int         counts;                  /* number of entries of `counted` and `weight` */
     int64_t     had;                     /* number of values of STATE messages that have arrived */
     int         is_dismissed, code;      /* 1 once OVER was sent or received; the exit code in it */
     int         lingers;                 /* 1 after server_linger: the run is over and saved */

@@ -21,7 +21,7 @@ typedef enum { FAMILY_PRODUCT, FAMILY_ATTENTION, FAMILY_NORM, FAMILY_POINTWISE, 
 typedef struct {
     const char  *op;        /* beginning of the operation's name in the ledger; NULL for all other operations */
     KernelFamily family;
-    int          launches;  /* kernels of one call */
+    int          launches;  /* number of kernels that one call launches */
     double       rate, limit; /* rate now; best rate known of a GPU. FLOP/s for products and attention, otherwise
                                * bytes/s */
     int          is_measured; /* 1 if rate is from a file of measured rates */

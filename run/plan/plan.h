@@ -28,8 +28,8 @@ typedef struct {
     int       parts;                        /* parts of the model on each pipeline stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
     double    flops_per_token;               /* FLOPs of the model for a token, computed by a formula */
-    double    step_flops, step_bytes, step_sent; /* of one rank in a step, counted by a dry run: FLOPs, bytes read and
-                                                  * written, bytes sent */
+    double    step_flops, step_bytes, step_sent; /* work of one rank in a step, counted by a dry run: FLOPs, bytes read
+                                                  * and written, bytes sent */
     double    sent[AXES];                        /* bytes sent, divided by axis of the grid */
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;

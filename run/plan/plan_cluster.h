@@ -27,10 +27,10 @@ void plan_cluster(const Config *config, ClusterPlan asked);
 enum { SEARCH_BEST = 10 };
 
 typedef struct {
-    Simulated best[SEARCH_BEST]; /* quickest first */
+    Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
     int64_t   number[SEARCH_BEST]; /* place of each grid in the order of trial; of equally quick grids the first is
                                     * kept */
-    int       count;               /* grids in best */
+    int       count;               /* number of grids in `best` */
     int64_t   allowed;             /* number of grids that the rules allow. Each is tried with the zero_stage and
                                     * recompute that fit in memory */
 } Found;
@@ -47,7 +47,7 @@ unsigned search_held(char *const *overrides, int count);
  * a lower one does not fit. */
 Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held);
 
-/* Returns the config with this grid. */
+/* Returns config with the grid and batch of a simulated step. */
 Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.

@@ -102,7 +102,7 @@ static void add_batches(Grids *all, const Job *j, Grid g) {
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
     const Config    *c = j->config;
     int64_t total = c->batch.global_tokens, held = j->held & HOLD_MICRO_BATCH ? c->batch.micro_batch : 0;
-    /* tokens of a micro-batch of one sequence, on all ranks */
+    /* tokens of a micro-batch on all ranks, if it is one sequence */
     int64_t tokens = c->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline));
     size_t  parts = g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1;
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;

@@ -22,7 +22,7 @@ typedef struct {
     int     parts, expert_ranks, zero_stage; /* parallel.interleave, parallel.expert, parallel.zero_stage */
     int64_t micro_batch, micro_batches; /* sequences of a micro-batch; micro-batches in a step of a group of ranks
                                          * with the same data */
-    int     recompute;             /* memory.recompute */
+    int     recompute;             /* value of memory.recompute */
     double  step_s;                /* seconds of one step, in the middle of a run */
     double  compute_s;             /* seconds of step_s spent in operations; mean over the stages */
     double  exposed_s[AXES];       /* seconds of step_s in collectives or waiting for them, by axis. AXIS_STAGE: waiting

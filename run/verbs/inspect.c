@@ -288,7 +288,7 @@ typedef struct {
     cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 
-/* These functions return the range of the finite values, or NaN if there are none. */
+/* least_of returns the least finite value, and most_of the greatest. Both return NaN if there are none. */
 static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
 static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
 

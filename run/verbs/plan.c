@@ -271,7 +271,7 @@ static int verb_plan(int argc, char **argv) {
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
-    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not checked yet */
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0 if their number is checked later */
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
