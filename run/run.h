@@ -108,8 +108,8 @@ Position run_position(const Run *r, int64_t step);
 int64_t run_hash_replicas(Run *r);
 /* Collective. Returns a number for guard_compare, which is equal on all ranks if no rank differs. replicas: hash of
  * this rank's weights. If all ranks hold the whole weights, returns `replicas`. If ranks hold different slices, returns
- * 0, plus 1 if the rows that tensor ranks do not cut differ from the rows of most peers, plus 2 if the slice differs.
- * Overwrites the sums of the step. */
+ * the sum of two numbers. 1 if the rows that tensor ranks do not cut differ from the rows of most peers, otherwise 0. 2
+ * if the slice differs, otherwise 0. Overwrites the sums of the step. */
 int64_t run_with_parts(Run *r, int64_t replicas);
 int64_t run_hash_pieces(Run *r); /* hash of this rank's pieces of the state; equal on all ranks of r->groups.replicas */
 

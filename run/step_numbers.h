@@ -1,5 +1,5 @@
-/* step_numbers.h - the numbers of a step that need all ranks: the sums that one reduction computes, the load of the
- * experts, and the scales of fp8.
+/* step_numbers.h - the numbers of a step that need all ranks. They are the sums that one reduction computes, the load
+ * of the experts, and the scales of fp8.
  */
 #ifndef TRAIN_GPT_RUN_STEP_NUMBERS_H
 #define TRAIN_GPT_RUN_STEP_NUMBERS_H

@@ -64,7 +64,7 @@ MemoryHost memory_host(Comm *c, int rank);
  * each other. Exit 74 if the checkpoint cannot be written; the copies then stay. */
 int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at);
 
-/* Writes the file RUN/run_id. Copies in memory name their run by this id, so a folder that was begun again or removed
+/* Writes the file RUN/run_id. Copies in memory name their run by this id. So a folder that was begun again or removed
  * does not use copies of an older run. Only rank 0 calls it. Returns 0 or -errno. */
 int memory_write_run_id(const char *run_dir, const char *run_id);
 

@@ -121,9 +121,9 @@ typedef struct { const char *config; int arch, warns; } WeightsSizes;
  * ignore (model/hf.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for it.
  * If a tensor is in two files, the one that the index lists is used.
  *
- * Exit 65 naming tensor, found and expected values for any other extra tensor, a missing one, another shape, or a type
- * other than F64, F32, F16 and BF16. With sizes.warns it warns if the index lists other files than those that hold the
- * tensors. */
+ * Exit 65 for any other extra tensor, a missing one, another shape, or a type other than F64, F32, F16 and BF16. The
+ * message names the tensor, what was found and what was expected. With sizes.warns it warns if the index lists other
+ * files than those that hold the tensors. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
 
 /* Makes the last check of a folder's weights. Exit 65 if the embedding holds only zeros. Warns, in one line, of other

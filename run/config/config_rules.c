@@ -79,8 +79,8 @@ static const char *nearest_multiples(char out[64], int64_t value, int64_t of, co
     return out;
 }
 
-/* Writes the divisors of `of` that are nearest to value from below and above, such as "4 or 6", or only one if there is
- * no other. Returns out. */
+/* Writes the divisors of `of` that are nearest to value from below and above, such as "4 or 6". Writes only one if
+ * there is no other. Returns out. */
 static const char *nearest_divisors(char out[64], int64_t value, int64_t of) {
     int64_t below = value < of ? value : of, above = value;
     while (of % below) below--;

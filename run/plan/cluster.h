@@ -79,15 +79,15 @@ double cluster_flops(const Cluster *c, DType type, int is_tf32);
  * wave is not full. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
 
-/* How far apart the ranks of a group are: the first link that connects all of them, and the summed latency of the hops
- * of a ring over them. cluster_reach is for the ranks that differ along these axes of the grid. */
+/* How far apart the ranks of a group are: the first link that connects all of them, and the summed latency of a ring
+ * over them. cluster_reach is for the ranks that differ along these axes of the grid. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
 Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* reach of ranks 0, stride, 2 stride, ... */
 Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* reach for a message between two ranks */
-/* Returns the seconds of a collective in which each rank sends `bytes` around a ring. These are bytes over the rate of
- * the farthest link, and a latency for each hop of the ring, or of a tree if that is less. rounds: 2 for an all-reduce,
- * otherwise 1. */
+/* Returns the seconds of a collective in which each rank sends `bytes` around a ring. They are bytes over the rate of
+ * the farthest link, and a latency for each hop. The hops are those of the ring, or of a tree if that is less. rounds:
+ * 2 for an all-reduce, otherwise 1. */
 double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds);
 double cluster_message_seconds(const Cluster *c, Reach r, double bytes);
 

@@ -29,8 +29,8 @@ static int64_t column_sums(Sizes z) {
     return 4 * ((PARTS + ASIDE) * z.widest + most_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
 }
 
-/* Returns the buffers of attention_backward.cu. These are: lse and delta of padded queries, delta, sums of dq by heads
- * in at most 40 MiB, sums of the rows of dqkv, and column sums of these. */
+/* Returns the buffers of attention_backward.cu. These are lse and delta of padded queries, and delta. Sums of dq by
+ * heads have at most 40 MiB. There are also sums of the rows of dqkv, and column sums of these. */
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);

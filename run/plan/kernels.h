@@ -1,6 +1,6 @@
-/* kernels.h - `train_gpt plan config.json gpu=h100 kernels=true`: a step of one GPU, kernel by kernel, from the ledger
- * of a dry run and a table: how fast each operation runs on an H100, and how fast it could run. Private to the verb
- * (run/verbs/plan.c).
+/* kernels.h - `train_gpt plan config.json gpu=h100 kernels=true`: a step of one GPU, kernel by kernel. It is computed
+ * from the ledger of a dry run and a table. The table has how fast each operation runs on an H100, and how fast it
+ * could run. Private to the verb (run/verbs/plan.c).
  *
  * Each rate has its source. A rate that was not measured is printed as an estimate. A file of measured rates, strict
  * JSON, replaces estimates; docs/performance.md has its keys. Collectives are left out: the simulator has them.

@@ -220,8 +220,8 @@ char *plan_sharers(int datas, int ranks, char out[64]) {
     return out;
 }
 
-/* Describes the experts of a rank. For each row, the bytes of a block count: the row and its output, gate and up,
- * swiglu and its gradient, a weight and its gradient. */
+/* Describes the experts of a rank. The bytes of a block count for each row: the row and its output, gate and up, swiglu
+ * and its gradient, a weight and its gradient. */
 char *plan_experts(const Config *c, DType act, char out[240]) {
     ModelShape s = c->model.shape;
     int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,

@@ -1,5 +1,5 @@
-/* plan_cluster.h - `train_gpt plan config.json cluster=...` or gpu=...: memory and time of a grid on a machine
- * described in a file, and the search of its quickest grids. Private to the verb (run/verbs/plan.c).
+/* plan_cluster.h - `train_gpt plan config.json cluster=...` or gpu=...: memory and time of a grid on a machine. A file
+ * describes the machine. Also searches the quickest grids on it. Private to the verb (run/verbs/plan.c).
  */
 #ifndef TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H

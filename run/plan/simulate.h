@@ -43,8 +43,8 @@ Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cl
 /* Simulates only the memory of a rank. Sets memory_bytes, fullest and memory. */
 Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
 
-/* Returns a time that no grid of this config on so many ranks can beat: its operations at the best rate, and the time
- * that stages wait. */
+/* Returns a time that no grid of this config on this number of ranks can beat. It consists of the operations at the
+ * best rate, and the time that stages wait. */
 double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order

@@ -1,6 +1,6 @@
 /* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: writes the weights of a checkpoint to a
- * folder that Hugging Face transformers can load. The folder gets config.json, one .safetensors file or several with an
- * index, the files of the tokenizer if the checkpoint has them, and README.md with loss.svg of the run.
+ * folder that Hugging Face transformers can load. The folder gets config.json, and one .safetensors file or several
+ * with an index. It gets the files of the tokenizer if the checkpoint has them, and README.md with loss.svg of the run.
  *
  * Everything is written into FOLDER.tmp-PID, synced, and renamed, so FOLDER is whole or missing. First the checkpoint
  * is verified by its manifest, like in a resume. Memory does not grow with the model. */

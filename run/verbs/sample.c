@@ -1,7 +1,7 @@
 /* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: generates text with the model of a checkpoint or a
- * Hugging Face folder, and prints it on stdout, token by token. Everything else goes to stderr. The folder describes
- * the model, so config and data of the run may be missing. It computes in fp32 with the master weights. Under mpirun
- * with parallel.tensor, .context or .pipeline the ranks divide the model. Without these keys rank 0 has all of it. */
+ * Hugging Face folder. Prints it on stdout, token by token. Everything else goes to stderr. The folder describes the
+ * model, so config and data of the run may be missing. It computes in fp32 with the master weights. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks divide the model. Without these keys rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>

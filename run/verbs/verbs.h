@@ -54,8 +54,8 @@ VERB_LIST(VERB_DECLARED)
 
 /* Replaces "--key=value" with "key=value" in argv. */
 void verbs_plain_keys(int argc, char **argv);
-/* Returns 1 if this command line is not for training: the first argument is a verb or an option, or is neither a file
- * nor a path, or is missing. */
+/* Returns 1 if this command line is not for training. Then the first argument is missing, is a verb or an option, or is
+ * neither a file nor a path. */
 int is_verb(int argc, char **argv);
 /* Runs the verb of the command line. Returns the exit code. */
 int verb_main(int argc, char **argv);
