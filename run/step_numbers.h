@@ -25,7 +25,7 @@ typedef struct {
     double   busiest;         /* largest share of one block's assignments that one expert had */
     double   entropy;         /* entropy of the shares of experts, mean over blocks: 1 if all are equal, 0 if one
                                * expert has all */
-    int64_t  rounds;          /* most rounds of a block on any rank (model/experts.h); 0: undivided experts */
+    int64_t  rounds;          /* most rounds in which a rank computed a block's experts; 0: experts not divided */
     int      has_warned;
 } ExpertLoad;
 

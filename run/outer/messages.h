@@ -1,5 +1,5 @@
 /* messages.h - the messages between the ranks of an island and a server: kinds of frames (comm/frame.h), and the JSON
- * of those that control.
+ * of those that control. An island is a training job, and x are the weights that all islands train.
  *
  *   kind     from               payload, and what it means
  *   HELLO    each rank          Hello: who joins, with which model, config and data
@@ -18,7 +18,7 @@
  *   BYE      rank 0             Bye: leaves in order; the rest of its lease is free
  *
  * Several servers have a part of the model each. The first one leads, and the others follow it. A follower takes all
- * messages of ranks but BYE, and sends ranks only WELCOME, X, PING and REFUSE. Between a follower and the leader:
+ * messages of ranks except BYE, and sends ranks only WELCOME, X, PING and REFUSE. Between a follower and the leader:
  *
  *   FOLLOW   follower           Follow: which part it has, of which model and config
  *   STATE    either             f32: the part's x, then m, then v, each in order: at the start, and for a checkpoint

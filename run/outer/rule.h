@@ -2,9 +2,10 @@
  * No sockets.
  *
  * d is a delta: the x that an island began a round with, minus its masters at the end. All rules work element by
- * element in double. A sum over islands has one order, so the bits do not depend on threads. In these formulas eta is
- * the learning rate, mu the momentum, and v the momentum's state.
- *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k the tokens; v = mu v + d; x -= eta (d + mu v)
+ * element in double. A sum over islands has one order, so the bits do not depend on threads. In these formulas x are
+ * the weights, d_k is the delta of island k, and N is the number of islands. eta is the learning rate, mu the momentum,
+ * and v the momentum's state.
+ *   wait = all   d = sum w_k d_k / sum w_k in the order of islands, w_k: tokens; v = mu v + d; x -= eta (d + mu v)
  *                (DiLoCo, arXiv 2311.08105; with mu = 0, eta = 1 x becomes the mean of the islands' masters)
  *   wait = none  each d / N as it arrives, with weight w = 1 / (1 + staleness): x -= eta w d / N. The N-th arrival adds
  *                momentum, once for all: v = mu v + the sum of the last N w d / N; x -= eta mu v (delayed Nesterov,

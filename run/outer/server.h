@@ -35,7 +35,7 @@ typedef struct {
     int64_t tokens;             /* tokens of all islands since step 0 */
     int     islands;            /* islands whose deltas counted       */
     int64_t staleness;          /* wait=none: the greatest age of a delta of the round, in rounds */
-    double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; time since the round before */
+    double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; ms since the last round ended */
     int64_t own_tokens;         /* tokens of this round */
 } ServerRound;
 

@@ -102,8 +102,8 @@ static inline int server_leads(const Server *s) { return s->parts.part == 0; }
 void server_judge_early(Server *s, Member *m);
 /* Adds the delta of an island to those that the next step applies, with this weight. */
 void server_count(Server *s, Member *m, double weight);
-/* Applies the step to this server's part, with the deltas that were counted. Adds to *squares as server_weights_step
- * does. */
+/* Applies the step to this server's part, with the deltas that were counted. Adds the sum of squares that the step
+ * computes to *squares. */
 void server_step_part(Server *s, const Step *step, Exact *squares);
 
 /* --- server_peers.c */

@@ -12,7 +12,7 @@
 
 enum { CLUSTER_LINKS = 4, CLUSTER_NAME = 64 };
 
-/* A link between the GPUs of each block of `ranks` neighbouring ranks; ranks 0: between all. */
+/* A link between the GPUs of each block of `ranks` neighbouring ranks; ranks 0: all GPUs. */
 typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
@@ -76,7 +76,7 @@ double cluster_flops(const Cluster *c, DType type, int is_tf32);
  *              are computed, at the efficiency of products, and pass through memory
  *   others     bytes / memory rate
  * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
- * wave is not full. */
+ * wave is not full. k is the inner size of a product. product, attention, memory and ramp are fields of the cluster. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
 
 /* How far apart the ranks of a group are: the first link that connects all of them, and the summed latency of a ring

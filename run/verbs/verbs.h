@@ -59,7 +59,7 @@ void verbs_plain_keys(int argc, char **argv);
 int is_verb(int argc, char **argv);
 /* Runs the verb of the command line. Returns the exit code. */
 int verb_main(int argc, char **argv);
-/* Returns 1 if the command line is sample or eval with a grid of ranks, in which all ranks take part. */
+/* Returns 1 if the arguments of sample or eval set a grid of ranks (parallel.*). Then all ranks take part. */
 int verb_is_of_ranks(int argc, char **argv);
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
