@@ -89,7 +89,7 @@ typedef struct {
     double      norm;              /* norm of its delta, once it has ENDED */
     double      last_norm;         /* norm of its last delta that counted */
     int64_t     last_round;        /* round of its last delta that counted; -1: none */
-    float      *delta;             /* [elements of the part] the delta, by offset in it; NULL until a rank sends some of it;
+    float      *delta;             /* [elements of the part] the delta, by offset; NULL until a rank sends some of it;
                                     * owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
     int         takes_changes;     /* 1 if it can fetch changes of x: its config has outer.compress */
