@@ -38,7 +38,7 @@ static Batch next_batch(void *run) {
 static void compute_gradients(void *run) {
     Run   *r = (Run *)run;
     Model *m = r->model;
-    /* the gradients are those of the mean over the global batch */
+    /* gradients of the mean loss over the global batch, multiplied by the loss scale */
     float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
@@ -47,7 +47,7 @@ static void compute_gradients(void *run) {
     shards_finish(m->shards, &m->stream);
 }
 
-/* Callbacks of guard_step, which computes a step again from the same batches with them. */
+/* Callbacks with which guard_step computes a step again from the same batches. */
 static void rewind_batches(void *run, int64_t step) {
     Run *r = (Run *)run;
     r->between.began_ms = clock_ms();
@@ -69,22 +69,22 @@ static void report_saved(Run *r, double ms) {
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
-/* Called after every step. Moves the copies in memory on to their next phase, and logs a copy that is complete. */
+/* Called after every step. Starts the next phase of copies in memory, and logs a copy that is complete. */
 static void report_copied(Run *r) {
     MemoryCopied copied;
     if (memory_copies_next(r->copies, &copied) && r->metrics)
         metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
 }
 
-/* Ends the job with exit 76. First finishes the save in flight, which holds good weights, and removes the copies in
- * memory, which may hold wrong ones. */
+/* Ends the job with exit 76, because the weights are wrong. First finishes the save in flight, which holds good
+ * weights. Removes the copies in memory, which may hold wrong ones. */
 static NORETURN void stop_with(Run *r, const char *reason) {
     report_saved(r, saver_finish(r->saver));
     memory_copies_end(r->copies);
     fail(EXIT_NUMERIC, "%s", reason);
 }
 
-/* Goes back to the newest checkpoint. Returns its step. */
+/* Goes back to the newest checkpoint because step `step` has failed. Returns the step of the checkpoint. */
 static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
@@ -140,7 +140,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
     double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* scale: a factor of the gradients in this step */
-    groups_forget_times(&r->groups);                                 /* drops those of evaluations and saves */
+    groups_forget_times(&r->groups);                                 /* drops the times of evaluations and saves */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
@@ -160,7 +160,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             experts_balance(&model->optimizer, &model->stream, r->experts.counts);
             watchdog_tick(r->watchdog, "the exchange of the weights");
-            shards_publish(model->shards, &model->stream);           /* arrive while the next forward starts */
+            shards_publish(model->shards, &model->stream);           /* weights arrive while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
     m->sources = dataset_source_tokens(&r->train, run_position(r, step + 1).samples, m->source_tokens);
@@ -176,8 +176,8 @@ static int asked_to_stop(void *run) {
     return requests_agree(&((Run *)run)->requests);
 }
 
-/* Draws a text on all ranks, so that none waits in silence. Rank 0 prints it. Returns 0 if a request to stop cut the
- * text short. */
+/* Generates a text with the model on all ranks, so that none waits in silence. Rank 0 prints it. Returns 0 if a request
+ * to stop cut the text short. */
 static int sample_now(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
@@ -190,8 +190,8 @@ static int sample_now(Run *r, int64_t step) {
     return text != NULL;
 }
 
-/* Copies the state. The files are written while training continues. Exit 76 if ranks hold different weights, or if
- * replicas hold different pieces of the state. */
+/* Starts a save: copies the state, and the files are written while training continues. Exit 76 if ranks hold different
+ * weights, or if replicas hold different pieces of the state. */
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
@@ -215,10 +215,10 @@ static int is_saved(const Run *r, int64_t step) {
     return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step;
 }
 
-/* Logs a step on rank 0. Redraws loss.svg about fifty times a run; an evaluation redraws it, too. */
+/* Logs a step on rank 0. Redraws loss.svg about fifty times a run. An evaluation redraws it, too. */
 static void log_step(Run *r, StepMetrics *m) {
     if (!run_is_rank0(r)) return;
-    if (lock_is_lost(r->lock)) lock_fail(r->lock); /* another job has taken the folder over: nothing more is logged */
+    if (lock_is_lost(r->lock)) lock_fail(r->lock); /* another job has locked the folder: nothing more is logged */
     int64_t every = r->config->run.steps / 50 + 1;
     m->memory_bytes = (int64_t)device_memory_peak(), m->gpu = gpu_meter_read(r->gpu);
     metrics_train(r->metrics, m);
@@ -232,15 +232,15 @@ static void log_step(Run *r, StepMetrics *m) {
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* What this start of the program has done and has left to do. */
+/* What this process has done of the run, and has left to do. */
 typedef struct {
-    int64_t     step, last; /* completed steps; completed steps at which this start ends */
+    int64_t     step, last; /* completed steps; number of completed steps at which this process ends */
     int         eval;       /* kinds of evaluation that are due after `step` and not done (run/evaluate.h) */
     int         save;       /* a save was requested; a rollback keeps the request */
     StepMetrics metrics;    /* metrics of the last step */
 } Course;
 
-/* How a start ends: its exit code, and its last line with the completed steps and run.steps. */
+/* How a process ends: its exit code, and its last line, with the completed steps and run.steps. */
 static const struct End {
     int         code;
     const char *line;
@@ -266,7 +266,7 @@ static void after_step(Run *r, Course *c) {
     if (is_due(c->step, config->checkpoint.every) || c->save) save_now(r, c->step), c->save = 0;
 }
 
-/* Trains from c->step to c->last, or until a request to stop, and saves. Returns how the start ended. */
+/* Trains from c->step to c->last, or until a request to stop, and saves. Returns how the process ends. */
 static struct End train(Run *r, Course *c) {
     Between *b = &r->between;
     run_begin(r);
@@ -307,7 +307,7 @@ int main(int argc, char **argv) {
     signals_install();
     Launch launch = launch_detect();
     signals_answer(launch);
-    world_expect(launch);                                  /* from here on a fault ends all ranks */
+    world_expect(launch);                                  /* from here on a fault on one rank ends all ranks */
     start_computing();
     Config config;
     char  *faults = config_load(argv[1], argv + 2, argc - 2, launch.launched ? launch.size : 1, &config);

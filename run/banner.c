@@ -41,8 +41,8 @@ static const char *short_name(char out[128]) {
     return out;
 }
 
-/* Prints the machine of rank 0. With several ranks it prints "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2; "
- * before it. */
+/* Prints the line about the machine of rank 0. With several ranks it begins with "4 on 2 hosts (hostA, ...), NCCL:
+ * tensor 2 x shard 2; ". */
 static void print_machine(const Run *r) {
     int  ranks = comm_size(r->comm), hosts = 0;
     char name[128], grid[MESH_TEXT] = "", rate[320];
@@ -63,7 +63,8 @@ static void print_machine(const Run *r) {
 
 static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
-    int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16(); /* no bf16 products, or slow ones */
+    /* 1 if the processor has no bf16 products, or slow ones */
+    int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16();
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax)
         how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
@@ -79,7 +80,7 @@ int blend_use(const Dataset *data, const Config *config, int64_t samples, Source
     blend_count(data->blend, samples, count);
     for (int i = 0; i < train->count; i++) {
         int source = blend_source(train->item, i);
-        if (source < seen) continue; /* the path is in an earlier stage, too */
+        if (source < seen) continue; /* an earlier stage of the blend has the same path */
         char    tokens[32];
         int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
         snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",
@@ -99,7 +100,8 @@ static void print_data(const Run *r) {
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
     int64_t       samples = run_position(r, c->run.steps).samples;
     SampleCount   count = dataset_count(&r->train);
-    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens; /* `check` lists these tokens */
+    /* tokens that no sample reads at the ends of files; the verb `check` lists them */
+    int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens;
     if (tails) snprintf(unread, sizeof unread, "; %s never read", grouped_text(tails, all));
     else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
     if (r->val.shards)
@@ -123,13 +125,14 @@ static void print_batch(const Run *r) {
          (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
 }
 
-/* Writes 474.7 as "475" and 1.36 as "1.4". Returns out. */
+/* Writes a number in short: 474.7 as "475", 1.36 as "1.4". Returns out. */
 static const char *short_number(double value, char out[32]) {
     snprintf(out, 32, value < 9.95 ? "%.1f" : "%.0f", value);
     return out;
 }
 
-/* Scratch, batches and libraries are counted but not named. The verb `plan` lists everything. */
+/* Prints the memory of a rank. Scratch, batches and libraries are counted but not named. The verb `plan` lists
+ * everything. */
 static void print_memory(const Run *r) {
     const Plan *p = &r->plan;
     int         is_large = p->device_bytes >= (size_t)1 << 30;
@@ -143,8 +146,8 @@ static void print_memory(const Run *r) {
          short_number((double)p->activation_bytes / unit, activations));
 }
 
-/* Prints the nearest time limit and the stop before it. The scheduler may set the end of a job, so the line shows the
- * value that was read. */
+/* Prints the nearest time limit of the job, and when the run stops before it. The scheduler may have set the limit, so
+ * the line shows the value that was read. */
 static void print_limit(const Run *r) {
     double      away_ms, reserve_ms;
     char        away[32], before[32];
@@ -155,7 +158,7 @@ static void print_limit(const Run *r) {
     line("limit", "%s in %s: the run stops, saved, %s before", name, away, before);
 }
 
-/* Returns " (tensor 2 x shard 4)" for a grid, or "" without one. */
+/* Returns the grid in parentheses, such as " (tensor 2 x shard 4)", or "" without a grid. */
 static const char *in_grid(const char *grid, char out[MESH_TEXT + 4]) {
     snprintf(out, MESH_TEXT + 4, "%s%s%s", grid[0] ? " (" : "", grid, grid[0] ? ")" : "");
     return out;
@@ -177,7 +180,8 @@ static void print_start(const Run *r) {
              (long long)r->state.parent.step, r->state.run_id);
 }
 
-/* Warns of a new run without schedule.warmup_steps. Its first steps have the full learning rate, which costs loss. */
+/* Warns if a new run does not set schedule.warmup_steps. Its first steps then have the full learning rate, which gives
+ * a worse loss. */
 static void print_warmup(const Run *r) {
     const Config *c = r->config;
     int64_t       tenth = c->run.steps / 10;

@@ -5,16 +5,16 @@
 
 #include "run/run.h"
 
-/* Rank 0 prints; the other ranks return at once. */
+/* Prints the lines of the start on rank 0. Other ranks return at once. */
 void banner_print(const Run *r);
 /* Prints, on rank 0, the commands to type after a run that is complete. */
 void banner_next(const Run *r);
 
 typedef struct { char text[512]; } SourceUse;
 
-/* Writes "70.0 % from web/train_*.bin: 1,000 tokens, 2.10 epochs" for each source into use [BLEND_SOURCES]. Returns the
- * number of sources. data is the opened data.train of config, a blend. samples is the number of samples that the run
- * trains on. */
+/* Describes the use of each source of a blend in use [BLEND_SOURCES]: "70.0 % from web/train_*.bin: 1,000 tokens, 2.10
+ * epochs". Returns the number of sources. data is the opened data.train of config, a blend. samples is the number of
+ * samples that the run trains on. */
 int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use);
 
 #endif

@@ -62,8 +62,8 @@ static int mean_loss(Run *r, double *loss) {
     int64_t samples = dataset_first_samples(&r->val, c->eval.tokens);
 
     /* `ranks` counts the groups of ranks that compute different batches. With parallel.deterministic their number must
-     * not change any bit. The bits of a row depend on the number of rows in its batch, so the groups share whole
-     * batches. */
+     * not change any bit of the loss. The bits of a row depend on the number of rows in its batch, so the groups share
+     * whole batches. */
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
@@ -110,7 +110,8 @@ static int asked_to_stop(void *run) {
     return requests_agree(&((Run *)run)->requests);
 }
 
-/* Scores all tasks before it logs the first, so that a resumed run does all of them again or none. */
+/* Scores the tasks in eval.tasks. Scores all of them before it logs the first, so that a resumed run scores all again
+ * or none. */
 static int evaluate_tasks(Run *r, int64_t step) {
     Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
                      r->groups.datas,     r->watchdog,       asked_to_stop, r,           run_is_rank0(r)};

@@ -40,7 +40,8 @@ int stragglers_find(const Pace *pace, int ranks, int has_hosts) {
         if (pace[r].compute_ms > pace[slow].compute_ms) slow = r;
         if (pace[r].wait_ms < least_wait) least_wait = pace[r].wait_ms;
     }
-    if (has_hosts && least_wait > pace[slow].compute_ms) return -1; /* no rank is waited for: all wait */
+    /* no single rank is slow, because all ranks wait longer than they compute */
+    if (has_hosts && least_wait > pace[slow].compute_ms) return -1;
     return pace[best].compute_ms < STRAGGLER_SPEED * pace[slow].compute_ms ? 1 + slow : 0;
 }
 
@@ -114,7 +115,8 @@ static double slowest_of(const double *per_micro, const int64_t *micro, int data
     return most;
 }
 
-/* Gives each micro-batch to the group that would finish it first. No other shares make the slowest group faster. */
+/* Gives each micro-batch to the group of ranks that would finish it first. No other numbers of micro-batches make the
+ * slowest group faster. */
 static void share_out(const double *per_micro, int64_t *micro, int datas, int64_t all) {
     for (int d = 0; d < datas; d++) micro[d] = 1;
     for (int64_t left = all - datas; left > 0; left--) {
@@ -140,8 +142,8 @@ int balance_shares(const double *ms, int64_t *micro, int datas) {
     return gains;
 }
 
-/* Writes the time of the slowest rank of each group to ms [datas]. The ranks exchange whole microseconds, so that all
- * get equal numbers. */
+/* Writes the time of the slowest rank of each group to ms [datas]. The ranks exchange times in whole microseconds, so
+ * that all ranks get equal numbers. */
 static void gather_times(const Run *r, double *ms) {
     int      datas = r->groups.datas, ranks = comm_size(r->comm);
     int64_t *us = xcalloc((size_t)ranks, sizeof *us, "the times of the ranks");

@@ -1,5 +1,5 @@
-/* pace.h - how fast the steps and ranks of a run are, and what follows from it: a warning of a rank that the others
- * wait for, a warning of a machine that has become slow, and parallel.balance.
+/* pace.h - how fast the steps and ranks of a run are. Warns of a rank that the others wait for, warns of a machine that
+ * has become slow, and implements parallel.balance.
  */
 #ifndef TRAIN_GPT_RUN_PACE_H
 #define TRAIN_GPT_RUN_PACE_H
@@ -12,19 +12,20 @@ typedef struct Run Run;
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
 /* Finds the rank that the others wait for. A step is as fast as its slowest rank. A hot GPU, shared cores or a slow
- * disk may slow that rank, and a mean hides it. Each rank keeps its own time of the last steps: a step without its waits
- * for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only warns, because a slow rank or
+ * disk may slow that rank, and a mean hides it. Each rank records its own time of the last steps: a step without its
+ * waits for other ranks. Rank 0 compares the medians every STRAGGLER_STEPS steps. It only warns, because a slow rank or
  * link is no fault. */
 
-/* A rank is slow if its speed is below STRAGGLER_SPEED of the best. Two windows in a row must agree, because a pause of
- * the machine may fall into one. */
+/* A rank is slow if its speed is below STRAGGLER_SPEED of the best rank. Two windows of STRAGGLER_STEPS steps in a row
+ * must agree, because a pause of the machine may fall into one. */
 enum { STRAGGLER_STEPS = 25, STRAGGLER_WARN_EVERY = 100, STRAGGLER_TEXT = 512 };
 static const double STRAGGLER_SPEED = 0.75;
 
-typedef struct { double compute_ms, wait_ms; } Pace; /* one step of a rank: its own work; its wait for messages */
+typedef struct { double compute_ms, wait_ms; } Pace; /* times of one step of a rank: its own work; its wait for
+                                                      * messages */
 
 typedef struct {
-    int64_t steps;                   /* recorded so far                                  */
+    int64_t steps;                   /* number of steps recorded so far */
     Pace    window[STRAGGLER_STEPS]; /* the last steps, each at its number modulo STRAGGLER_STEPS */
     int     suspect;                 /* rank 0: result of stragglers_find for the last window */
     int64_t warned;                  /* value of steps at the last warning; 0: never     */
@@ -34,7 +35,8 @@ typedef struct {
  * every STRAGGLER_WARN_EVERY steps. */
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
 
-/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. As many steps must have been recorded. */
+/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least so many steps must have been
+ * recorded. */
 Pace stragglers_median(const Stragglers *s);
 
 /* Judges the medians of all ranks. Returns 1 + the slow rank. Returns -1 for a slow link, if ranks of several hosts all
@@ -43,14 +45,14 @@ int stragglers_find(const Pace *pace, int ranks, int has_hosts);
 
 /* --- slowness ----------------------------------------------------------------------------------------------------- */
 
-/* Warns if steps stay far slower than the fastest step, because another program may use the machine. */
+/* Warns if steps stay far slower than the fastest step. The reason may be another program on the machine. */
 
 enum { SLOW_STEPS = 10, SLOW_FACTOR = 5 };
 
 typedef struct {
-    double best_ms;      /* fastest step so far; 0: no step yet                     */
-    int    slow, quick;  /* steps in a row above SLOW_FACTOR * best_ms; not above   */
-    int    has_warned;   /* since the last SLOW_STEPS quick steps in a row          */
+    double best_ms;      /* fastest step so far; 0: no step yet                                     */
+    int    slow, quick;  /* slow steps in a row (above SLOW_FACTOR * best_ms); quick steps in a row */
+    int    has_warned;   /* 1 after a warning, until SLOW_STEPS quick steps in a row                */
 } Slowness;
 
 /* Records the time of a step. Returns 1 if a warning is due: at the SLOW_STEPS-th slow step in a row, and only once
@@ -62,19 +64,19 @@ void slowness_warn(const Slowness *s, double ms);
 /* --- balance ------------------------------------------------------------------------------------------------------ */
 
 /* With parallel.balance, ranks that compute faster get more of the micro-batches of a step. The gradient of the step is
- * the same sum of the same micro-batches. Only the rank that computes each of them changes. A group of ranks that
+ * the same sum over the same micro-batches. Only the rank that computes each micro-batch changes. A group of ranks that
  * computes the same micro-batches is as fast as its slowest rank. */
 
-/* Computes new numbers of micro-batches from ms [datas], the time that each group of ranks took for its own:
- * proportional to speed, at least 1 each, with an unchanged sum. Returns 1 if the slowest group would then take less
- * than BALANCE_GAIN of its present time; else leaves micro [datas] unchanged. Equal ms give equal results on all
- * ranks. */
+/* Computes new numbers of micro-batches for the groups of ranks. ms [datas]: time that each group took for its present
+ * number. The new numbers are proportional to speed, at least 1 each, with an unchanged sum. Returns 1 if the slowest
+ * group would then take less than BALANCE_GAIN of its present time; otherwise leaves micro [datas] unchanged. Equal ms
+ * give equal results on all ranks. */
 static const double BALANCE_GAIN = 0.95;
 int balance_shares(const double *ms, int64_t *micro, int datas);
 
 /* Every rank calls this after each step, once stragglers_note has recorded the time of the step. At every
- * STRAGGLER_STEPS-th step the ranks exchange their times. If it helps, they change their numbers of micro-batches from
- * step `step` on. */
+ * STRAGGLER_STEPS-th step the ranks exchange their times. If other numbers of micro-batches make steps faster, they use
+ * these from step `step` on. */
 void balance_note(Run *r, int64_t step);
 
 #endif

@@ -9,12 +9,12 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 
 /* --- where the run stands ----------------------------------------------------------------------------------------- */
 
-/* Moves the run from step to `to`. The moments stay, and state.missed counts the steps that they have not seen. Steps
- * that will be trained twice are cut from the log. */
+/* Moves the run from `step` to the step `to`, because the server is there. The moments stay, and state.missed counts
+ * the steps that they have not seen. If to is smaller, steps that will be trained again are removed from the log. */
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    r->resumed.step = -1; /* a checkpoint of that step belongs to the former count of steps */
+    r->resumed.step = -1; /* the checkpoint of this step belongs to the old count of steps */
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);
     else           metrics_joined(r->metrics, to, step);
@@ -33,7 +33,7 @@ static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
     return lease->step;
 }
 
-/* Moves the run to its last step. The server has completed all steps, though this island may have taken fewer. */
+/* Moves the run to its last step, because the server has completed all steps. This island may have trained fewer. */
 static int64_t take_last(Run *r, int64_t step) {
     Position now = run_position(r, step);
     int64_t  steps = r->config->run.steps;
@@ -69,7 +69,7 @@ static void say_joined(const Run *r, IslandState state) {
                   lease->islands == 1 ? "" : "s");
 }
 
-/* Logs and prints the round that has ended. step: completed steps at its end. */
+/* Logs and prints the numbers of a round that has ended. step: completed steps at its end. */
 static void log_round(Run *r, int64_t step, IslandWork work) {
     const IslandExchange *e = island_ended(r->island);
     double                ms = clock_ms() - r->round.began_ms;
@@ -87,7 +87,8 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
                          .sent = e->sent,
                          .received = e->received};
     metrics_outer(r->metrics, &line);
-    if (rounds_send_gradients(r) && step % r->config->log.every) return; /* with gradients every step is a round */
+    /* with outer.send=gradients every step is a round, so not every round is printed */
+    if (rounds_send_gradients(r) && step % r->config->log.every) return;
     char how[64];
     if (r->config->outer.wait == WAIT_ALL) snprintf(how, sizeof how, "is over");
     else snprintf(how, sizeof how, "has its delta, staleness %lld", (long long)e->closed.staleness);
@@ -131,7 +132,8 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     IslandWork  work = work_of(r, step);
     IslandState state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
-    else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: too late to count */
+    /* 0 islands: the deltas arrived too late to count */
+    else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work);
     return go_on(r, step, state);
 }
 

@@ -1,5 +1,6 @@
-/* rounds.h - the rounds of a job that is an island (outer.server). Its steps, samples and logs follow the leases of the
- * server (run/outer/island.h). In other jobs these functions do nothing. All but rounds_keep are collective. */
+/* rounds.h - the rounds of a job that is an island: it trains one model together with other jobs through a server
+ * (outer.server). Its steps, samples and logs follow the leases of the server (run/outer/island.h). In other jobs these
+ * functions do nothing. All except rounds_keep are collective. */
 #ifndef TRAIN_GPT_RUN_ROUNDS_H
 #define TRAIN_GPT_RUN_ROUNDS_H
 
@@ -9,18 +10,18 @@
  * lease begins. Sets r->between.stop after a request to stop, or if no server was found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
-/* Called after each step, with its loss. Exchanges with the server if the round is over. Trains the round again if the
- * connection is broken. Returns the number of completed steps: fewer if the round begins again, more if the other
- * islands are ahead. */
+/* Called after each step, with its loss. If the round is over, sends the result to the server and gets the new weights.
+ * If the connection is broken, begins the round again. Returns the number of completed steps: fewer if the round begins
+ * again, more if the other islands are ahead. */
 int64_t rounds_step(Run *r, int64_t step, double loss);
 
 /* Called during long steps, evaluations and samples. Shows the server that the island is alive. */
 void rounds_keep(Run *r);
 
-/* Returns 1 with outer.send=gradients: the server updates the weights, and this job does not. */
+/* Returns 1 if outer.send=gradients. Then the server updates the weights, and this job does not. */
 int rounds_send_gradients(const Run *r);
 
-/* Called when training is over or stops. Sends the deltas of an unfinished round. */
+/* Called when training ends or stops. Sends the deltas (changes of the weights) of an unfinished round. */
 void rounds_leave(Run *r, int64_t step);
 
 /* Called after the last save. Exit 77 if the server is lost. */

@@ -1,4 +1,4 @@
-/* run.c - see run.h. In order: the checks that need no other rank, then ranks, memory, weights. */
+/* run.c - see run.h. In order: checks that need no other rank, then ranks, memory, weights. */
 #include "run/run.h"
 
 #include <math.h>
@@ -60,8 +60,8 @@ static void open_inputs(Run *r) {
     checkpoint_precheck_source(c, &r->tokenizer);
 }
 
-/* Ends the job unless all ranks have the same config and the same data. A file edited while ranks start, or another
- * copy on the disk of a host, would train a mixture or hang. */
+/* Ends the job unless all ranks have the same config and the same data. If a file is edited while ranks start, or the
+ * disk of a host has another copy, the job would train a mixture or hang. */
 static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
@@ -109,8 +109,8 @@ static int stage_of(const Run *r) {
     return mesh_place(config_mesh(r->config, comm_size(r->comm)), comm_rank(r->comm)).at[AXIS_STAGE];
 }
 
-/* Makes the plan. From here on a failed allocation, also in NCCL and cuBLASLt, prints it with changes that save
- * memory. */
+/* Computes the memory plan of this rank. After that, a failed allocation, also in NCCL and cuBLASLt, prints the plan
+ * with changes that save memory. */
 static void make_plan(Run *r, CommKind kind, int joined) {
     r->plan = plan_make(r->config, r->numerics.act,
                         (PlanRanks){comm_size(r->comm), kind, stage_of(r),
@@ -123,9 +123,9 @@ static void make_plan(Run *r, CommKind kind, int joined) {
 
 static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
-/* Warns of a tensor group that spans hosts, and names the widest group that fits every host. Tensor ranks exchange rows
- * in every block, which is slow between hosts. Ranks are numbered host by host, so a group spans hosts if the number of
- * ranks on a host is not a multiple of its size. */
+/* Warns of a tensor group (ranks that divide matrices) that spans hosts, and names the widest group that fits every
+ * host. Tensor ranks exchange rows in every block, which is slow between hosts. Ranks are numbered host by host. So a
+ * group spans hosts if the number of ranks on a host is not a multiple of its size. */
 static void warn_of_wide_groups(const Run *r) {
     int ranks = comm_size(r->comm), tensor = (int)r->config->parallel.tensor, fits = tensor, wide = 0;
     for (int first = 0, end; first < ranks; first = end) {
@@ -175,7 +175,7 @@ static void join_ranks(Run *r, Launch launch) {
     if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     if (c->parallel.deterministic) groups_add_tree(&r->groups);
     groups_set_kind(&r->groups, kind);
-    signals_install(); /* again, because MPI and NCCL may have replaced handlers */
+    signals_install(); /* installs handlers again, because MPI and NCCL may have replaced them */
     warn_of_wide_groups(r);
     r->shares = xmalloc(sizeof *r->shares * (size_t)r->groups.datas, "a table of ranks");
     for (int d = 0; d < r->groups.datas; d++)
@@ -184,8 +184,9 @@ static void join_ranks(Run *r, Launch launch) {
 
 /* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
 
-/* Refuses a model that does not fit, before any of it is allocated, with the two changes that cost least. All ranks
- * refuse, so that none waits. No rank has allocated when the free memory is read, so ranks on one GPU divide it. */
+/* Refuses a model that does not fit in memory, before any of it is allocated. The message has the two changes that cost
+ * least. All ranks refuse, so that none waits. No rank has allocated memory when the free memory is read, so ranks on
+ * one GPU divide it. */
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
@@ -205,12 +206,13 @@ static void refuse_too_large(const Run *r) {
          fits > 0 ? "is the largest that fits" : "does not fit either", bytes_text((double)block).text);
 }
 
-/* Refuses a model whose checkpoint a resume could not read. In its manifest an extent of bytes ends after a MiB, with a
- * row, or with the piece of a bucket that a rank owns. */
+/* Refuses a run whose checkpoint a resume could not read, because its manifest would have too many extents. In a
+ * manifest an extent of bytes ends after a MiB, with a row, or with the piece of a bucket that a rank owns. */
 static void refuse_too_many_ranks(const Run *r) {
     int     experts = (int)r->config->parallel.expert;
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
-    /* ends: extents that end within a piece. A cut row has one for each tensor rank, and for each of q, k and v. */
+    /* ends: number of extents that end within a piece. A row that tensor ranks cut has one for each of them, and for
+     * each of q, k and v. */
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
@@ -247,7 +249,8 @@ static void take_memory(Run *r) {
 
 static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
-/* Sends the first weights to all ranks: those of the resumed checkpoint, of model.init_from, or new ones. */
+/* Sends the first weights to all ranks. They are the weights of the resumed checkpoint, of model.init_from, or new
+ * ones. */
 static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0])
         checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
@@ -290,7 +293,7 @@ int run_await_batches(Run *r) {
         int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
         comm_all_reduce_i64(r->comm, &all, 1, COMM_MIN);
         if (all) return 1;
-        requests_begin(&r->requests); /* so that requests_agree exchanges at once */
+        requests_begin(&r->requests); /* makes requests_agree exchange requests at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
         warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what "
@@ -310,7 +313,7 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
     if (!g->tensor && !g->stages && !g->experts) return replicas;
-    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* ranks with equal undivided rows */
+    Comm   *alike = g->tensor ? g->tensor : g->experts ? g->weights : NULL; /* ranks whose undivided rows are equal */
     int64_t rows = alike ? guard_is_outvoted(alike, replicas) : 0,
             parts = guard_is_outvoted(g->experts ? g->expert_state : g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
@@ -333,7 +336,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     }
     publish_first_weights(r);
     r->state.start.samples = next;
-    /* The counters of the guard survive the rollback. */
+    /* the counters of the guard are not rolled back */
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest;
     loader_seek(r->loader, next);
     if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
@@ -342,7 +345,8 @@ int64_t run_roll_back(Run *r, int64_t step) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Measures the rate of matrix products. The measurement allocates memory of its own, so it runs before take_memory. */
+/* Measures the rate of matrix products for the MFU. The measurement allocates memory of its own, so it runs before
+ * take_memory. */
 static void probe_matmul(Run *r) {
     watchdog_tick(r->watchdog, "the measurement of matrix products");
     double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);

@@ -16,9 +16,9 @@ static const rlim_t STACK_WANTED = 8 << 20, STACK_LEAST = 1 << 20;
 
 static int is_stack_raised;
 
-/* Raises the limit of the stack before the constructors of libraries run, because they already need it. Those of UCX,
- * which Open MPI 5 loads, need some 100 KiB. The loader runs .preinit_array before them. The stack of the main thread
- * can grow at once. New threads get stacks of the limit that the program was loaded with. */
+/* Raises the limit of the stack before the constructors of libraries run, because they already need it. Constructors of
+ * UCX, which Open MPI 5 loads, need some 100 KiB. The loader runs .preinit_array before them. The stack of the main
+ * thread can grow at once. New threads get stacks of the size limit that the program was loaded with. */
 __attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(void) {
     struct rlimit stack;
     if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_WANTED) return;
@@ -50,7 +50,7 @@ void start_process(char **argv) {
     if (mark && strcmp(mark, pid) == 0) return;
     int changed = is_stack_raised | calm_threads();
     if (!changed || setenv(MARK, pid, 1) != 0) return;
-    execv("/proc/self/exe", argv); /* if that fails, the run continues, slower on a busy machine */
+    execv("/proc/self/exe", argv); /* if this fails, the run continues, but slower on a busy machine */
 }
 
 void start_computing(void) {

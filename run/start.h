@@ -1,5 +1,5 @@
 /* start.h - the settings that a process needs first: a large stack, and threads that do not spin. Libraries read both
- * when they are loaded, so the program sets them and executes itself again, once.
+ * settings when they are loaded, so the program sets them and executes itself again, once.
  */
 #ifndef TRAIN_GPT_RUN_START_H
 #define TRAIN_GPT_RUN_START_H

@@ -26,8 +26,8 @@ ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     return s;
 }
 
-/* Returns 1 if few experts do the work. n experts exist, and `chosen` of them compute each token. Few means that the
- * effective number exceeds `chosen` by less than an eighth of the others. */
+/* Returns 1 if few experts do nearly all work. There are n experts, and `chosen` of them compute each token. "Few"
+ * means that the effective number of experts exceeds `chosen` by less than an eighth of the others. */
 static int is_collapse(ExpertShares s, int64_t n, int64_t chosen) {
     return n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
 }
@@ -80,7 +80,8 @@ void fp8_steps_destroy(Fp8Steps *f) {
     *f = (Fp8Steps){.amax = NULL};
 }
 
-/* The maxima have 32 bits on the device and are widened to 64 here. */
+/* Reads the maxima of tensors, and reduces them over the ranks. They have 32 bits on the device and are widened to 64
+ * here. */
 void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
     int64_t cells = f->history.cells;
     if (!f->amax) return;
@@ -105,12 +106,13 @@ void fp8_steps_accept(Fp8Steps *f, Model *m) {
 
 /* --- the reduction ------------------------------------------------------------------------------------------------ */
 
-/* The numbers that the reduction sends. It adds each of them over the ranks. */
+/* The numbers that this rank sends to the reduction, which adds each of them over the ranks. */
 typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
-    double took_ms = clock_ms() - r->between.began_ms; /* for the next step, too; twice if verified */
+    double took_ms = clock_ms() - r->between.began_ms; /* expected time of the next step, too; doubled below if that
+                                                        * step is verified by a second computation */
     memcpy(w.sum, v->sum, sizeof w.sum);
     exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
     guard_hash_words(v->hash[HASH_REPLICAS], w.hash);
@@ -134,8 +136,9 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
-    expert_load_take(&r->experts, m, r->comm, step); /* before run_with_parts, which overwrites the sums */
-    fp8_steps_take(&r->fp8, m, r->comm);         /* reads the sums, too */
+    expert_load_take(&r->experts, m, r->comm, step); /* called before run_with_parts, which overwrites the sums that
+                                                      * it reads */
+    fp8_steps_take(&r->fp8, m, r->comm);         /* also reads the sums */
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);

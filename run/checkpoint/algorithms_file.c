@@ -15,7 +15,7 @@
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
-/* One of the three properties of the machine that records depend on: GPU, capability, library. */
+/* One of the three properties of the machine that a table depends on: GPU, its compute capability, library version. */
 enum { MAKERS = 3 };
 typedef struct { const char *key, *what, *here; } Maker;
 
@@ -64,8 +64,8 @@ static int refuse_table(const char *where) {
     return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
 }
 
-/* Returns whether a table was chosen on this machine's GPU and library. Algorithms of another machine may run here, but
- * slowly. */
+/* Returns 1 if a table was chosen on the GPU and library of this machine. Algorithms of another machine may run here,
+ * but slowly. */
 static int is_from_here(const cJSON *json, const char *where) {
     Maker made[MAKERS];
     makers(made);
@@ -99,8 +99,8 @@ int algorithms_from_json(const cJSON *json, const char *where) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads the table from a file and returns 1. Warns of a file without a table, or with the table of another machine;
- * such a file is replaced later. */
+/* Reads the table of algorithms from a file and returns 1. Warns of a file without a table, or with the table of
+ * another machine. algorithms_settle later replaces such a file. */
 static int read_file(const char *path) {
     char     *text = NULL;
     Json      json;
@@ -130,7 +130,7 @@ static void write_file(const char *path) {
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
-/* Sends rank 0's table to all ranks. */
+/* Sends the table of rank 0 to all ranks. */
 static void share(Comm *comm) {
     int64_t count = matmul_algorithms_count();
     comm_broadcast(comm, &count, sizeof count, 0);
@@ -144,7 +144,7 @@ static void share(Comm *comm) {
     }
 }
 
-/* Adds to rank 0's table the records of other ranks that it lacks, in the order of ranks. */
+/* Adds the algorithms that other ranks have chosen to the table of rank 0, in the order of ranks. */
 static void collect(Comm *comm) {
     int              count = matmul_algorithms_count();
     MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms");
@@ -162,8 +162,8 @@ static void collect(Comm *comm) {
     free(all), free(bytes);
 }
 
-/* Lets all ranks wait for each other after each part of the timing, so that no watchdog of a waiting rank reports a
- * hang. */
+/* Lets all ranks wait for each other after each phase of the timing. Otherwise the watchdog of a waiting rank would
+ * report a hang. */
 static void go_on(Comm *comm) {
     comm_barrier(comm);
     world_moved(comm_world(comm));
@@ -181,7 +181,7 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-/* Fills a tensor that another stage would send with random numbers from -scale to scale. */
+/* Fills a tensor that another pipeline stage would send with random numbers from -scale to scale. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
     char   *values = xmalloc((size_t)n * sizeof(float), "numbers to time a model with");
@@ -196,8 +196,8 @@ static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) 
     free(values);
 }
 
-/* Times the products. A step's first micro-batch sets gradients; the others add to them, so a second backward is
- * timed. */
+/* Times the products of a step. The first micro-batch of a step sets gradients and the others add to them. So a second
+ * backward is timed. */
 static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
     enum { TOKENS = 1, TARGETS, ACTIVATIONS, GRADIENTS };
     if (times) {

@@ -16,11 +16,12 @@
 
 #define ALGORITHMS_NAME "gemm.json"
 
-/* Returns the table, with the GPU and library that it was chosen on. The caller deletes it. */
+/* Returns the table of matrix-product algorithms as JSON, with the GPU and library that it was chosen on. The caller
+ * deletes it. */
 cJSON *algorithms_to_json(void);
-/* Sets the table from json and returns 1. where: the file or folder that json was read from, for the warning. If json
- * is no such table, or was chosen on another GPU or by another version of the library, a warning names the difference.
- * The table then stays unchanged and the function returns 0. */
+/* Sets the table of matrix-product algorithms from json and returns 1. where: the file or folder that json was read
+ * from, for the warning. If json is no such table, or was chosen on another GPU or by another version of the library, a
+ * warning names the difference. The table then stays unchanged and the function returns 0. */
 int    algorithms_from_json(const cJSON *json, const char *where);
 
 /* Completes the table once before the first step. Collective; does nothing on the CPU.

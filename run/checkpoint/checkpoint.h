@@ -1,8 +1,9 @@
 /* checkpoint.h - step folders under run.dir/checkpoints: written whole or not at all, verified before use.
  *
- * All ranks write into step_00001000.tmp, each its own pieces at their global offsets, so that any number of ranks can
- * read them. The files are fsynced. state.json comes last: the manifest, with hashes taken from memory. Then the folder
- * is renamed to step_00001000, and its parent is fsynced. The newest checkpoint that verifies is used.
+ * All ranks write into step_00001000.tmp. Each writes its own pieces at their offsets in the whole model, so that any
+ * number of ranks can read them. The files are fsynced. state.json, the manifest, is written last, with hashes taken
+ * from memory. Then the folder is renamed to step_00001000, and its parent is fsynced. A resume uses the newest
+ * checkpoint that verifies.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
@@ -26,13 +27,14 @@ typedef struct { int64_t step, tokens, samples; } Position;
 /* The position and counters of a run: everything that a resume restores besides weights and optimizer. The run owns
  * it. */
 typedef struct {
-    Position  start;       /* where this process began; a rollback changes it           */
-    int64_t   missed;      /* steps that the moments have not seen: before an island joined, less those trained twice */
+    Position  start;       /* position at which this process began; a rollback changes it */
+    int64_t   missed;      /* steps before an island joined, which its moments have not seen, minus steps that it
+                            * trained twice */
     Guard     guard;
-    LossScale loss_scale;  /* equal in all bits to that of a run never stopped          */
-    Fp8History *fp8;       /* borrowed; NULL without fp8; equal bits, too               */
-    char      run_id[40];  /* made at the first start; resumes keep it, copies do not   */
-    RunParent parent;      /* the run that this one was copied from                     */
+    LossScale loss_scale;  /* scaling factor of the loss; has the bits of a run that was never stopped                */
+    Fp8History *fp8;       /* scales of fp8; has the bits of a run that was never stopped. Borrowed; NULL without fp8 */
+    char      run_id[40];  /* made at the first start; resumes keep it, copies do not                                 */
+    RunParent parent;      /* the run that this one was copied from                                                   */
 } TrainState;
 
 /* Returns the position after `step` steps of a run that was at p. */
@@ -47,16 +49,18 @@ static inline Position position_after(Position p, const Config *c, int64_t step)
 typedef struct {
     const Config    *config;
     Comm            *comm;
-    Optimizer       *optimizer;    /* has the shards, their layout and the shape of the model */
+    Optimizer       *optimizer;    /* optimizer with its shards, their layout and the shape of the model */
     Stream          *stream;
     const Dataset   *train;
     const Tokenizer *tokenizer;    /* tokenizer of the data; its files go into every checkpoint */
-    Watchdog        *watchdog;     /* ticked while files are read and written; NULL: none */
-    RunLock         *lock;         /* rank 0: if another job holds the folder, nothing is written; NULL: no check */
-    const char      *log;          /* rank 0: file that is synced before a checkpoint gets its final name; NULL: none */
-    int              log_fd;       /* descriptor of log */
-    int64_t          best_step;    /* rank 0: checkpoint that is never pruned; -1: none. Set before saver_start */
-    const char      *precision;    /* name: "fp32", "bf16", "tf32", "fp16", "fp8" */
+    Watchdog        *watchdog;     /* ticked while files are read and written; NULL: no watchdog */
+    RunLock         *lock;         /* rank 0: if another job holds the folder, nothing is written; NULL: lock is not
+                                    * checked */
+    const char      *log;          /* rank 0: path of a file that is synced before a checkpoint gets its final name;
+                                    * NULL: none */
+    int              log_fd;       /* file descriptor of `log` */
+    int64_t          best_step;    /* rank 0: step whose checkpoint is never pruned; -1: none. Set before saver_start */
+    const char      *precision;    /* name of the precision: "fp32", "bf16", "tf32", "fp16", "fp8" */
     int              threads;
     TrainState      *train_state;
 } CheckpointState;
@@ -68,17 +72,19 @@ typedef struct {
     int     ranks;                 /* ranks that saved it; 0: no checkpoint, the run is new          */
     char    name[64];              /* name of the folder: "step_00001000"                            */
     char    grid[MESH_TEXT];       /* grid of the ranks that saved it; "": only data parallel        */
-    int     is_copy;               /* the folder is a copy of the folder of another run, which is now the parent */
+    int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now the
+                                    * parent */
 } Resumed;
 
-/* Finds faults early in the weights to start from, if no checkpoint exists. Called before MPI starts. Changes nothing.
- * Exit 65 if model.init_from is missing, if its config.json is of another model, or if the tokenizer beside it is not
- * t, the tokenizer of the data. */
+/* Checks the weights that the run will start from if it has no checkpoint. Called before MPI starts, so that faults
+ * show early. Changes nothing. Exit 65 if model.init_from is missing, if its config.json is of another model, or if its
+ * tokenizer is not t, the tokenizer of the data. */
 void     checkpoint_precheck_source(const Config *config, const Tokenizer *t);
 /* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if it is not set, or if a
  * checkpoint is used instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
-/* Refuses a folder that run.resume does not allow: exit 64 or 65. Called once this job holds the folder. */
+/* Ends the job with exit 64 or 65 if run.resume does not allow the content of the run folder. Called after this job has
+ * locked the folder. */
 void     checkpoint_precheck(const Config *config);
 
 /* Refuses keys or training shards that differ from those of a checkpoint and may not change. Prints each with both
@@ -88,14 +94,14 @@ void     checkpoint_refuse_settings(const Config *config, const Dataset *train, 
 /* Collective. Returns a random number from the system, equal on all ranks. */
 uint64_t checkpoint_random(Comm *c);
 
-/* Collective. Resumes from the newest checkpoint that verifies, and warns of those that it passes over. Checks that
- * config and data agree: exit 64 naming each key with both values. Reads masters and moments, and publishes the working
- * copy. Obeys run.resume. In a copied folder the run gets a new run_id and a parent. */
+/* Collective. Resumes from the newest checkpoint that verifies, and warns of newer ones that do not. Checks that config
+ * and data agree with it: exit 64 naming each key with both values. Reads masters and moments, and publishes the
+ * working copy of the weights. Obeys run.resume. In a copied folder the run gets a new run_id and a parent. */
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, during a run and with no save in flight. Goes back to the newest checkpoint that verifies, without the
- * checks that checkpoint_resume makes of settings, data and run.resume. run_id stays. Step 0 means that no checkpoint
- * exists, not even a broken one, and nothing was read. */
+ * checks that checkpoint_resume makes of settings, data and run.resume. Keeps the run_id. Returns step 0 if no
+ * checkpoint exists, not even a broken one; then nothing was read. */
 Resumed checkpoint_roll_back(CheckpointState *state);
 
 /* Returns the most checkpoints that are on the disk at once with these settings, including one that is being
@@ -110,12 +116,12 @@ size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimize
 void checkpoint_make_room(const CheckpointState *state);
 
 /* Saves while training continues. A saver has memory for a copy of the state of this rank, and a thread that writes it.
- * All calls but saver_ready are collective.
+ * All calls except saver_ready are collective.
  *
- * A save that fails on any rank (full disk, quota, file-size limit, write error) costs that checkpoint, not the run.
- * Its files are removed, older checkpoints stay, and a warning names the path. The next save is tried when it is due.
- * A third failure in a row, or a failure of the last save of a run, ends the job with exit 74. State that is not finite
- * is never written: exit 76. */
+ * A save that fails on any rank (full disk, quota, file-size limit, write error) loses that checkpoint, but the run
+ * continues. The files of the failed save are removed, older checkpoints stay, and a warning names the path. The next
+ * save is tried when it is due. A third failure in a row, or a failure of the last save of a run, ends the job with
+ * exit 74. A state that is not finite is never written: exit 76. */
 typedef struct Saver Saver;
 enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);   /* state is borrowed */
@@ -125,16 +131,17 @@ size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* hos
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. fault: a reason why the state
  * must not be saved; NULL: none. */
 void   saver_start(Saver *s, int64_t step, const char *fault);
-/* Returns 1 if this rank has finished its phase of the save in flight. Once all ranks have, as the reduction of a step
- * shows, all call saver_next. */
+/* Returns 1 if this rank has finished its phase of the save in flight. The reduction of a step tells all ranks when
+ * every rank has. Then all call saver_next. */
 int    saver_ready(Saver *s);
 /* Begins the next phase of the save and returns 0. If the save is complete, and the folder has its final name, returns
  * the milliseconds of the save. They include the copy, and the slowest rank in each phase, but no training steps. */
 double saver_next(Saver *s);
-double saver_finish(Saver *s);                 /* waits for the end; returns like saver_next; 0 also without a save */
-double saver_finish_last(Saver *s);            /* saver_finish at the end of a run; exit 74 if the last save failed */
+double saver_finish(Saver *s);                 /* waits until the save is complete; returns its milliseconds, or 0 if
+                                                * none was in flight */
+double saver_finish_last(Saver *s);            /* saver_finish for the end of a run; exit 74 if the last save failed */
 int64_t saver_step(const Saver *s);            /* step of the save that was started last; -1: none */
-double saver_stall_ms(const Saver *s);         /* time that training waited: for the copy, and for other ranks */
+double saver_stall_ms(const Saver *s);         /* ms that training waited for the copy, and for other ranks */
 
 /* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails.
  * Returns the milliseconds that it took. */
@@ -145,11 +152,12 @@ double checkpoint_save(CheckpointState *state, int64_t step);
 int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity);
 
 /* Reads the weights of a checkpoint folder or a .safetensors file with the names of Hugging Face, with or without
- * "transformer.". Fills params (act type) by the layout. says: this rank shows the progress. Exit 65 naming file,
- * tensor, found and expected shape. */
+ * "transformer.". Fills params (in the type of activations) by the layout. says: 1 if this rank shows the progress.
+ * Exit 65 naming file, tensor, found and expected shape. */
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says);
 
-/* Reads the weights of model.init_from into the masters of this rank. Faults are those of checkpoint_read_weights. */
+/* Reads the weights of model.init_from into the masters (fp32 weights) of this rank. Exit 65 naming file, tensor, found
+ * and expected shape. */
 void checkpoint_init_from(const char *path, CheckpointState *state);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint_folders.c - see checkpoint_folders.h; also checkpoint_find() and the room for checkpoints of
+/* checkpoint_folders.c - see checkpoint_folders.h. Also defines checkpoint_find() and the checks of disk space of
  * checkpoint.h. */
 #include "run/checkpoint/checkpoint_folders.h"
 
@@ -32,7 +32,7 @@ Path path_of(const char *fmt, ...) {
 
 void folder_name(char out[32], int64_t step) { snprintf(out, 32, "step_%08" PRId64, step); }
 
-/* Returns the step of a name that is exactly as folder_name writes it, else -1. */
+/* Returns the step in a folder name that is exactly as folder_name writes it, or -1 for another name. */
 static int64_t step_of(const char *name) {
     char    again[32];
     int64_t step = 0;
@@ -85,7 +85,7 @@ static void share(Comm *c, void *data, size_t bytes) {
     if (!is_alone(c)) comm_broadcast(c, data, bytes, 0);
 }
 
-/* Returns the text of the manifest, malloc'ed, or NULL with a fault. */
+/* Reads the manifest of a checkpoint folder. Returns its text, malloc'ed, or NULL with the reason in fault. */
 static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     struct stat st;
     char       *text = NULL;
@@ -121,8 +121,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
     if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
 }
 
-/* An older checkpoint is not used instead: that would lose steps, and later delete this one, for a fault that may be
- * repaired before the next start. */
+/* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
+ * The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
     fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
@@ -138,7 +138,7 @@ ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
     return status == MANIFEST_BROKEN ? status_of(fault) : status;
 }
 
-/* Communicator and counter that get the progress while a folder is read. */
+/* Communicator of the ranks that wait, and counter of extents, both told of progress while a folder is read. */
 typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting;
 
 static void tell_progress(void *waiting) {
@@ -158,7 +158,8 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     share(c, &bytes, sizeof bytes);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     share(c, text, (size_t)bytes);
-    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault); /* equal on all ranks: the bytes are equal */
+    /* equal on all ranks, because they parse equal bytes */
+    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
     if (status == MANIFEST_GOOD && step >= 0 && m->step != step) {
         manifest_fault(fault, MANIFEST_NAME " is that of step %" PRId64, m->step);
@@ -166,7 +167,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
         status = MANIFEST_BROKEN;
     }
     if (comm_any_fault(c, fault)) {
-        if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory for it */
+        if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory to parse it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
     }
     Waiting waiting = {c, moved};
@@ -211,8 +212,8 @@ int folder_is_own_file(const char *name) {
     return 0;
 }
 
-/* Removes the files of a save from its folder, then the folder. Returns -ENOTEMPTY if the folder holds something else,
- * which stays. */
+/* Removes the files of a save from its folder, then the folder. Returns -ENOTEMPTY if the folder holds other files,
+ * which stay. */
 static int remove_own(const char *path) {
     struct stat st;
     if (lstat(path, &st) < 0) return errno == ENOENT ? 0 : -errno;
@@ -241,7 +242,7 @@ int folder_drop(const char *checkpoints, const char *name) {
     return error;
 }
 
-/* Returns 1 for names such as "step_00000050.tmp" and ".trash-step_00000050", and for no other. */
+/* Returns 1 for names of unfinished saves and removals, such as "step_00000050.tmp" and ".trash-step_00000050". */
 static int is_leftover(const char *name) {
     char   stem[40];
     size_t bytes = strlen(name);
@@ -269,7 +270,7 @@ static void set_aside(const char *checkpoints, const char *name) {
     if (error) warn("cannot rename %s/%s to %s: %s", checkpoints, name, to.text, strerror(-error));
 }
 
-/* Returns 1 for a milestone and for the best checkpoint. */
+/* Returns 1 for the step of a milestone or of the best checkpoint, which are never removed. */
 static int stays(FoldersKept kept, int64_t step) {
     return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
 }
@@ -355,15 +356,16 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
 
 /* --- room for the checkpoints of a run, before the first step, while a refusal loses nothing ---------------------- */
 
-/* Estimated bytes: config.json and headers; an extent in state.json; a token in tokenizer.json. */
+/* Estimated bytes: of config.json and headers together; of an extent in state.json; of a token in tokenizer.json. */
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
 
-/* The bytes of weights, states of the optimizer, and a manifest with their extents. These are ranges of 1 MiB, and the
- * shares of ranks in each row. */
+/* Adds up the bytes of weights, optimizer states, and a manifest with their extents. Extents are ranges of 1 MiB, and
+ * the shares of ranks in each row. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t extents = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
-    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0]; /* counted with SMALL_FILES_BYTES if small */
+    /* A small tokenizer is counted in SMALL_FILES_BYTES. */
+    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0];
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * extents + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }
 
@@ -384,9 +386,9 @@ int64_t checkpoint_most(const Config *c) {
 
 typedef struct { int64_t checkpoints; double bytes; } Need;
 
-/* Returns the most bytes that this run needs beyond those in use: for the checkpoints that stay and the one being
- * written, or for fewer if the run saves fewer. The next checkpoint is written before any is removed, so one is always
- * counted. */
+/* Returns the most bytes that this run needs on the disk beyond those in use. These are for the checkpoints that stay
+ * and the one being written, or for fewer if the run saves fewer. The next checkpoint is written before any is removed,
+ * so one is always counted. */
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
@@ -397,14 +399,14 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
     if (count >= most) count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind);
     double bytes = (double)count * one;
-    for (int64_t i = 0; i < there; i++) /* a later checkpoint is passed over, and stays */
+    for (int64_t i = 0; i < there; i++) /* a later checkpoint does not verify, and stays */
         if (list[i].step <= begin) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
     if (to_come > 0 && bytes < one) bytes = one;
     return (Need){count, bytes};
 }
 
-/* Makes the folder. It may be a link to another folder. */
+/* Makes the folder for checkpoints. It may be a link to another folder. */
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
     if (error == -ENOTDIR)
@@ -423,7 +425,7 @@ static void clear(const char *checkpoints) {
          checkpoints, strerror(-error));
 }
 
-/* Writes a file, to find faults that statvfs does not report: a read-only or full disk, a quota. */
+/* Writes a file to find faults that statvfs does not report: a read-only or full disk, a quota. */
 static void try_to_write(const char *checkpoints) {
     static const char block[64 << 10];
     Path probe = path_of("%s/.probe", checkpoints);

@@ -1,9 +1,9 @@
 /* checkpoint_folders.h - the folders under run.dir/checkpoints: names, verification, removal. For checkpoint_*.c.
  *
- * step_00000050        a checkpoint: complete, by its name
- * step_00000050.tmp    being written, or left by an interrupted save
- * .trash-step_00000050 being removed
- * step_00000050.passed-over  a step folder that did not verify, kept for the user
+ * step_00000050             a complete checkpoint; only the rename at the end of a save gives this name
+ * step_00000050.tmp         being written, or left by an interrupted save
+ * .trash-step_00000050      being removed
+ * step_00000050.passed-over a step folder that did not verify, kept for the user
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_FOLDERS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_FOLDERS_H
@@ -12,35 +12,38 @@
 #include "run/checkpoint/manifest.h"
 
 typedef struct { char text[4608]; } Path;
-Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);    /* exit 64 if it is too long */
+Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);    /* formats a path; exit 64 if it is too long */
 
 typedef struct {
     int64_t step;
     char    name[32];
 } StepFolder;
 
-void folder_name(char out[32], int64_t step);            /* "step_00000050" */
+void folder_name(char out[32], int64_t step);            /* writes the name of a step's folder: "step_00000050" */
 
 /* Lists the step folders below `checkpoints`, newest first, in a malloc'ed *list. Returns their number, or -errno if
  * the folder cannot be read. */
 int folders_list(const char *checkpoints, StepFolder **list);
 int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the bytes of the files of one checkpoint */
 
-/* Collective over c (NULL: this process alone). Reads and checks the manifest. Then checks every byte, and each rank
- * reads its share. step: the step that the manifest must name; -1: any. moved counts the extents checked (NULL: no
- * counter). On MANIFEST_GOOD *m is filled, to be freed by manifest_free. Else all ranks get the same fault. */
+/* Verifies a checkpoint. Collective over the ranks of c (NULL: this process alone). Reads and checks the manifest, then
+ * every byte of the files; each rank reads its share. step: the step that the manifest must name; -1: any. moved counts
+ * the extents checked (NULL: no counter). On MANIFEST_GOOD *m is filled, to be freed by manifest_free. Otherwise all
+ * ranks get the same fault. */
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
                              char *fault);
 /* Reads and checks the manifest of a checkpoint alone. The files that it lists are not read. On MANIFEST_GOOD *m is
  * filled, to be freed by manifest_free. Else the fault is written to fault [MANIFEST_FAULT_BYTES]. */
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
-/* Finds a checkpoint like checkpoint_find, and reads its manifest. Free *m with manifest_free. */
+/* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Reads
+ * its manifest into *m, to be freed by manifest_free. Returns 0 if there is none. */
 int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
-/* Ends a start that got MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
+/* Ends a job that cannot verify a checkpoint for lack of memory (exit 71) or because the disk cannot be read (exit 74).
+ * The message names folder and fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
-/* Warnings about many folders, perhaps thousands. folder_warn prints the first FOLDER_WARNINGS, and folder_warn_rest
- * the number of the others. */
+/* Warnings about many folders, perhaps thousands. folder_warn prints the first FOLDER_WARNINGS. folder_warn_rest prints
+ * how many others there were. */
 enum { FOLDER_WARNINGS = 3 };
 void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void folder_warn_rest(int64_t warned, const char *what_happened); /* prints "3 more folders <what_happened>" if any */
@@ -52,24 +55,24 @@ int folder_trash(const char *checkpoints, const char *name);
 /* Renames a step folder, or a link in its place, to NAME.passed-over, or to NAME.passed-over-2 and so on if that
  * exists. *to gets the new path. Returns 0 or -errno. */
 int folder_set_aside(const char *checkpoints, const char *name, Path *to);
-/* Returns 1 for the name of a file that a save writes. */
+/* Returns 1 for the name of a file that a save writes into a step folder. */
 int folder_is_own_file(const char *name);
-/* Removes what a save has written into a folder. Files of other names are kept by folder_set_aside, with a warning.
- * Returns 0 or -errno. */
+/* Removes the files that a save has written into a folder. If files of other names are left, sets the folder aside with
+ * a warning. Returns 0 or -errno. */
 int folder_drop(const char *checkpoints, const char *name);
 
 /* Removes the leftovers of interrupted saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
 /* Removes old checkpoints after `step` was saved. One process calls it. It keeps `step` and the newest - 1 older ones,
- * at least one. Older ones are verified from the newest down until one passes. Those that fail are set aside. So are
- * those newer than step, because the resume that led here found them broken. Milestones and the best checkpoint stay,
- * too. */
+ * at least one. Older ones are verified from the newest down, and the first that passes ends the check. Those that fail
+ * are set aside. So are checkpoints newer than step, because the resume that led here found them broken. Milestones and
+ * the best checkpoint stay, too. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
-    int64_t newest;      /* checkpoint.keep */
-    int64_t every;       /* checkpoint.keep_every: milestones: steps at its multiples stay; 0: none */
-    int64_t best;        /* the step with the best validation loss stays; -1: none */
+    int64_t newest;      /* checkpoint.keep: number of newest checkpoints that stay */
+    int64_t every;       /* checkpoint.keep_every: checkpoints at multiples of this step (milestones) stay; 0: none */
+    int64_t best;        /* step of the best validation loss, whose checkpoint stays; -1: none */
 } FoldersKept;
 void folders_prune(const char *checkpoints, int64_t step, FoldersKept kept, _Atomic int64_t *moved);
 

@@ -1,8 +1,8 @@
 /* checkpoint_resume.c - resumes from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by global offset. So any number of
- * ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes, except that copies in
- * memory of a newer step first become a checkpoint (memory_rescue).
+ * Rank 0 decides. Every rank hashes its share of the files and reads its own pieces by their offsets in the whole
+ * model. So any number of ranks and any zero_stage can resume what any other has saved. Nothing on the disk changes,
+ * with one exception: copies in memory of a newer step first become a checkpoint (memory_rescue).
  *
  * Each refusal ends the program: exit 64 if config and folder do not fit each other, 65 for a wrong or missing file.
  */
@@ -26,7 +26,8 @@
 
 /* --- may this folder be used -------------------------------------------------------------------------------------- */
 
-/* Refuses a folder that has checkpoints, or lines of metrics, with run.resume = "never". checkpoints: their number. */
+/* Refuses a run folder with checkpoints or lines of metrics if run.resume = "never". checkpoints: the number of
+ * checkpoints. */
 static void refuse_used_folder(const char *run_dir, int checkpoints) {
     struct stat st;
     Path        metrics = path_of("%s/metrics.jsonl", run_dir);
@@ -46,14 +47,15 @@ void checkpoint_precheck(const Config *config) {
     Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
     int         count = folders_list(checkpoints.text, &list);
     free(list);
-    if (count < 0) return; /* the fault is reported when the folder is read */
+    if (count < 0) return; /* a folder that cannot be read is reported when it is read again */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
     if (config->run.resume == RESUME_MUST && count == 0 && config->checkpoint.memory_every == 0)
         refuse_no_checkpoint(checkpoints.text);
 }
 
-/* Rank 0. If a run folder has no checkpoints, but its metrics show that some were saved, renames metrics.jsonl to
- * metrics.jsonl.passed-over (or -2 and so on) and warns. So a run that starts from step 0 replaces no lines. */
+/* Rank 0. Renames metrics.jsonl if the run folder has no checkpoints, although the metrics show that some were saved.
+ * The new name is metrics.jsonl.passed-over (or -2 and so on), and a warning names it. So a run that starts from step 0
+ * replaces no lines. */
 static void keep_lost_metrics(const char *run_dir) {
     static const char SAVE[] = "{\"kind\":\"event\",\"event\":\"save\",\"step\":";
     Path    metrics = path_of("%s/metrics.jsonl", run_dir);
@@ -86,7 +88,8 @@ static int may_change_data(const Config *config) {
     return 0;
 }
 
-/* Prints the override that allows these keys besides those of the config: run.allow_change=KEY, or a list in quotes. */
+/* Prints the argument that lets a resume change these keys besides those that the config allows. It is
+ * run.allow_change=KEY, or a list in quotes. */
 static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
     cJSON *keys = cJSON_Duplicate(changed, 1);
     for (int i = config->run.allow_change.count; keys && i-- > 0;)
@@ -100,7 +103,7 @@ static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
     cJSON_Delete(keys);
 }
 
-/* Returns 1 if weights and optimizer state of the two configs have the same names and shapes. */
+/* Returns 1 if the models of two configs have weights and optimizer states with the same names and shapes. */
 static int has_same_tensors(const Config *a, const Config *b) {
     Layout now = model_layout(a->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     Layout then = model_layout(b->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
@@ -113,8 +116,8 @@ static int has_same_tensors(const Config *a, const Config *b) {
     return same;
 }
 
-/* Prints `before` and the first training shard that differs, by name without folder, size and token count. Returns 0 if
- * all are the same. */
+/* Prints `before` and the first training shard that differs from the manifest, by name without folder, size and token
+ * count. Returns 0 if all are the same. */
 static int compare_data(const Dataset *now, const Manifest *m, const char *before, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
@@ -133,7 +136,8 @@ static int compare_data(const Dataset *now, const Manifest *m, const char *befor
     return m->data_files != now->shards;
 }
 
-/* Warns of changed options that a resume allows although they change the learning rate or the validation loss. */
+/* Warns of changed options that a resume allows although they change the learning rate or the validation loss. step:
+ * completed steps. */
 static void warn_of_changes(const Config *now, const Config *then, int64_t step) {
     double before = schedule_lr(then, step), lr = schedule_lr(now, step);
     if (now->run.steps != then->run.steps && lr != before)
@@ -178,8 +182,8 @@ void checkpoint_refuse_settings(const Config *config, const Dataset *train, cons
     free(fault);
 }
 
-/* Exit 65 if t, the tokenizer of the data (NULL if not known), is not that of the checkpoint. Allowed if
- * run.allow_change names data.train. */
+/* Ends the job with exit 65 if t, the tokenizer of the data (NULL if not known), differs from the tokenizer of the
+ * checkpoint. Allows it if run.allow_change names data.train. */
 static void refuse_other_tokenizer(const Config *config, const Tokenizer *t, const char *folder) {
     if (!t || may_change_data(config)) return;
     char  *cure = NULL;
@@ -243,8 +247,8 @@ static void make_run_id(CheckpointState *state) {
     snprintf(run_id, sizeof state->train_state->run_id, "%016" PRIx64, checkpoint_random(state->comm));
 }
 
-/* Takes run_id and parent from the checkpoint. In a copied folder it makes a new run_id, and the run of the checkpoint
- * is the parent. Returns 1 for a copied folder. */
+/* Sets run_id and parent of this run from the checkpoint. In a copied folder it makes a new run_id, and the run of the
+ * checkpoint becomes the parent. Returns 1 for a copied folder. */
 static int take_identity(CheckpointState *state, const Manifest *m) {
     TrainState *t = state->train_state;
     int64_t     copied = comm_rank(state->comm) == 0 && is_copy(state->config->run.dir, m->folder, m->run_id);
@@ -261,7 +265,7 @@ static int take_identity(CheckpointState *state, const Manifest *m) {
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
 /* Collective. Finds the newest checkpoint of list [count] (rank 0) that verifies. Returns 1 with *at and *m, or 0 if
- * there is none. Warns of those that it passes over, and writes the first fault to fault [MANIFEST_FAULT_BYTES]. */
+ * there is none. Warns of newer ones that do not verify, and writes the first fault to fault [MANIFEST_FAULT_BYTES]. */
 static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at,
                      Manifest *m, char *fault) {
     char    why[MANIFEST_FAULT_BYTES];
@@ -274,7 +278,8 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
         if (status == MANIFEST_GOOD) return 1;
-        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* steps of a newer program stay */
+        /* a folder of a newer version of the program stays */
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why);
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it "
                     "but you", folder.text, why, at->name);
@@ -284,7 +289,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
     return 0;
 }
 
-/* Refuses to start from step 0 if checkpoints exist but none verifies. */
+/* Ends the program if checkpoints exist but none verifies, because the run would begin again at step 0. */
 static void refuse_broken(const char *checkpoints, int64_t count, const char *fault) {
     if (count > 0)
         fail(EXIT_DATA,
@@ -292,7 +297,7 @@ static void refuse_broken(const char *checkpoints, int64_t count, const char *fa
              checkpoints, count, fault);
 }
 
-/* Collective. Returns the number of step folders. Rank 0 gets their list. */
+/* Collective. Lists the step folders below `checkpoints`. Returns their number. Rank 0 gets the list. */
 static int64_t list_folders(const CheckpointState *state, const char *checkpoints, StepFolder **list) {
     int64_t count = comm_rank(state->comm) == 0 ? folders_list(checkpoints, list) : 0;
     if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints, strerror((int)-count));
@@ -300,8 +305,8 @@ static int64_t list_folders(const CheckpointState *state, const char *checkpoint
     return count;
 }
 
-/* Collective. Returns 1 with the checkpoint to resume from, or 0 for a new run. Ends the job if run.resume or the
- * checkpoints do not allow that. */
+/* Collective. Finds the checkpoint to resume from. Returns 1 with *at and *m, or 0 for a new run. Ends the job if
+ * run.resume or the checkpoints forbid that. */
 static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
     const Config *config = state->config;
     char          fault[MANIFEST_FAULT_BYTES];
@@ -324,7 +329,8 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a tensor of a file that this program wrote. Exit 65 unless it is fp32 and at the offset of the layout. */
+/* Returns a tensor of a weights file that this program wrote. Exit 65 unless it is fp32 and at the offset that the
+ * layout gives. */
 static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim,
                                     uint64_t begin) {
     const SafeTensor *t = safetensors_find(&w->header, name);
@@ -334,8 +340,8 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     return t;
 }
 
-/* Reads the spans of this rank, of the masters (which 0) or of state k (which 1 + k). base: a flat tensor that begins
- * at global offset 0. */
+/* Reads the elements that this rank holds. which: 0 for the masters, 1 + k for optimizer state k. base: a flat tensor
+ * that begins at global offset 0. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
                        float *block) {
     const Optimizer *o = state->optimizer;
@@ -359,7 +365,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the tensors adjoin, so they are read as one */
+    /* the tensors follow each other without gaps, so they are read as one */
+    read_spans(state, &model, &model.header.tensor[0], 0, block);
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
                    own_tensor(&states, state->optimizer->kind->state[k].name, 1, &layout->elems,
@@ -373,8 +380,8 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Takes the history of fp8 from the checkpoint. A checkpoint of another precision has none, so the next step counts as
- * the first. */
+/* Sets fp8 scales and the maxima they come from to those of the checkpoint. A checkpoint of another precision has none;
+ * then the next step counts as the first. */
 static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
     if (!h) return;
     h->steps = 0;

@@ -1,10 +1,10 @@
 /* checkpoint_save.c - saves while training continues; see checkpoint.h.
  *
- * Training waits only for a copy of the state to host memory. A worker of each rank then writes and fsyncs. It does not
- * use MPI. The reduction of a step shows the main threads that all ranks have finished a phase (Part).
- * Together they begin the next one: rank 0 makes the folder, all ranks write their pieces, rank 0 writes the manifest
- * and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on all. If
- * this run has saved the step before, and that checkpoint verifies, it stays unchanged.
+ * Training waits only for a copy of the state to host memory. A thread of each rank, the worker, then writes and
+ * fsyncs. It does not use MPI. The reduction of a step tells the main threads that all ranks have finished a phase
+ * (Part). Together they begin the next one. Rank 0 makes the folder, all ranks write their pieces, rank 0 writes the
+ * manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on
+ * all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,19 +24,19 @@ typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
-    FileExtents      extents;     /* owned: what this rank writes of masters and of each state */
-    float           *host_copy;   /* owned, from device_alloc_host: masters and states of these extents; then scratch */
-    Save             save;        /* used by the worker while busy, else by the main thread */
+    FileExtents      extents;     /* owned: extents that this rank writes, the same for masters and for each state */
+    float           *host_copy;   /* owned, from device_alloc_host: masters and states of `extents`, then scratch */
+    Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
     WrittenExtent   *all;         /* owned, rank 0: extents of all ranks */
     size_t           all_count;
     Part             part;        /* phase of the save in flight; PART_NONE: no save */
     double           stall_ms;
-    double           part_ms;     /* time of the worker in the last phase; set while busy */
-    double           took_ms;     /* time of the save so far: the copy, and the slowest rank in each phase */
+    double           part_ms;     /* ms of the worker thread in the last phase; it sets them */
+    double           took_ms;     /* ms of the save so far: the copy, and the slowest rank in each phase */
     int64_t          step;
-    FoldersKept      kept;        /* what to keep once the save in flight is complete */
-    int              failures;    /* saves that failed, in a row */
-    int              is_last;     /* last save of the run, whose fault saver_finish_last reports */
+    FoldersKept      kept;        /* which checkpoints stay once the save in flight is complete */
+    int              failures;    /* number of saves that failed in a row */
+    int              is_last;     /* 1 for the last save of the run, whose fault saver_finish_last reports */
     char             fault[MANIFEST_FAULT_BYTES]; /* fault of the last failure */
     Worker           worker;
 };
@@ -95,7 +95,7 @@ void saver_destroy(Saver *s) {
 
 static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 
-/* Frees the save after it has finished or failed. */
+/* Frees the memory of a save after it has finished or failed. */
 static void release(Saver *s) {
     s->part = PART_NONE;
     save_release(&s->save);
@@ -103,7 +103,7 @@ static void release(Saver *s) {
     s->all = NULL;
 }
 
-/* Gives the save up. All ranks call it with the same fault, after their last write. */
+/* Ends a failed save. All ranks call it with the same fault, after their last write. */
 static void give_up(Saver *s) {
     int64_t not_finite = s->save.not_finite;
     comm_all_reduce_i64(s->state->comm, &not_finite, 1, COMM_MAX);
@@ -145,8 +145,8 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->part != PART_NONE && !worker_is_busy(&s->worker); }
 
-/* Begins the next phase after all ranks have finished one. Returns 1 if that was the last, and the checkpoint is in
- * place. */
+/* Begins the next phase after all ranks have finished one. Returns 1 if that was the last phase and the folder has its
+ * final name. */
 static int next_part(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
     if (comm_any_fault(s->state->comm, s->save.fault)) {
@@ -154,7 +154,7 @@ static int next_part(Saver *s) {
         return 0;
     }
     if (s->part == PART_FOLDER) {
-        int64_t there = s->save.there; /* known to rank 0 */
+        int64_t there = s->save.there; /* only rank 0 knows it */
         comm_broadcast(s->state->comm, &there, sizeof there, 0);
         if (!there) begin_part(s, PART_PIECES, 1);
         if (!there) return 0;
@@ -179,8 +179,8 @@ double saver_next(Saver *s) {
     return saved ? s->took_ms : 0.0;
 }
 
-/* Waits until the worker of each rank has finished the phase. Extents written on any rank are progress. A sync shows no
- * progress, so the watchdog is ticked without progress, too, for `patience`. */
+/* Waits until the worker thread of each rank has finished the phase. Extents written on any rank count as progress.
+ * fsync shows no progress. So the watchdog is ticked without progress, too, for up to `patience`. */
 static void wait_for_workers(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds;
@@ -193,7 +193,7 @@ static void wait_for_workers(Saver *s) {
         if (sums[1] != seen) seen = sums[1], moved = clock_ms();
         if (clock_ms() - moved < patience) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
         if (worker_is_busy(&s->worker)) worker_wait(&s->worker, PAUSE_MS);
-        else                            usleep(1000); /* the worker of another rank is not done */
+        else                            usleep(1000); /* the worker of another rank is still busy */
     }
 }
 

@@ -1,5 +1,5 @@
-/* checkpoint_weights.c - the weights that a run starts from, and those that a verb reads: their checks before the run,
- * and their way into the model; see checkpoint.h. */
+/* checkpoint_weights.c - reads the weights that a run starts from, or that a verb uses, into the model, and checks them
+ * before the run; see checkpoint.h. */
 #include "run/checkpoint/checkpoint.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
-/* Refuses a config.json whose sizes contradict the weights. The weights have the shapes of `ours`. */
+/* Refuses a config.json whose sizes contradict `ours`, the shape that the weights have. */
 static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape ours) {
     int is_gpt2 = ours.arch == ARCH_GPT2, is_moe = ours.arch == ARCH_QWEN3_MOE;
     hf_members_expect(json, path, ours.arch, "model.vocab_size", ours.vocab_size);
@@ -31,7 +31,8 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
     if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
 }
 
-/* Returns the path of a tokenizer file beside the weights that this program does not read, or NULL if there is none. */
+/* Returns the path of a tokenizer file in the folder of the weights that this program cannot read, or NULL if there is
+ * none. */
 static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
     static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
     const char *slash = strrchr(weights, '/');
@@ -42,8 +43,9 @@ static const char *unread_tokenizer(const char *weights, char *out, size_t capac
     return NULL;
 }
 
-/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t has only
- * ids, compares the notes beside the data. Warns if the tokenizer of the weights is not known. */
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t knows only
+ * its token ids, it compares the notes that lie in the folder of the data. Warns if the tokenizer of the weights is not
+ * known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
@@ -78,8 +80,8 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
     tokenizer_destroy(&there);
 }
 
-/* Returns 1 if the run starts from model.init_from. If there is a checkpoint, it is used instead, and init_from need
- * not exist any more. */
+/* Returns 1 if the run starts from model.init_from. A checkpoint is used instead if there is one; then init_from need
+ * not exist. */
 static int starts_from_source(const Config *config) {
     StepFolder *list = NULL;
     if (!config->model.init_from[0]) return 0;
@@ -99,12 +101,13 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     Path       path = path_of("%s/config.json", set.folder ? set.folder : "");
     Json       json;
     if (set.folder) weights_set_check_json(set.folder);
-    int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT; /* it is optional */
+    /* config.json is optional */
+    int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT;
     if (exit_code && exit_code != -ENOENT) fail(exit_code, "%s", fault);
-    /* Refuses settings that no shape of a tensor shows. If the embedding has another name, weights_set_match refuses
-     * it. */
+    /* Refuses settings that the shapes of tensors do not show. If the embedding has another name, weights_set_match
+     * refuses the weights. */
     if (!exit_code) hf_config_expect(json.root, path.text, shape, has_head || !has_embedding);
-    /* Checks names and shapes before memory is allocated. */
+    /* checks names and shapes before memory is allocated */
     WeightsTensor *tensor_of = weights_set_match(&set, &layout, (WeightsSizes){NULL, 0, 0});
     if (!exit_code) {
         refuse_other_sizes(json.root, path.text, shape);
@@ -134,7 +137,8 @@ static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BL
 static void put_values(Stream *s, Tensor to, float *values) {
     CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
     if (to.type == BF16) {
-        uint16_t *narrow = (uint16_t *)(void *)values; /* in place: never ahead of the reads */
+        uint16_t *narrow = (uint16_t *)(void *)values; /* bf16 values replace the fp32 values in the same memory, and
+                                                        * never overtake the reads */
         for (int64_t i = 0; i < tensor_elems(to); i++) {
             float value;
             memcpy(&value, values + i, sizeof value);
@@ -145,11 +149,12 @@ static void put_values(Stream *s, Tensor to, float *values) {
     device_from_host(s, to, values);
 }
 
-/* Refuses weights with a head of their own if the head of the model is the embedding. values: n elements of the span of
- * the embedding. */
+/* Refuses weights with an output head of their own, if the model uses the embedding as its head. values: n elements of
+ * the embedding, from index `at` of the span on. */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
-    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0; /* always tied in training */
+    /* the head of gpt2 is always the embedding */
+    int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0;
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer();
     CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,
@@ -166,7 +171,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
     free(theirs);
 }
 
-/* Reads elements of a span as weights_read_span. Exit 65 if one of them is not finite. */
+/* Reads elements of a span like weights_read_span. Exit 65 if one of them is not finite. */
 static int64_t read_finite(WeightsTensor t, const Layout *layout, const Span *span, int64_t at, float *block) {
     int64_t begin = layout->param[span->param].offset;
     int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block, block + WEIGHTS_BLOCK);

@@ -68,7 +68,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
-    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if the longest path is too long */
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest, is too long */
     s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
     s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
     s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
@@ -86,7 +86,7 @@ void save_release(Save *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Returns 1 if this run has saved the step before, from the same data. A rollback changes the data. A folder that
+/* Returns 1 if this run has saved the step before, from the same data. After a rollback the data differ. A folder that
  * cannot be read is a fault. */
 static int saved_already(Save *s) {
     Manifest    m;
@@ -103,7 +103,7 @@ static int saved_already(Save *s) {
     return ours;
 }
 
-/* Returns 0 if the save has a fault, or if another job has taken the folder over, which then is the fault. */
+/* Returns 0 if the save has a fault. If another job has taken the run folder over, that is the fault. */
 static int may_write(Save *s) {
     if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
     return !s->fault[0];
@@ -115,8 +115,8 @@ void save_make_folder(Save *s) {
     if (s->there || s->fault[0]) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
     if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
-    /* A full disk is reported before gigabytes are written to it. A file system that does not report its free space is
-     * tried. */
+    /* A full disk is reported before gigabytes are written to it. If a file system does not report its free space, the
+     * save is tried. */
     int64_t room = io_free_bytes(s->checkpoints.text),
             bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])
@@ -125,7 +125,7 @@ void save_make_folder(Save *s) {
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
-/* A rest that cannot be removed is swept by the next save. */
+/* Removes the folder of a save. If files cannot be removed, the next save removes them. */
 void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->name).text); }
 
 /* --- hashed extents ----------------------------------------------------------------------------------------------- */
@@ -148,7 +148,7 @@ static void add_extent(Save *s, int file, uint64_t offset, const void *data, siz
     add_written(s, (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}});
 }
 
-/* Adds all extents of a range of bytes that begins at offset 0. Each has at most `most` bytes. */
+/* Adds extents for all bytes from offset 0 of a file. Each extent has at most `most` bytes. */
 static void add_extents(Save *s, int file, const char *data, size_t bytes, size_t most) {
     for (size_t at = 0; at < bytes; at += most)
         add_extent(s, file, at, data + at, bytes - at < most ? bytes - at : most);
@@ -161,7 +161,7 @@ static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size
     if (!s->fault[0]) io_start_writeback(s->fd[file], offset, count);
 }
 
-/* Hashes the bytes that wait, while they are in memory, and writes them. A copy in memory has no file. */
+/* Hashes the bytes of host_copy that wait, and writes them. A copy in memory has no file, so it is only hashed. */
 static void flush_extent(Save *s) {
     if (s->pending == 0) return;
     const char *bytes = (const char *)s->host_copy + s->from;
@@ -173,7 +173,7 @@ static void flush_extent(Save *s) {
 }
 
 /* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring extents of a piece often
- * adjoin in the file, too, so that small ones are hashed as one. */
+ * adjoin in the file, too. Then they are hashed as one. */
 static void put_extent(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
@@ -190,7 +190,7 @@ static void put_extent(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Writes one of masters, m and v, which begins at byte `base` of the file. */
+/* Writes one tensor of the state (masters, m or v), which begins at byte `base` of the file. */
 static void write_pieces(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
@@ -217,7 +217,7 @@ static void write_small(Save *s, ManifestFileKind file, const char *text, size_t
     add_extents(s, (int)file, text, bytes, (size_t)manifest_extent_bytes(bytes));
 }
 
-/* Writes the files that Hugging Face transformers reads beside the weights. */
+/* Writes the files that Hugging Face transformers reads along with the weights. */
 static void write_descriptions(Save *s) {
     ModelShape       shape = s->state->optimizer->shards->spec.shape;
     const Tokenizer *t = s->state->tokenizer;
@@ -239,7 +239,7 @@ static void write_descriptions(Save *s) {
     free(begin_text), free(end_text);
 }
 
-/* Makes weights or moments that are not finite a fault, so that they never reach a file. */
+/* Makes it a fault if weights or moments are not finite, so that they never reach a file. */
 static void check_finite(Save *s) {
     int64_t count = optimizer_tensors(s->state->optimizer->kind) * s->extents->elems;
     s->not_finite = weights_finite(s->host_copy, count) < count;
@@ -254,11 +254,11 @@ void save_open(Save *s) {
     for (int f = 0; f < 2 && !s->fault[0]; f++) {
         Path   path = file_path(s, manifest_file_name[f]);
         double begin = clock_ms();
-        /* A network file system may show the new folder of rank 0 to the others with a delay. */
+        /* On a network file system the other ranks may see the new folder of rank 0 only after a delay. */
         while ((s->fd[f] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0) usleep(50000);
         note(s, "open", &path, s->fd[f]);
         if (comm_rank(s->state->comm) > 0 || s->fault[0]) continue;
-        /* Rank 0 writes the header and sets the full size. Bytes that other ranks have already written stay. */
+        /* rank 0 writes the header and sets the full size; bytes that other ranks have already written stay */
         int error = io_pwrite(s->fd[f], s->header[f], s->header_bytes[f], 0);
         if (!error) error = io_truncate(s->fd[f], s->file_bytes[f]);
         note(s, "write", &path, error);
@@ -310,8 +310,8 @@ static int by_place(const void *a, const void *b) {
     return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
-/* Sorts the extents of all ranks into the lists of the manifest. Every byte of every file must have been written
- * exactly once. Returns 0 with s->fault set if that is not so, or without memory. */
+/* Sorts the extents of all ranks into the lists of the manifest. Checks that every byte of every file was written
+ * exactly once. Returns 0 with s->fault set if not, or without memory. */
 static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;
@@ -368,7 +368,7 @@ static Manifest describe(const Save *s) {
     return m;
 }
 
-/* Reads manifest and files back like a resume. They must match what was in memory before older checkpoints are
+/* Reads manifest and files back like a resume. They must equal what was in memory, before older checkpoints are
  * removed. */
 static void read_back(Save *s) {
     Manifest m;
@@ -390,7 +390,7 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     Manifest m = s->rescued ? *s->rescued : describe(s);
     size_t   bytes;
     char     folder[PATH_MAX], *text = NULL;
-    if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns these */
+    if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
     m.folder = realpath(s->run_dir.text, folder);
     if (describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m)) text = manifest_write(&m, &bytes);
     if (text) write_file(s, MANIFEST_NAME, text, bytes);
@@ -400,13 +400,14 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     read_back(s);
 }
 
-/* Renames the complete folder into place. A folder that has this name already is renamed to NAME.passed-over if it does
- * not verify, and removed if this run wrote it before a rollback. */
+/* Gives the complete folder its final name. An older folder of this name is renamed to NAME.passed-over if it does not
+ * verify. If this run wrote it before a rollback, it is removed. */
 static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
-    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` may be new */
+    /* the folder `checkpoints` may be new */
+    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text));
     if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
         int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)
                               : folder_trash(s->checkpoints.text, s->name);
@@ -416,7 +417,7 @@ static void put_in_place(Save *s) {
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }
 
-/* Syncs the log first, so that no checkpoint is ahead of the lines of its steps. */
+/* Completes a save. Syncs the log first, so that no checkpoint is ahead of the log lines of its steps. */
 void save_commit(Save *s, WrittenExtent *all, size_t count) {
     if (!may_write(s)) return;
     if (s->state->log) {

@@ -1,15 +1,16 @@
 /* checkpoint_write.h - one save: its files, their hashed extents, its manifest. For checkpoint_save.c and
- * memory_copies.c, whose workers call this. A save knows nothing of threads. Of other ranks it knows only that they
+ * memory_copies.c, whose threads call this. A save knows nothing of threads. It assumes of other ranks only that they
  * write other pieces of the same files.
  *
  * Rank 0 makes the folder step_N.tmp. Then every rank, in any order, opens the files and writes its own pieces at their
- * global offsets. Each extent is hashed in memory before the write. Rank 0 also writes headers and config.json. When
- * all ranks are done, rank 0 writes the manifest from the extents of all ranks, reads everything back, and renames the
- * folder. A fault is kept in `fault`, and nothing more is written after it. Only save_prepare may end the job, because
- * all ranks agree on a fault first.
+ * offsets in the whole model. Each extent is hashed in memory before the write. Rank 0 also writes headers and
+ * config.json. When all ranks are done, rank 0 writes the manifest from the extents of all ranks, reads everything
+ * back, and renames the folder. A fault is kept in `fault`, and nothing more is written after it. Only save_prepare may
+ * end the job, because all ranks must agree on a fault before any of them ends.
  *
- * A copy in memory (memory_copies.h) holds only the extents, hashed and not written: save_hash_pieces. A rescue writes
- * the extents of copies with save_open, save_put and save_close in place of save_write_pieces.
+ * A copy in memory (memory_copies.h) holds only the extents, hashed and not written: save_hash_pieces. A rescue turns
+ * such copies into a checkpoint. It writes their extents with save_open, save_put and save_close in place of
+ * save_write_pieces.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
@@ -20,7 +21,7 @@
 #include "run/checkpoint/exchange.h"
 
 typedef struct {
-    uint32_t       file; /* ManifestFileKind */
+    uint32_t       file; /* the file that has the extent: a ManifestFileKind */
     uint32_t       pad;
     ManifestExtent extent;
 } WrittenExtent;
@@ -30,42 +31,49 @@ typedef struct {
     int64_t      step;
     TrainState   train_state;               /* state of the run when the save began */
     Position     position;                  /* position after this step */
-    const Manifest *rescued;                /* borrowed: a rescued state, saved in place of the run; NULL: none */
+    const Manifest *rescued;                /* state rescued from copies in memory, which is saved in place of the
+                                             * run's; borrowed; NULL: none */
     cJSON       *config;                    /* owned */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
-    cJSON       *fp8;                       /* owned: the history of scales, with fp8 */
+    cJSON       *fp8;                       /* owned: scales of fp8 and the maxima that they come from; NULL in other
+                                             * precisions */
     Path         run_dir, checkpoints, tmp, final;
     char         name[32];
-    char        *header[2];                 /* owned: headers of FILE_MODEL and FILE_OPTIMIZER, equal on all ranks */
+    char        *header[2];                 /* owned: headers of the weights file and the optimizer file, equal on
+                                             * all ranks */
     size_t       header_bytes[2];
     uint64_t     file_bytes[MANIFEST_FILES];
-    int          fd[2];                     /* FILE_MODEL and FILE_OPTIMIZER; -1: closed */
-    const float *host_copy;                 /* borrowed: masters, m and v of these extents, one after another */
-    const FileExtents *extents;             /* borrowed: extents that this rank writes of masters and of each state */
+    int          fd[2];                     /* descriptors of the weights file and the optimizer file; -1: closed */
+    const float *host_copy;                 /* borrowed: masters, then m and v, of the elements that this rank
+                                             * writes, one after another */
+    const FileExtents *extents;             /* borrowed: extents that this rank writes, the same for masters and for
+                                             * each state */
     size_t       from;                      /* the extent that waits to be written begins at this byte of host_copy */
-    size_t       pending;                   /* bytes of that extent */
-    int          file;                      /* file of that extent: FILE_MODEL or FILE_OPTIMIZER */
-    uint64_t     offset;                    /* offset of that extent in the file */
+    size_t       pending;                   /* bytes of the extent that waits to be written */
+    int          file;                      /* file of the waiting extent: FILE_MODEL or FILE_OPTIMIZER */
+    uint64_t     offset;                    /* offset of the waiting extent in its file */
     _Atomic int64_t progress;               /* extents written, and read back, so far */
     WrittenExtent *written;                 /* owned: the extents that this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
-    int          not_finite;                /* the state holds a NaN or an infinity, which is the fault */
+    int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */
-    int          there;                     /* rank 0: this run has saved this step before, and it verifies */
+    int          there;                     /* rank 0: 1 if this run has saved this step before and that checkpoint
+                                             * verifies */
 } Save;
 
-/* Exit 71 without memory. */
+/* Allocates and begins a save. Exit 71 without memory. */
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents);
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
-void save_write_pieces(Save *s);                                   /* every rank; writes its own pieces */
-void save_hash_pieces(Save *s);                                    /* fills `written`; state not finite is a fault */
-char *save_head(Save *s, size_t *bytes);                           /* manifest without files: malloc'ed, or NULL */
+void save_write_pieces(Save *s);                                   /* every rank: writes its own pieces */
+void save_hash_pieces(Save *s);                                    /* fills `written` with hashes; inf or NaN: a
+                                                                    * fault */
+char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed, or NULL */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
-void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent; its hash fits the bytes */
+void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent, whose hash is in `at` */
 void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */
-WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets those of all ranks */
+WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets the extents of all */
 void save_commit(Save *s, WrittenExtent *all, size_t count);       /* rank 0, last; sorts the extents of all ranks */
 void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
 
@@ -81,7 +89,7 @@ typedef struct {
     int    is_busy;     /* guarded by the lock of the thread */
 } Worker;
 
-void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what); /* what: for messages */
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what); /* what: the work, for messages */
 void worker_begin(Worker *w);
 int  worker_is_busy(Worker *w);
 void worker_wait(Worker *w, double ms);   /* waits until the work is done, at most ms */

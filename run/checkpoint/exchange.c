@@ -10,7 +10,7 @@ int exchange_is_needed(const Shards *z, Span span) {
     return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);
 }
 
-/* Returns the first of n elements that tensor rank i gets: rank i of t gets [n i / t, n (i + 1) / t). */
+/* Returns the first of n elements that tensor rank i writes. Of t ranks, rank i writes [n i / t, n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
 Span exchange_kept(const Shards *z, Span span) {
@@ -21,8 +21,9 @@ Span exchange_kept(const Shards *z, Span span) {
     return span;
 }
 
-/* Elements [first, end) of the columns that this rank holds. Tensor rank i writes them, together with the other columns
- * of the same rows. The rows are whole, except a first and a last one that the span itself cuts. */
+/* Elements [first, end) of a span, counted within the columns that this rank holds. Tensor rank i writes them, together
+ * with the other columns of the same rows. The rows are whole, except a first and a last one that the span itself
+ * cuts. */
 typedef struct { int64_t first, end; } Rows;
 
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
@@ -37,8 +38,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* Returns the extent that begins with element `at` of the columns of tensor rank j. It ends with the columns of that
- * rank in the row (or in q, k or v within the row), or with r. */
+/* Returns the extent that begins with element `at` of the columns of tensor rank j. It ends where the columns of that
+ * rank end in the row (or in q, k or v within the row), or where r ends. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -48,7 +49,7 @@ static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int
 
 /* --- what is written ---------------------------------------------------------------------------------------------- */
 
-/* Adds an extent, or lengthens the last one if it adjoins. */
+/* Adds an extent to the list, or lengthens the last one if the two adjoin. */
 static void add_extent(FileExtents *f, FileExtent e) {
     FileExtent *last = f->extents ? &f->extent[f->extents - 1] : NULL;
     f->elems += e.elems;
@@ -63,8 +64,8 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents of a span, in the order in which exchange_rows writes the elements. Within a row that is the order
- * of the file. */
+/* Adds the extents of a span to the list, in the order in which exchange_rows writes the elements. Within a row this is
+ * the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
@@ -119,7 +120,8 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* The share of a rank in the rows of a span is rounded up, at most to one more row of the file. */
+/* Returns the most elements that a rank writes. The share of a rank in a span is rounded up, at most to one more row of
+ * the file. */
 int64_t exchange_most_elems(const Layout *l) {
     int64_t elems = l->shard_elems;
     for (int i = 0; i < l->params; i++)
@@ -127,7 +129,7 @@ int64_t exchange_most_elems(const Layout *l) {
     return elems;
 }
 
-/* Scratch for a span before the exchange and after it. */
+/* Returns the elements of scratch memory: for a span before the exchange, and for the same span after it. */
 int64_t exchange_scratch_elems(const Layout *l) {
     int64_t most = 0;
     for (int i = 0; i < l->params; i++) {
@@ -141,8 +143,8 @@ int64_t exchange_scratch_elems(const Layout *l) {
 
 /* --- the copy ----------------------------------------------------------------------------------------------------- */
 
-/* Copies the elements of a span to `to`, or the share of this rank if the tensor ranks exchange it. Returns their
- * number. */
+/* Copies the elements of a span to `to`, or only the share of this rank if the tensor ranks exchange the span. Returns
+ * the number of elements copied. */
 static int64_t copy_span(const CheckpointState *state, float *to, float *scratch, int which, Span span) {
     const Shards *z = state->optimizer->shards;
     int           is_exchanged = exchange_is_needed(z, span);

@@ -1,5 +1,5 @@
 /* exchange.h - which elements of the state a rank writes into a checkpoint, and their copy to host memory while
- * training waits. For saves, for copies in memory, and for the rounds of islands.
+ * training waits. Used by saves, by copies in memory, and by the rounds of islands.
  *
  * A rank holds spans of its pieces (core/layout.h). An extent is a range of neighbouring elements in a file. If tensor
  * ranks cut the columns of a matrix, a span covers many short extents, one in each row. The tensor ranks hold columns
@@ -13,20 +13,20 @@
 
 typedef struct {
     FileExtent *extent;           /* owned, in the order of the copied elements */
-    int64_t     extents, room;    /* number of extents; capacity */
+    int64_t     extents, room;    /* number of extents; entries that `extent` has memory for */
     int64_t     elems;            /* elements of all extents */
 } FileExtents;
 
-/* Returns the extents that this rank writes to the file of the masters. The file of an AdamW moment has the same ones.
- * Free with free(extents.extent). */
+/* Returns the extents that this rank writes to the file of the masters. The extents of an AdamW moment are equal. Free
+ * with free(extents.extent). */
 FileExtents exchange_extents(const Shards *z);
 
-/* Collective over the tensor ranks. Copies the elements of all extents to `to`: masters, then each state. scratch
- * [exchange_scratch_elems]. Returns when the copy is complete. */
+/* Collective over the tensor ranks. Copies the elements of all extents to `to`: first the masters, then each optimizer
+ * state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
-/* Returns the elements of a span that this rank writes without an exchange: all of them, or its share if all tensor
- * ranks hold the span. */
+/* Returns the elements of a span that this rank writes without an exchange. These are all of them, or its share if all
+ * tensor ranks hold the span. */
 Span exchange_kept(const Shards *z, Span span);
 int  exchange_is_needed(const Shards *z, Span span);
 /* Collective over the tensor ranks, for a span that needs an exchange. mine [span.elems]: values of the span on this
@@ -34,7 +34,8 @@ int  exchange_is_needed(const Shards *z, Span span);
 int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out);
 int64_t exchange_rows_elems(const Shards *z, Span span); /* the number that exchange_rows returns */
 
-/* Return the most floats that a rank writes, and the floats of scratch that an exchange needs. */
+/* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch
+ * memory that an exchange needs. */
 int64_t exchange_most_elems(const Layout *layout);
 int64_t exchange_scratch_elems(const Layout *layout);
 

@@ -14,10 +14,10 @@
 #include "core/io.h"
 #include "core/json.h"
 
-/* Length of the end of the text: ,\n"hash":"0123456789abcdef"}\n */
+/* Bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
-/* Bound of the values that are neither extents nor data files: the config, recent losses, the table of matrix products.
- * Real manifests have far fewer. */
+/* Limit of the values in a manifest that are neither extents nor data files: the config, recent losses, the table of
+ * matrix products. Real manifests have far fewer. */
 enum { OTHER_VALUES = 1 << 15 };
 
 const char *const manifest_file_name[MANIFEST_FILES] = {
@@ -131,7 +131,7 @@ int manifest_fault(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* Reads a 64-bit integer from a string of decimal digits. Returns 0 if it is none. */
+/* Reads a 64-bit integer from a string of decimal digits. Returns 0 if value is no such string. */
 static int read_u64(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsString(value) || !value->valuestring[0]) return 0;
     *out = 0;
@@ -148,8 +148,8 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
-/* Reads a count of the run, which is within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no such
- * limit. */
+/* Reads a count of the run, which must be within MANIFEST_COUNT_LIMIT. The seed and the tokens of a data file have no
+ * such limit. */
 static int read_amount(const cJSON *value, int64_t *out) {
     return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT;
 }
@@ -174,8 +174,8 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
     return 1;
 }
 
-/* Reads the counters of the guard and its recent losses, in order. Returns 0 if a loss is no number, or if there are
- * too many. */
+/* Reads the counters of the guard (which skips bad steps) and its recent losses, in order. Returns 0 if a loss is no
+ * number, or if there are too many. */
 static int read_guard(const cJSON *object, Guard *g) {
     const cJSON *losses = json_member(object, "losses");
     if (!read_amount(json_member(object, "skips"), &g->skips) ||
@@ -196,14 +196,15 @@ static int valid(int is_valid, const char *key, char *fault) {
     return is_valid || manifest_fault(fault, MANIFEST_NAME " has no valid %s", key);
 }
 
-/* Reads all members but the lists of data and files. Returns 0 with a fault at the first that is not valid. */
+/* Reads all members of a manifest except the lists of data and files. Returns 0 with a fault at the first member that
+ * is not valid. */
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
     static const char GRID[] = "abcdefghijklmnopqrstuvwxyz0123456789 ";
     const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder"),
                 *scale = json_member(root, "loss_scale"), *scale_steps = json_member(root, "loss_scale_steps"),
                 *grid = json_member(root, "grid"), *guard = json_member(root, "guard"),
                 *updates = json_member(root, "updates");
-    int64_t seen = -1; /* steps that the moments have seen; -1: all */
+    int64_t seen = -1; /* steps that the moments have seen; -1: all steps */
     m->folder = cJSON_IsString(folder) ? folder->valuestring : NULL;
     m->loss_scale = cJSON_IsNumber(scale) ? scale->valuedouble : 0.0;
     m->gemm = json_member(root, "gemm");
@@ -249,7 +250,8 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Returns 0 if the extents do not cover the file exactly once, or with a fault without memory. */
+/* Reads the extents of a file. Returns 0 if they do not cover the file exactly once. Without memory, returns 0 with a
+ * fault. */
 static int read_extents(const cJSON *list, ManifestFile *file, char *fault) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
@@ -287,7 +289,7 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Checks the hash first, because a text that does not match it is damaged. Then parses the JSON. */
+/* Checks the hash of a manifest first, because a text that does not match it is damaged. Then parses the JSON. */
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
     size_t body = bytes - TAIL_BYTES, values = 0;
@@ -295,7 +297,7 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
     if (memcmp(text + body, tail, TAIL_BYTES) != 0)
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
-    /* One of these characters comes before each value. */
+    /* one of these characters comes before each value */
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > MANIFEST_VALUES)
         return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
@@ -351,7 +353,7 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
     return 1;
 }
 
-/* Compares one extent with its hash. buffer [MANIFEST_EXTENT_BYTES]. Returns 1, or 0 with a fault. */
+/* Compares the bytes of one extent with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0 with a fault. */
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
     XXH3_state_t *hash = XXH3_createState();
     int           error = hash ? 0 : -ENOMEM;
@@ -369,7 +371,7 @@ static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, c
                           e.offset, e.offset + e.bytes - 1);
 }
 
-/* Compares the extents part, part + parts, ... of a file. */
+/* Compares extents number part, part + parts, part + 2 parts, ... of a file with their hashes. */
 static int extents_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts,
                       void (*progress)(void *ctx), void *ctx, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;

@@ -24,10 +24,10 @@
 #include "run/guard/guard.h"
 
 #define MANIFEST_NAME "state.json"
-/* A manifest has at most MANIFEST_VALUES values in MANIFEST_LIMIT bytes. Reading needs up to 240 MiB for a hostile one,
- * and 100 MiB for ours. An extent is four values. Extents grow with their file, so that its length needs at most
- * MANIFEST_EXTENTS of them. Half of the values are left for extents that end with a row, or with a piece of a
- * bucket. */
+/* A manifest has at most MANIFEST_VALUES values in MANIFEST_LIMIT bytes. Reading needs up to 240 MiB for a hostile
+ * manifest, and 100 MiB for one that this program wrote. An extent takes four values. Extents grow with their file, so
+ * that the length of a file needs at most MANIFEST_EXTENTS of them. Half of the values are left for extents that end
+ * early, with a row or with a piece of a bucket. */
 enum {
     MANIFEST_EXTENT_BYTES = 1 << 20,
     MANIFEST_EXTENTS = 1 << 15,
@@ -35,15 +35,15 @@ enum {
     MANIFEST_VALUES = 1 << 19,
     MANIFEST_FAULT_BYTES = COMM_FAULT_BYTES
 };
-/* Largest count, equal to that of integers in the config. With the tokens of a run (less than 2^62) sums fit in 64
- * bits. */
+/* Largest count that a manifest may hold: 2^53, like integers in the config. Added to the tokens of a run (less than
+ * 2^62) it fits in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum {
-    FILE_MODEL,            /* names of the files: manifest_file_name */
+    FILE_MODEL,            /* manifest_file_name() has the file's name */
     FILE_OPTIMIZER,
     FILE_CONFIG,
-    FILE_GENERATION,       /* a checkpoint may lack this file and those below: before version 1.1, and without text */
+    FILE_GENERATION,       /* optional, like the kinds below: missing before version 1.1, and in a run without text */
     FILE_TOKENIZER_CONFIG,
     FILE_TOKENIZER,
     MANIFEST_FILES
@@ -51,11 +51,11 @@ typedef enum {
 extern const char *const manifest_file_name[MANIFEST_FILES];
 
 typedef struct {
-    uint64_t offset, bytes, hash; /* hash: XXH3 of the bytes; bytes: 1 to manifest_extent_bytes of the file */
+    uint64_t offset, bytes, hash; /* hash: XXH3 of the bytes; bytes: from 1 to manifest_extent_bytes() */
 } ManifestExtent;
 
 typedef struct {
-    uint64_t        bytes;              /* 0: the checkpoint has no such file */
+    uint64_t        bytes;              /* bytes of the file; 0 if the checkpoint lacks it */
     ManifestExtent *extent;             /* owned, sorted by offset, without a gap */
     int64_t         extents;
 } ManifestFile;
@@ -67,49 +67,51 @@ typedef struct {                  /* one training shard */
 } ManifestData;
 
 typedef struct {                  /* the run from whose copied checkpoint this run continued */
-    char    run_id[40];           /* "": none */
+    char    run_id[40];           /* run_id of the parent; "": no parent */
     int64_t step;
 } RunParent;
 
 typedef struct {
     char          run_id[40], backend[16], precision[16];
-    RunParent     parent;         /* member "parent"; none if absent */
+    RunParent     parent;         /* the run that this one was copied from; none if absent */
     const char   *folder;         /* borrowed: absolute folder of the run; NULL if absent */
-    char          grid[MESH_TEXT]; /* grid of the ranks that saved it; "": only data parallel */
+    char          grid[MESH_TEXT]; /* grid of the ranks that saved the checkpoint; "": only data parallel */
     int64_t       step, samples, tokens, seed;
-    int64_t       missed;         /* steps that the moments have not seen; member "updates": those seen; absent: all */
+    int64_t       missed;         /* steps that the moments have not seen. The file has "updates", those seen;
+                                   * absent: all were seen */
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
-    Guard         guard;          /* empty if absent */
-    const cJSON  *gemm;           /* borrowed: the table of run/checkpoint/algorithms_file.h; NULL: there is none */
-    const cJSON  *fp8;            /* borrowed: the history of model/precision.h; NULL: there is none */
-    const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
+    Guard         guard;          /* recent losses, skips and rollbacks; empty if absent */
+    const cJSON  *gemm;           /* borrowed: table of matrix-product algorithms; NULL: there is none */
+    const cJSON  *fp8;            /* borrowed: fp8 scales and the maxima they come from; NULL: there is none */
+    const cJSON  *config;         /* borrowed: the config of the run that saved, with every option */
     ManifestData *data;           /* owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
-    Json          json;           /* owned: the borrowed members of manifest_parse point into it */
+    Json          json;           /* owned: holds the text of the borrowed members */
 } Manifest;
 
 typedef enum {
     MANIFEST_GOOD,
     MANIFEST_BROKEN,
     MANIFEST_FOREIGN, /* undamaged, but of a version that this program does not read */
-    MANIFEST_UNKNOWN  /* not verified, for lack of memory or because the disk cannot be read   */
+    MANIFEST_UNKNOWN  /* could not be verified, for lack of memory or because the disk cannot be read */
 } ManifestStatus;
-/* First words of a MANIFEST_UNKNOWN fault. Other ranks recognize it by them, because they get only the text. */
+/* First words of a MANIFEST_UNKNOWN fault. Ranks send each other only the text of a fault, and recognize the kind by
+ * these words. */
 #define MANIFEST_NO_MEMORY "there is no memory to verify it"
 #define MANIFEST_UNREADABLE "cannot read "
 
 /* Writes a phrase into fault [MANIFEST_FAULT_BYTES]. Returns 0, so that a caller can fail with it. */
 int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Writes the fault of a file that could not be read. error is its errno: missing, cut short, too long, no memory, or
- * not readable (EIO, EACCES, ESTALE, ...). Returns 0. */
+/* Writes the fault of a file that could not be read. error is its errno, and the text says what it means: missing, cut
+ * short, too long, no memory, or not readable (EIO, EACCES, ESTALE, ...). Returns 0. */
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
-/* Returns the longest extent of a file of file_bytes: MANIFEST_EXTENT_BYTES, or the power of two at which
- * MANIFEST_EXTENTS of them are enough. */
+/* Returns the most bytes of an extent in a file of file_bytes: MANIFEST_EXTENT_BYTES, or the power of two at which
+ * MANIFEST_EXTENTS extents are enough. */
 uint64_t manifest_extent_bytes(uint64_t file_bytes);
 
 /* Returns the text of state.json, malloc'ed, with its length in *bytes. Returns NULL without memory. */

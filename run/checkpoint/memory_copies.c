@@ -1,14 +1,15 @@
 /* memory_copies.c - see memory_copies.h.
  *
- * state_copy writes into the mapped file of a slot. The thread then adds hashes and head, and seals the copy, which is
- * then whole here. With several hosts the data is sent to the neighbour as soon as it is copied. Everything before the
- * data is sent once it is sealed. The neighbour gets the same file, byte by byte. A slot begins with a zero until it is
- * sealed. The next copy starts on no rank before this one is whole on all, so one of the two slots is always whole.
+ * state_copy writes into the mapped file of a slot. The thread then adds hashes and head (manifest without files), and
+ * seals the copy, which is then whole on this host. With several hosts the data is sent to the neighbour, a rank of the
+ * next host, as soon as it is copied. Everything before the data is sent once it is sealed. The neighbour gets the same
+ * file, byte by byte. A slot begins with a zero until it is sealed. No rank starts the next copy before this one is
+ * whole on all ranks, so one of the two slots is always whole.
  *
  * After a loss the ranks of a host divide the files in its folder. Rank 0 gathers the copies found, and chooses the
- * newest step of one session that has copies of all its ranks. Then all ranks hash the chosen copies that they hold. If
- * one is damaged, rank 0 chooses again. The ranks that hold the copies write their extents. Grid and number of ranks
- * may have changed since.
+ * newest step of one session (job) that has copies of all its ranks. Then all ranks hash the chosen copies that they
+ * hold. If one is damaged, rank 0 chooses again. The ranks that hold the copies write their extents to the checkpoint.
+ * Grid and number of ranks may have changed since.
  */
 #include "run/checkpoint/memory_copies.h"
 
@@ -51,7 +52,7 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* The ranks of a host have consecutive numbers (comm/world.c). */
+/* Returns where a rank is. Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
     MemoryHost h = {0};
     for (int r = 0; r < comm_size(c); r++) {
@@ -77,8 +78,8 @@ uint64_t memory_meta_bytes(uint64_t extents, uint64_t head_bytes) {
     return (meta_used(extents, head_bytes) + MEMORY_PAGE - 1) / MEMORY_PAGE * MEMORY_PAGE;
 }
 
-/* Fills in everything before the data. base: the mapped file. h: all but magic and hash are set, and data_offset leaves
- * enough bytes for extents and head. */
+/* Writes everything before the data. base: the mapped file. h: all fields except magic and hash are set, and
+ * data_offset leaves enough bytes for extents and head. */
 static void write_meta(void *base, MemoryHeader h, const WrittenExtent *extent, const char *head) {
     char *at = (char *)base + sizeof h;
     memcpy(at, extent, h.extents * sizeof *extent);
@@ -89,7 +90,7 @@ static void write_meta(void *base, MemoryHeader h, const WrittenExtent *extent, 
     memcpy((char *)base + offsetof(MemoryHeader, hash), &h.hash, sizeof h.hash);
 }
 
-/* Returns 1 if the extents are in the two large files, and their lengths sum to data_bytes. */
+/* Returns 1 if all extents are in the weights file or the optimizer file, and their lengths sum to data_bytes. */
 static int are_extents(const WrittenExtent *e, uint64_t extents, uint64_t data_bytes) {
     uint64_t left = data_bytes;
     for (uint64_t i = 0; i < extents; i++) {
@@ -140,7 +141,7 @@ static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault
     return NULL;
 }
 
-/* Does not read a file that belongs to another user, because the folder may be writable for everybody. */
+/* Refuses a file that belongs to another user, because the folder may be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
     struct stat st;
     uint64_t    count = 0;
@@ -194,16 +195,16 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of a head: losses in the guard, maxima of fp8 */
+enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of the head (manifest): losses, maxima of fp8 */
 static const double PAUSE_MS = 100.0;
 
 /* The slots of one rank. meta: bytes before the data. data: bytes of the data. slot: mapped files, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
-/* The connection of a sender and a receiver on the next host. */
+/* The connection between a rank and the rank of the next host that receives its copies. */
 typedef struct {
     Comm *pair;       /* owned */
     int   from;       /* the rank that sends */
-    Slots in;         /* slots of the receiver */
+    Slots in;         /* slots of the receiving rank */
 } Link;
 
 struct MemoryCopies {
@@ -214,16 +215,16 @@ struct MemoryCopies {
     float     *scratch;   /* owned */
     uint64_t   session;
     Slots      own;
-    Link      *link;      /* owned, ordered by sender, so that all ranks free them in one order */
+    Link      *link;      /* owned; sorted by sender, so that all ranks free them in one order */
     int        links;
     int        at;        /* index of the slot that was filled last */
-    Worker     worker;    /* seals the copy */
-    Save       save;      /* used by the worker while busy */
-    int        in_flight, is_sent, warned; /* is_sent: the worker is done, and the sealed copy is being sent */
-    int        is_whole;  /* the copy is sealed; used by the worker while busy */
-    char       fault[MANIFEST_FAULT_BYTES]; /* why it is not whole */
+    Worker     worker;    /* thread that hashes and seals the copy */
+    Save       save;      /* used by the worker thread while it is busy */
+    int        in_flight, is_sent, warned; /* is_sent: 1 once the worker is done and the sealed copy is being sent */
+    int        is_whole;  /* 1 if the copy is sealed; used by the worker thread while it is busy */
+    char       fault[MANIFEST_FAULT_BYTES]; /* why the copy is not whole */
     double     begin_ms;
-    MemoryCopied now, done; /* copy in flight; last one complete (step -1: none to report) */
+    MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
 };
 
 static void seal(void *copies) {
@@ -255,8 +256,8 @@ static int next_of(Comm *c, int rank) {
     return -1;
 }
 
-/* Collective. Makes the links to and from this rank. Every rank tells its sizes: bytes before the data, bytes of the
- * data. */
+/* Collective. Makes the connections to and from this rank. Every rank tells the others two sizes: the bytes before the
+ * data of its copy, and the bytes of the data. */
 static void link_hosts(MemoryCopies *m) {
     Comm    *c = m->state->comm;
     int      ranks = comm_size(c), rank = comm_rank(c);
@@ -276,7 +277,8 @@ static void link_hosts(MemoryCopies *m) {
 
 static int receives(const Link *l) { return comm_rank(l->pair) == 1; }
 
-/* Makes the folder of this host, on the first rank of the host. Rank 0 also writes run_id into the run folder. */
+/* Makes the folder for copies of this host; the first rank of the host calls it. Rank 0 also writes run_id into the run
+ * folder. */
 static void make_folder(const MemoryCopies *m, char *fault) {
     const CheckpointState *state = m->state;
     const char *dir = state->config->run.dir;
@@ -320,8 +322,8 @@ static void remove_all(MemoryCopies *m) {
     free(m);
 }
 
-/* Returns the bytes before the data of a copy. The head has its present size and HEAD_SPARE to grow. An extent has at
- * least a MiB, or ends with an extent of a file. */
+/* Returns the bytes before the data of a copy. The head (manifest) has its present size and HEAD_SPARE to grow. An
+ * extent has at least a MiB, or ends with an extent of a file. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = save_prepare(m->state, 0, NULL, &m->extents);
@@ -352,7 +354,7 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     make_folder(m, fault);
     if (!comm_any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
-        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* state is copied from the GPU into these */
+        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the state is copied from the GPU into these slots */
             m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
@@ -383,7 +385,8 @@ static void send(MemoryCopies *m, char *data, DType type, uint64_t bytes) {
         if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, flat(data, type, bytes));
 }
 
-/* Starts to receive the copies of neighbours into the same slot. The beginning of a slot arrives last. */
+/* Starts to receive the copies of neighbours, ranks of another host, into the slot of the same index. The beginning of
+ * a slot arrives last. */
 static void await_neighbours(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) {
         Slots *in = &m->link[i].in;
@@ -399,8 +402,8 @@ static void clear(MemoryCopies *m, int slot) {
         if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
 }
 
-/* Sends the bytes before the data once the worker is done. A copy that could not be sealed is sent unchanged, and
- * begins with a zero. */
+/* Sends the bytes before the data to the next host once the worker thread is done. A copy that could not be sealed is
+ * sent unchanged, and begins with a zero. */
 static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
@@ -429,7 +432,7 @@ static void finish(MemoryCopies *m) {
 void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
-    finish(m); /* now the copy before is complete on all ranks */
+    finish(m); /* now the preceding copy is complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
     m->fault[0] = 0;
@@ -480,10 +483,10 @@ void memory_copies_end(MemoryCopies *m) {
 typedef struct {
     MemoryCopy copy;         /* owned */
     char       name[40];
-    int        is_checked;   /* the data match their hashes */
+    int        is_checked;   /* 1 if the data match their hashes */
 } Found;
 
-/* A copy that the rank `holder` has, at `index` of its list found. */
+/* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
 typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
@@ -494,10 +497,10 @@ typedef struct {
     int64_t newest;
     Found  *found;           /* owned */
     int     count;
-    Offer  *offer;           /* owned, rank 0: offers of all ranks, the newest first */
+    Offer  *offer;           /* owned, rank 0: copies that any rank holds, the newest first */
     int     offers;
-    char   *warnings;        /* owned: lines about damaged copies on this rank; NULL: none */
-    Offer  *chosen;          /* owned [ranks]: one for each rank of the lost job; equal on all ranks */
+    char   *warnings;        /* owned: lines about damaged copies that this rank holds; NULL: none */
+    Offer  *chosen;          /* owned [ranks]: the copy of each rank of the lost job that is used; equal on all ranks */
     int     ranks;
 } Rescue;
 
@@ -512,7 +515,7 @@ static void note(Rescue *r, const Path *path, const char *fault) {
     r->warnings = more;
 }
 
-/* Collective. Rank 0 prints the lines of all ranks as warnings. */
+/* Collective. Rank 0 prints the warnings that all ranks have collected. */
 static void warn_of_all(Rescue *r) {
     size_t count;
     char  *all = gather_bytes(r->comm, r->warnings, r->warnings ? strlen(r->warnings) : 0, &count);
@@ -544,7 +547,7 @@ static void look_at(Rescue *r, const char *name) {
 
 static int is_copy(const struct dirent *entry) { return memory_is_name(entry->d_name); }
 
-/* Looks at the copies in the folder of this host. Its ranks divide the files. */
+/* Looks for copies in the folder of this host. The ranks of the host divide the files. */
 static void look(Rescue *r) {
     MemoryHost      own = memory_host(r->comm, comm_rank(r->comm));
     struct dirent **entry = NULL;
@@ -570,7 +573,7 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the offers of all ranks, the newest first. */
+/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. */
 static void gather_offers(Rescue *r) {
     size_t  bytes;
     Offer  *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
@@ -585,22 +588,23 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* Collects the offers from index `from` on that have one step and session: one for each rank, into chosen. *next is the
- * index after them. Returns the number of ranks. */
+/* Collects the copies from index `from` on that have the same step and session: one for each rank, into chosen. *next
+ * is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;
     for (*next = from; *next < r->offers; ++*next) {
         const Offer *o = &r->offer[*next];
         if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
-        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue; /* a second copy, from the neighbour */
+        /* a second copy of this rank, from the next host */
+        if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue;
         chosen[ranks++] = *o;
     }
     return ranks;
 }
 
-/* Collective. Fills in chosen with the newest step that has copies of all its ranks. Sets ranks to 0 if there is
- * none. */
+/* Collective. Sets r->chosen to the copies of the newest step that has copies of all its ranks. Sets r->ranks to 0 if
+ * there is no such step. */
 static void choose(Rescue *r) {
     int64_t ranks = 0;
     gather_offers(r);
@@ -618,7 +622,8 @@ static void choose(Rescue *r) {
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
 }
 
-/* Collective. Hashes the data of the chosen copies, and drops damaged ones. Returns the number of damaged copies. */
+/* Collective. Hashes the data of the chosen copies, and removes damaged ones from the list. Returns the number of
+ * damaged copies. */
 static int64_t check(Rescue *r) {
     int64_t damaged = 0;
     char    fault[MANIFEST_FAULT_BYTES];
@@ -641,7 +646,8 @@ static int64_t check(Rescue *r) {
     return damaged;
 }
 
-/* Reads the head of the copy of rank 0 from its holder, on all ranks. *m owns everything it needs. */
+/* Sends the head (manifest without files) of the copy of rank 0 from the rank that holds it to all ranks. *m owns
+ * everything it needs. */
 static void read_head(Rescue *r, Manifest *m) {
     const Offer *o = &r->chosen[0];
     const Found *f = o->holder == comm_rank(r->comm) ? &r->found[o->index] : NULL;
@@ -657,7 +663,7 @@ static void read_head(Rescue *r, Manifest *m) {
     free(text);
 }
 
-/* Ends the job if any rank has a fault. */
+/* Ends the job if the save has a fault on any rank. */
 static void expect_written(Rescue *r, Save *s) {
     if (!comm_any_fault(r->comm, s->fault)) return;
     if (comm_rank(r->comm) == 0) save_drop(s);
@@ -694,7 +700,7 @@ static void write_checkpoint(Rescue *r, const Manifest *m, StepFolder *at) {
     save_release(&s);
 }
 
-/* Collective. Reads RUN/run_id. Returns 0 if there is none. */
+/* Collective. Reads the run_id of the run folder. Returns 0 if there is none. */
 static int has_run_id(Rescue *r) {
     int64_t there = 0;
     if (comm_rank(r->comm) == 0) {

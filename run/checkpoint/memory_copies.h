@@ -1,19 +1,20 @@
 /* memory_copies.h - copies of the state in host memory, taken every checkpoint.memory_every steps. They outlive a
- * killed process. The next host holds those of a lost host. memory_rescue turns them into an ordinary checkpoint.
+ * killed process. The next host keeps a second copy of each, for the case that a host is lost. memory_rescue turns them
+ * into an ordinary checkpoint.
  *
  * Training waits only for the copy itself, which goes into a mapped file. Then a thread hashes it while training
  * continues. With several hosts it is also sent to the rank at the same place of the next host. There are two slots, so
  * every rank always has one whole copy.
  *
- * Each host has a folder DIR/train_gpt-UID-HASH-HOST of its own. HASH is that of run.dir. HOST separates hosts that
+ * Each host has a folder DIR/train_gpt-UID-HASH-HOST of its own. HASH is the hash of run.dir. HOST separates hosts that
  * share DIR. The folder contains, for rank 2:
  *
- *   rank_00002.0, rank_00002.1           two slots, filled alternately
- *   rank_00002.0.next, rank_00002.1.next   copies of these on the next host
+ *   rank_00002.0, rank_00002.1               two slots, filled alternately
+ *   rank_00002.0.next, rank_00002.1.next     copies of these on the next host
  *
- * A file is MemoryHeader, the extents that the rank would write, the manifest without files (the "head"), and from
- * data_offset on the bytes of the extents, one after another. The hash in the header covers everything before the data.
- * The hashes of the extents cover the data. A slot that is being filled begins with a zero.
+ * A file has these parts: MemoryHeader, the extents that the rank would write, the manifest without files (the "head").
+ * The bytes of the extents follow at data_offset, one after another. The hash in the header covers everything before
+ * the data. The hashes of the extents cover the data. A slot that is being filled begins with a zero.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPIES_H
 #define TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPIES_H
@@ -30,41 +31,41 @@ typedef struct MemoryCopies MemoryCopies; /* NULL: no copies, and every call doe
 MemoryCopies *memory_copies_create(const CheckpointState *state);
 /* Collective. Waits for the copy in flight, then starts a new one. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
-/* Called after every step. memory_copies_next returns 1 if a copy has become whole since the last call, here and on the
- * next host. */
+/* One copy that has become whole, on this host and on the next. memory_copies_next, called after every step, returns 1
+ * if one has since the last call. */
 typedef struct {
     int64_t step;
     double  ms;       /* time from the start of the copy until it was whole */
     double  wait_ms;  /* time within ms that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
-/* Collective. Invalidates the copies so far, as after a rollback. */
+/* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
 void memory_copies_forget(MemoryCopies *m);
 /* Collective. Removes the copies, because the state is saved or must not be used. */
 void memory_copies_end(MemoryCopies *m);
 
-/* Collective, for a job that has no step to take. Removes the copies of an earlier job. */
+/* Collective, for a job that has no step left to train. Removes the copies of an earlier job. */
 void memory_copies_sweep(const CheckpointState *state);
 
-/* Returns the bytes of the files of one rank: two slots of its own, and with several hosts two for a neighbour. */
+/* Returns the bytes of all copies that one rank needs: two of its own, and with several hosts two for a rank of another
+ * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* Where rank `rank` is: the number of hosts, the index of its host, the ranks on that host, and its place among
- * them. */
+/* Where a rank is: the number of hosts, the index of its host, the ranks on that host, and its place among them. */
 typedef struct { int hosts, host, ranks, place; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
 
-/* Collective, called before anything is read. newest: step of the newest checkpoint on the disk; -1: none. Looks for a
- * later step of this run whose copies exist and are whole for all ranks, on their own host or on the next. Writes the
- * newest such step as a checkpoint for any grid, and returns 1 with its folder in *at (rank 0). Else returns 0. Warns
- * of each damaged copy. Exit 64 if config and copies do not fit each other. Exit 74 if the checkpoint cannot be
- * written; the copies then stay. */
+/* Collective, called before anything is read. Rescues the state from copies in memory if they are newer than `newest`,
+ * the step of the newest checkpoint on the disk (-1: none). Looks for a step of this run whose copies are whole for all
+ * ranks, on their own host or on the next. Writes the newest such step as a checkpoint for any grid, and returns 1 with
+ * its folder in *at (rank 0). Otherwise returns 0. Warns of each damaged copy. Exit 64 if config and copies do not fit
+ * each other. Exit 74 if the checkpoint cannot be written; the copies then stay. */
 int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at);
 
-/* Writes RUN/run_id, which names the run of the copies. So a run folder that was begun again or removed does not use
- * the copies of an older run. Rank 0. Returns 0 or -errno. */
+/* Writes the file RUN/run_id. Copies in memory name their run by this id. So a folder that was begun again or removed
+ * does not use copies of an older run. Only rank 0 calls it. Returns 0 or -errno. */
 int memory_write_run_id(const char *run_dir, const char *run_id);
 
 /* --- the file of a copy ------------------------------------------------------------------------------------------- */
@@ -72,22 +73,25 @@ int memory_write_run_id(const char *run_dir, const char *run_id);
 enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
 typedef struct {
-    char     magic[8];                /* MEMORY_MAGIC; zeros: being filled */
-    uint64_t hash;                    /* XXH3 of the bytes from `session` on, up to the end of the head */
+    char     magic[8];                /* MEMORY_MAGIC; zeros while the copy is being filled */
+    uint64_t hash;                    /* XXH3 of the bytes from `session` to the end of the head, which precedes the
+                                       * data */
     uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
     int64_t  step;
-    int32_t  rank, ranks;             /* rank that the copy is of; number of ranks */
-    uint64_t extents, head_bytes;     /* after the header: WrittenExtent [extents], then the text of the head */
-    uint64_t data_offset, data_bytes; /* data_offset: a multiple of MEMORY_PAGE */
+    int32_t  rank, ranks;             /* the rank whose state was copied; number of ranks */
+    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the text (the head)
+                                       * after these */
+    uint64_t data_offset, data_bytes; /* where the data begins in the file, a multiple of MEMORY_PAGE; bytes of the
+                                       * data */
     char     run_id[40];
 } MemoryHeader;
 #define MEMORY_MAGIC "TGMEM01"
-enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest data_offset, because that much is read before it is checked */
+enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest data_offset: so many bytes are read before they are checked */
 
-/* A copy that was read: header, extents and head. */
+/* A copy that was read from its file: header, extents, and the manifest without files (head). */
 typedef struct {
     char                *bytes;       /* owned: everything before the data */
-    const MemoryHeader  *header;      /* borrowed from bytes, like the next two */
+    const MemoryHeader  *header;      /* points into `bytes`, like `extent` and `head` */
     const WrittenExtent *extent;
     const char          *head;
 } MemoryCopy;
@@ -95,19 +99,19 @@ typedef struct {
 typedef struct { char text[40]; } MemoryName;
 MemoryName memory_name(int rank, int slot, int is_next);
 int        memory_is_name(const char *name);
-/* Returns the folder of the host of this rank. */
+/* Returns the folder for copies in memory on the host of this rank. */
 Path memory_folder(const CheckpointState *state);
 
-/* Returns the bytes before the data in a copy with so many extents and a head of head_bytes. */
+/* Returns the bytes before the data in a copy with this number of extents and a head of head_bytes. */
 uint64_t memory_meta_bytes(uint64_t extents, uint64_t head_bytes);
-/* Returns 1 if bytes [count] begin a whole copy in a file of file_bytes. Trusts no value. Points *copy into bytes. On 0
- * the fault is in fault [MANIFEST_FAULT_BYTES]; it is "" if the slot is just being filled. */
+/* Checks that bytes [count] begin a whole copy, in a file of file_bytes. Returns 1 and points *copy into bytes, or 0
+ * with the reason in fault [MANIFEST_FAULT_BYTES]. Trusts no value. fault is "" if the slot is only being filled. */
 int  memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
 /* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);
 void memory_free(MemoryCopy *copy);
-/* Compares the bytes of every extent with its hash, and writes those that match to the save. save NULL: only compares.
- * Returns 0 with the fault at the first extent that does not match. */
+/* Compares the bytes of every extent with its hash, and writes those that match to the save. With save NULL it only
+ * compares. Returns 1, or 0 with the fault at the first extent that does not match. */
 int  memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, char *fault);
 
 #endif

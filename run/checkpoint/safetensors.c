@@ -11,10 +11,10 @@
 #include "core/error.h"
 #include "core/io.h"
 
-/* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million cost more
- * memory than the tree of any known model. */
+/* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million would cost
+ * more memory than the JSON tree of any known model. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
-/* Most values in an index: three times the tensors of the largest models with experts. */
+/* Most values in an index file: three times the tensors of the largest models with experts. */
 enum { INDEX_LIMIT = 1 << 17 };
 
 static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {
@@ -37,7 +37,8 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* Returns a bound of the values in a JSON text. One of these characters comes before each value. */
+/* Returns an upper bound of the number of values in a JSON text. One of the counted characters comes before each
+ * value. */
 static size_t count_values(const char *text, size_t bytes) {
     size_t values = 0;
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
@@ -128,7 +129,7 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
 }
 
 #define SAVE_IT "only safetensors are read, so save the model by save_pretrained(FOLDER)"
-/* First bytes of files that are often mistaken for safetensors. FILE stands for the path. */
+/* First bytes of files that are often mistaken for safetensors, and what to tell the user. FILE stands for the path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
     {"version ", 8, "is a pointer of Git LFS, not the weights: `git lfs pull` in its folder fetches them"},
     {"\x1f\x8b", 2, "is packed by gzip: unpack it by gzip -dc < FILE > FILE.new && mv FILE.new FILE"},
@@ -232,7 +233,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
 }
 
-/* Lists the files of a weight_map, each once, and its tensors. */
+/* Lists the different files of a weight_map, and its tensors. */
 static void list_map(WeightsIndex *index, const cJSON *map) {
     size_t count = 0, files = 0;
     for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;
@@ -281,7 +282,7 @@ void weights_index_free(WeightsIndex *index) {
 
 int weights_index_find(const WeightsIndex *index, const char *name) {
     IndexedTensor        key = {name, 0};
-    const IndexedTensor *at = NULL; /* without tensors there is no list, which bsearch would need */
+    const IndexedTensor *at = NULL; /* if there are no tensors there is no list, which bsearch would need */
     if (index->tensors > 0) at = bsearch(&key, index->tensor, (size_t)index->tensors, sizeof key, by_name);
     return at ? (int)(at - index->tensor) : -1;
 }

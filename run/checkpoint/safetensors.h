@@ -1,13 +1,13 @@
-/* safetensors.h - the header of a .safetensors file, and the index of a model in several such files: pure parsers over
- * bytes and length, and the writers of ours.
+/* safetensors.h - reads and writes the header of a .safetensors file, and the index of a model in several such files.
+ * The parsers are pure functions over bytes and length.
  *
  * A file is a u64 length N, N bytes of JSON that start with '{' (spaces may follow it), then the bytes of the tensors.
  * The parser trusts no value. Lengths and products are checked in 64 bits. The tensors must cover the rest of the file
- * exactly, without holes or overlap. It allocates at most a small multiple of the header bytes that really exist.
- * Values are not read.
+ * exactly, without holes or overlap. It allocates at most a small multiple of the header bytes that really exist. It
+ * does not read the values of tensors.
  *
- * The index, model.safetensors.index.json, says which file holds which tensor. Files are named without a folder, so an
- * index can only name files beside itself. The metadata is not used.
+ * The index, model.safetensors.index.json, says which file holds which tensor. It names files without a folder, so it
+ * can only name files in its own folder. The metadata is not used.
  *
  *   {"metadata": {"total_size": 497759232},
  *    "weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors", ...}}
@@ -22,9 +22,9 @@
 
 enum {
     SAFETENSORS_DIMS         = 8,
-    SAFETENSORS_HEADER_LIMIT = 100000000, /* limit of the reference reader */
-    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* bytes of an index */
-    SAFETENSORS_FAULT_BYTES  = 480        /* size of the phrase that both parsers write */
+    SAFETENSORS_HEADER_LIMIT = 100000000, /* most bytes of a header, as in the reference reader */
+    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file */
+    SAFETENSORS_FAULT_BYTES  = 480        /* buffer for the phrase that a parser writes about a fault */
 };
 
 typedef enum {
@@ -39,26 +39,27 @@ typedef struct {
     SafeType    type;
     int         dims;
     uint64_t    dim[SAFETENSORS_DIMS];
-    uint64_t    begin, end; /* bytes, counted from Safetensors.data_offset      */
+    uint64_t    begin, end; /* bytes, counted from the first tensor byte of the file */
 } SafeTensor;
 
 typedef struct {
-    SafeTensor *tensor;      /* owned, in the order of their bytes */
+    SafeTensor *tensor;      /* owned; sorted by their bytes in the file */
     int         tensors;
     uint64_t    data_offset; /* offset of the first tensor byte in the file */
-    Json        json;        /* owned: holds the names */
+    Json        json;        /* owned: memory of the names */
 } Safetensors;
 
-const char *safetensors_type_name(SafeType type); /* "F32" */
+const char *safetensors_type_name(SafeType type); /* such as "F32" */
 size_t      safetensors_type_bytes(SafeType type);
 
-/* Reads the header of a file of file_bytes from data, its first `bytes`. These must contain the whole header. Returns
- * 1, or 0 with the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault [SAFETENSORS_FAULT_BYTES]. */
+/* Reads the header of a file of file_bytes from data, the first `bytes` of the file. These must contain the whole
+ * header. Returns 1, or 0 with the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault
+ * [SAFETENSORS_FAULT_BYTES]. */
 #define SAFETENSORS_NO_MEMORY "needs more memory than there is"
 int  safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault);
 void safetensors_free(Safetensors *s);
 
-const SafeTensor *safetensors_find(const Safetensors *s, const char *name); /* NULL if absent */
+const SafeTensor *safetensors_find(const Safetensors *s, const char *name); /* returns NULL if absent */
 
 /* Writes a shape such as "[768,2304]" into out [capacity]. */
 void safetensors_shape(char *out, size_t capacity, const SafeTensor *t);
@@ -71,7 +72,7 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *name;       /* borrowed from json */
+    const char *name;       /* borrowed from the JSON of the index */
     int         file;       /* index in WeightsIndex.file */
 } IndexedTensor;
 

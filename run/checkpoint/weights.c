@@ -23,7 +23,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-#define FILE_NAME "the name of a file of weights" /* for a message without memory */
+#define FILE_NAME "the name of a file of weights" /* named in the message if memory is missing */
 
 /* --- one file ----------------------------------------------------------------------------------------------------- */
 
@@ -37,7 +37,8 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
-    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses it by the length alone */
+    /* the parser refuses so long a header by its length alone */
+    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0;
     *bytes = (size_t)(8 + n);
     uint8_t *head = xmalloc(*bytes, "the header of a file of weights");
     error = io_pread(w->fd, head, *bytes, 0);
@@ -78,7 +79,7 @@ int weights_has_values(const SafeTensor *t) {
 
 int64_t weights_elems(const SafeTensor *t) { return (int64_t)((t->end - t->begin) / safetensors_type_bytes(t->type)); }
 
-/* Reads values of 8 bytes, rounded to nearest. Returns 0 or -errno. */
+/* Reads values of type F64, rounded to the nearest fp32. Returns 0 or -errno. */
 static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
     enum { AT_ONCE = 4096 };
     double values[AT_ONCE];
@@ -92,18 +93,20 @@ static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first
     return error;
 }
 
-/* Returns 0 or -errno. */
+/* Reads elements of a tensor as fp32. Returns 0 or -errno. */
 static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
     size_t each = safetensors_type_bytes(t->type);
     if (t->type == SAFE_F64) return read_doubles(w, t, first, elems, out);
-    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values are read here, and widened from the front */
+    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values are read into the second half of `out`, and
+                                                       * widened from the front */
     int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
                                w->header.data_offset + t->begin + (uint64_t)first * each);
     for (int64_t i = 0; !error && each == 2 && i < elems; i++) {
         uint16_t h;
         memcpy(&h, half + i, sizeof h);
         float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-        memcpy(out + i, &value, sizeof value); /* never ahead of the values still to be read */
+        memcpy(out + i, &value, sizeof value); /* a widened value is never written over 16-bit values that are still
+                                                * to be read */
     }
     return error;
 }
@@ -122,7 +125,8 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, io_error_text(failed));
 }
 
-/* Returns 1 if no value has all bits of its exponent set. The loop has no branch, so that it is vectorized. */
+/* Returns 1 if all n values are finite: no value has all bits of its exponent set. The loop has no branch, so that it
+ * is vectorized. */
 static int all_finite(const float *value, int64_t n) {
     uint32_t found = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -148,7 +152,7 @@ int64_t weights_finite(const float *value, int64_t n) {
 
 void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element) {
     double value = 0.0;
-    if (t->type == SAFE_F64) /* it may be finite in the file */
+    if (t->type == SAFE_F64) /* the value may be finite in the file, as F64 */
         (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
     if (t->type == SAFE_F64 && isfinite(value))
         fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: take other weights",
@@ -181,7 +185,7 @@ int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t beg
 
 /* --- statistics --------------------------------------------------------------------------------------------------- */
 
-/* Threads read chunks of a block. Their statistics are added in order. */
+/* Threads read chunks of a block, and the statistics of chunks are added in order. */
 enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
 
 double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
@@ -291,7 +295,7 @@ static int is_hub_name(const char *name) {
 }
 
 NORETURN static void refuse_missing(const char *path) {
-    /* Models that people know by their name only, and their organisations. */
+    /* Models that people know by their name without the organisation, which is given here. */
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
@@ -305,8 +309,8 @@ NORETURN static void refuse_missing(const char *path) {
          path, organisation, path, name, name);
 }
 
-/* Returns 1 for a name such as NAME-00002-of-00005.safetensors, with number 2, of 5, and stem the bytes before
- * "-00002". */
+/* Returns 1 for a name such as NAME-00002-of-00005.safetensors. *number is then 2, *of is 5, and *stem is the number of
+ * bytes before "-00002". */
 static int is_part(const char *name, int *number, int *of, int *stem) {
     const char *end = strstr(name, "-of-"), *dot = strstr(name, ".safetensors");
     if (!end || !dot || dot[12] || end - name < 6) return 0;
@@ -319,7 +323,8 @@ static int is_weights_name(const struct dirent *entry) {
     return entry->d_name[0] != '.' && has_ending(entry->d_name, ".safetensors");
 }
 
-/* Lists the .safetensors files of a folder by name, as scandir. Returns their number, 0 if there are none. */
+/* Lists the .safetensors files of a folder, sorted by name; the list is that of scandir. Returns their number, 0 if
+ * there are none. */
 static int list_weights(const char *folder, struct dirent ***list) {
     int count = scandir(folder, list, is_weights_name, alphasort);
     return count < 0 ? 0 : count;
@@ -355,14 +360,14 @@ static int has_parts(const char *folder) {
     return whole;
 }
 
-/* Returns 1 for the name of a tensor of a LoRA adapter, as PEFT writes it. */
+/* Returns 1 for the name of a tensor of a LoRA adapter, as the library PEFT writes it. */
 static int is_adapter_name(const char *name) {
     return strstr(name, ".lora_A") || strstr(name, ".lora_B") || strstr(name, ".lora_embedding_") ||
            strstr(name, ".lora_magnitude_");
 }
 
-/* Ends the program because a folder holds an adapter. sign: the file or tensor that shows it. PEFT finds an adapter by
- * the names of its two files. */
+/* Ends the program because a folder holds an adapter instead of a model. sign: the file or tensor that shows it. PEFT
+ * finds an adapter by the names of its two files. */
 NORETURN static void refuse_adapter(const char *folder, const char *sign) {
     int has_config = has_file(folder, "adapter_config.json"),
         has_weights = has_file(folder, "adapter_model.safetensors") || has_file(folder, "adapter_model.bin");
@@ -375,8 +380,8 @@ NORETURN static void refuse_adapter(const char *folder, const char *sign) {
          has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
 }
 
-/* Returns 1 if a file holds the embedding of a kind of model, by its plain name. A file that is no safetensors file
- * ends the program by its own name. */
+/* Returns 1 if a file holds the embedding of any kind of model, by its plain name. If it is no safetensors file, ends
+ * the program with a message that names it. */
 static int holds_model(const char *path) {
     WeightsFile w = weights_open(path);
     char        plain[HF_NAME_BYTES], wanted[HF_NAME_BYTES];
@@ -403,7 +408,8 @@ static int find_ending(const char *folder, const char *end, char *name) {
     return *name != 0;
 }
 
-/* Refuses a folder whose model is in another format, with the command that writes it as safetensors. */
+/* Refuses a folder whose model is in another format. The message has the command that writes the model as
+ * safetensors. */
 static void refuse_other_format(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char other[300];
@@ -449,8 +455,8 @@ NORETURN static void refuse_folder(const char *folder) {
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
 }
 
-/* Returns 1 if the folder has one .safetensors file, of another name: The caller reads it, and refuses it if it fits
- * the model. */
+/* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
+ * it, and refuses it if it fits the model. */
 static int has_misnamed(const char *folder, Path *file) {
     struct dirent **list;
     int             number, of, stem, count = list_weights(folder, &list);
@@ -460,7 +466,7 @@ static int has_misnamed(const char *folder, Path *file) {
     return is_one && !has_file(folder, "adapter_config.json");
 }
 
-/* Returns the path of the file, of the index, or of the folder whose files are all parts of the weights. */
+/* Returns the path to open for a model: a file, an index, or a folder whose files are all parts of the weights. */
 static Path path_in(const char *path) {
     struct stat st;
     Path        newest;
@@ -496,7 +502,7 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
                  "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder",
                  path);
     }
-    if (!is_theirs) /* a checkpoint that does not verify is no model */
+    if (!is_theirs) /* a checkpoint that does not verify does not count as a model */
         fail(EXIT_DATA,
              "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging "
              "Face", path);
@@ -510,7 +516,8 @@ void weights_set_check_json(const char *path) {
         {"generation_config.json", JSON_LIMIT, 0, 1},
         {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
         {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
-        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* not checked here; it is ignored beside WEIGHTS_SINGLE */
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
+                                                     * model.safetensors exists */
     };
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     int         in_folder = is_folder(path);
@@ -543,7 +550,7 @@ static WeightsIndex read_index(const char *path) {
     return index;
 }
 
-/* Opens the files of an index, which are beside it. */
+/* Opens the files that an index lists, which are in its folder. */
 static void open_indexed(WeightsSet *set) {
     set->index = read_index(set->path);
     set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
@@ -555,7 +562,7 @@ static void open_indexed(WeightsSet *set) {
     }
 }
 
-/* Opens the numbered files of a folder. */
+/* Opens the numbered files (NAME-00001-of-0000N) of a folder. */
 static void open_parts(WeightsSet *set) {
     struct dirent **list;
     int             count = list_weights(set->path, &list);
@@ -621,7 +628,8 @@ static void expected_shape(char *out, size_t capacity, const Param *p) {
     safetensors_shape(out, capacity, &t);
 }
 
-/* Writes the keys that set a shape, such as "model.vocab_size x model.n_embd", or their members in config.json. */
+/* Writes the config keys that set the shape of a parameter, such as "model.vocab_size x model.n_embd", or their members
+ * in config.json. Returns out. */
 static char *sizes_text(const Param *p, WeightsSizes sizes, char out[200]) {
     char text[160];
     snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]),
@@ -653,7 +661,7 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
              w->path, t->name, safetensors_type_name(t->type));
 }
 
-/* The plain name of a parameter row and its index. Arrays of these are sorted by name. */
+/* The plain name of a parameter, and its index in the layout. Arrays of these are sorted by name. */
 typedef struct { char plain[64]; int param; } RowName;
 
 static int by_plain(const void *a, const void *b) {
@@ -671,7 +679,7 @@ static RowName *row_names(const Layout *layout) {
     return names;
 }
 
-/* Returns the row of this plain name, or -1. */
+/* Returns the index in the layout of the parameter with this plain name, or -1. */
 static int find_row(const RowName *names, int count, const char *plain) {
     RowName key = {.param = -1};
     if (strlen(plain) >= sizeof key.plain) return -1;
@@ -726,8 +734,8 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     return head;
 }
 
-/* Decides between two tensors for one row. If they have one name in two files, the index decides; else exit 65. Returns
- * 1 if the second is used. */
+/* Decides between two tensors for one parameter. If they have one name in two files, the index decides; otherwise exit
+ * 65. Returns 1 if the second is used. */
 static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
     int at = weights_index_find(&set->index, second.tensor->name),
         same = strcmp(first.tensor->name, second.tensor->name) == 0;
@@ -741,7 +749,8 @@ static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTens
          second.file->path, second.tensor->name, first.file->path);
 }
 
-/* Refuses a tensor that no row needs: one of a block that the model does not have, or of another kind of model. */
+/* Refuses a tensor that no parameter needs. It belongs to a block that the model does not have, or to another kind of
+ * model. */
 NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, const SafeTensor *t, int64_t blocks,
                                   WeightsSizes sizes) {
     char    shape[200];
@@ -759,7 +768,7 @@ NORETURN static void refuse_extra(const WeightsSet *set, const WeightsFile *w, c
          shape, sizes.config ? sizes.config : "model.arch");
 }
 
-/* Warns, in one line, if the index lists other files than those that hold the tensors. */
+/* Warns, in one line, if the index of the weights lists other files than those that hold the tensors. */
 static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of, int params) {
     const WeightsTensor *first = NULL;
     int                  wrong = 0;
@@ -773,7 +782,7 @@ static void warn_of_index(const WeightsSet *set, const WeightsTensor *tensor_of,
              wrong == 1 ? " is" : "s are", first->tensor->name, first->file->path);
 }
 
-/* Returns the number of blocks of a layout, by the names of its rows. */
+/* Returns the number of transformer blocks of a layout, counted by the names of its parameters. */
 static int64_t blocks_of(const Layout *layout) {
     int64_t most = 0;
     for (int i = 0; i < layout->params; i++)
@@ -813,7 +822,7 @@ WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, We
             HfExtra       kind = hf_extra(hf_plain_name(t.tensor->name, plain));
             int           p = find_row(names, layout->params, plain);
             if (kind == HF_HEAD && p < 0) {
-                check_tensor(t.file, t.tensor, &layout->param[0], sizes); /* the embedding is the first row */
+                check_tensor(t.file, t.tensor, &layout->param[0], sizes); /* the embedding is the first parameter */
                 if (!head.tensor || second_counts(set, head, t)) head = t;
                 continue;
             }
@@ -846,13 +855,13 @@ static int is_zero(WeightsTensor t) {
     return k == n;
 }
 
-/* Refuses the only file of a folder if it fits the model but has another name than WEIGHTS_SINGLE. Other programs would
- * not find it either. */
+/* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
+ * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
     const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
-    if (strcmp(set->folder, set->path) == 0) return; /* a folder of numbered files */
+    if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
          shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
 }

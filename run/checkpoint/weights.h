@@ -1,7 +1,7 @@
 /* weights.h - the weights of a model as Hugging Face stores them: in one .safetensors file, or in several that an index
  * lists. They are read block by block as fp32.
  *
- * Faults end the program and name the file: exit 65 for a fault of the file, exit 74 for a system error.
+ * A fault ends the program and names the file: exit 65 for a fault in the file, exit 74 for a system error.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_H
@@ -20,7 +20,7 @@ enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
 typedef struct {
     char       *path;              /* owned */
     int         fd;
-    Safetensors header;            /* owned; checked by safetensors_parse */
+    Safetensors header;            /* owned; the parsed header of the file */
 } WeightsFile;
 
 WeightsFile weights_open(const char *path);
@@ -31,22 +31,22 @@ int     weights_has_values(const SafeTensor *t);
 int64_t weights_elems(const SafeTensor *t);
 /* Reads elements [first, first + elems) of a tensor as fp32, with all threads. elems is at most WEIGHTS_BLOCK. */
 void    weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
-/* Reads elements of a span from index `at` on, out of the tensor that begins at global offset `begin`. Reads whole rows
- * of the file, and copies the columns of this rank to values. Returns the number of elements. values and block have
- * space for WEIGHTS_BLOCK each. */
+/* Reads a part of a span (rows or columns of a matrix that a rank holds) from index `at` on. The tensor begins at
+ * global offset `begin`. Reads whole rows of the file into block, and copies the columns of this rank to values.
+ * Returns the number of elements. values and block have space for WEIGHTS_BLOCK elements each. */
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
                           const Span *span, int64_t at, float *values, float *block);
 
-/* Returns the index of the first value that is not finite, or n. */
+/* Returns the index of the first of n values that is not finite, or n if all are. */
 int64_t weights_finite(const float *value, int64_t n);
-/* Ends the program with exit 65, and names the element of a tensor that has no finite value in fp32. */
+/* Ends the program with exit 65. The message names an element of a tensor that has no finite value in fp32. */
 NORETURN void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element);
 
 /* --- statistics --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t elems, nans, infs;
-    double  squares, least, most; /* sum of squares and range of the finite values; least > most: none */
+    double  squares, least, most; /* sum of squares and range of the finite values; least > most if there are none */
 } WeightsStats;
 
 static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0, 0, 0.0, 1.0, -1.0}; }
@@ -58,8 +58,8 @@ double       weights_norm(const WeightsStats *s);
 typedef struct {
     int64_t elems, differ;     /* elements compared; those whose bits differ              */
     int64_t nans;              /* differing elements with a NaN in at least one tensor    */
-    double  most;              /* largest |a - b|                                          */
-    double  squares, of;       /* sums of (a - b)^2 and a^2: relative = sqrt(squares / of) */
+    double  most;              /* largest |a - b|                                                             */
+    double  squares, of;       /* sums of (a - b)^2 and of a^2; the relative difference is sqrt(squares / of) */
 } WeightsDiff;
 
 /* Compares two tensors of equal shape whose values can be read. */
@@ -72,31 +72,31 @@ typedef struct {
     char        *path;      /* owned: path of the file, or of the index */
     char        *folder;    /* owned: folder whose config.json describes the weights; NULL if a named file is not
                              * called WEIGHTS_SINGLE */
-    WeightsFile *file;      /* owned [files] */
+    WeightsFile *file;      /* [files] the .safetensors files; owned */
     int          files;
-    WeightsIndex index;     /* owned: file of each tensor; index.tensors is 0 without an index */
+    WeightsIndex index;     /* owned: says which file has which tensor; index.tensors is 0 without an index */
 } WeightsSet;
 
-/* A tensor of the set. tensor is NULL if it is missing. */
+/* A tensor of a WeightsSet and the file that holds it. tensor is NULL if it is missing. */
 typedef struct {
     const WeightsFile *file;
     const SafeTensor  *tensor;
 } WeightsTensor;
 
-/* Opens weights. path is a file, an index, or a folder. A folder holds one of the two, or all files of
- * NAME-00001-of-0000N.safetensors; else it is a run folder, whose newest checkpoint is opened. Exit 65 if a file that
- * an index lists is missing. A name of the Hugging Face hub that is no path, and weights in another format, are refused
- * with the command to type. */
+/* Opens the weights of a model. path is a file, an index, or a folder. A folder holds model.safetensors, an index, or
+ * all files of NAME-00001-of-0000N.safetensors. Any other folder is taken for a run folder, whose newest checkpoint is
+ * opened. Exit 65 if a file that an index lists is missing. Refuses a name of the Hugging Face hub that is no path, and
+ * weights in another format; the message has the command to type. */
 WeightsSet weights_set_open(const char *path);
 void       weights_set_close(WeightsSet *set);
 
-/* Writes the folder of a model into out [capacity]: a checkpoint, the newest one of a run folder, or any other folder
- * with config.json and such weights. Exit 65 if path is none of these. */
+/* Writes the folder that holds a model into out [capacity]. path is a checkpoint, a run folder (for its newest
+ * checkpoint), or another folder with config.json and .safetensors files. Exit 65 if path is none of these. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
-/* Exit 65 naming file, line and column if a JSON file of a model is broken. path is the file, or the folder of a model.
- * In a folder it reads config.json, generation_config.json, tokenizer_config.json and special_tokens_map.json if they
- * exist. A file of another name is not read. */
+/* Checks the JSON files of a model. path is one of them, or a folder, in which config.json, generation_config.json,
+ * tokenizer_config.json and special_tokens_map.json are read if they exist. A file of another name is not read. Exit 65
+ * naming file, line and column if one is broken. */
 void weights_set_check_json(const char *path);
 
 /* Returns a hash of the sizes of the files and of samples of their content. */
@@ -104,30 +104,31 @@ uint64_t weights_set_fingerprint(const WeightsSet *set);
 
 /* Returns the tensor of exactly this name, in any of the files. */
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
-/* Returns the tensor of this plain name (model/hf.h), in any of the files. */
+/* Returns the tensor of this plain name (its name without the prefix of the model's family), in any of the files. */
 WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *plain);
-/* Returns the number of blocks, by the names of the tensors. */
+/* Returns the number of transformer blocks, counted by the names of the tensors. */
 int64_t       weights_set_blocks(const WeightsSet *set);
 
 /* Returns lm_head.weight if it is stored beside the embedding and the layout has no row for it. */
 WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
-/* Source of the sizes that tensors are compared with: the path of a config.json and its kind of model (Arch), or with
- * config NULL the config keys of a run. warns: see weights_set_match. */
+/* Source of the sizes that tensors are compared with: the path of a config.json and its kind of model (Arch). With
+ * config NULL they are the config keys of a run. warns: 1 if weights_set_match warns of an index that lists other
+ * files. */
 typedef struct { const char *config; int arch, warns; } WeightsSizes;
 
 /* Finds the tensor of each parameter row by its plain name. Returns a malloc'ed array [layout->params]. Tensors to
- * ignore (model/hf.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for
- * it. If a tensor is in two files, the one that the index lists is used.
+ * ignore (model/hf.h) and weights_set_head() are skipped. If the embedding is not stored, a tied head is used for it.
+ * If a tensor is in two files, the one that the index lists is used.
  *
- * Exit 65 naming tensor, found and expected: for any other extra tensor, a missing one, another shape, or a type other
- * than F64, F32, F16 and BF16. With sizes.warns it warns if the index lists other files than those that hold the
- * tensors. */
+ * Exit 65 for any other extra tensor, a missing one, another shape, or a type other than F64, F32, F16 and BF16. The
+ * message names the tensor, what was found and what was expected. With sizes.warns it warns if the index lists other
+ * files than those that hold the tensors. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout, WeightsSizes sizes);
 
-/* The last check of a folder's weights. Exit 65 if the embedding holds nothing but zeros. Warns, in one line, of other
- * matrices that do, and of an adapter beside the weights. Exit 65 with the command that renames the file if the only
- * file has another name than WEIGHTS_SINGLE. tensor_of is what weights_set_match has returned. */
+/* Makes the last check of a folder's weights. Exit 65 if the embedding holds only zeros. Warns, in one line, of other
+ * matrices that hold only zeros, and of an adapter next to the weights. If the only file is not called
+ * model.safetensors, exit 65 with the command that renames it. tensor_of is what weights_set_match has returned. */
 void weights_set_check_values(const WeightsSet *set, const Layout *layout, const WeightsTensor *tensor_of);
 
 #endif

@@ -1,5 +1,5 @@
-/* config.c - see config.h: the config file and the overrides become a Config, or a list of all their faults. An unknown
- * key gets a fault with the nearest valid key. */
+/* config.c - see config.h. Makes a Config from the config file and the overrides, or a list of all their faults. An
+ * unknown key gets a fault with the nearest valid key. */
 #include "run/config/config.h"
 
 #include <errno.h>
@@ -29,18 +29,20 @@ static int takes_text(const Option *o) {
     return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
 }
 
-/* Position of the walk in the two lists of json_parse_all(), both in file order. json NULL: no places are known. */
+/* Position of a walk over the values of a file, in the two lists of json_parse_all(), which are in the order of the
+ * file. json NULL: no places are known. */
 typedef struct {
     const Json *json;
-    int         next; /* index of the entry of the next value; 0: the root */
-    int         listed; /* soft faults that are already in the list of faults */
+    int         next; /* index in json->entry of the next value; 0: the root */
+    int         listed; /* number of soft faults (values that parse but are not valid) already added to the list of
+                         * faults */
 } Places;
 
 /* --- unknown keys ------------------------------------------------------------------------------------------------- */
 
-typedef struct { const char *name[40]; } Names; /* ends with NULL */
+typedef struct { const char *name[40]; } Names; /* a list of names that ends with NULL */
 
-/* Returns the valid names in a section; "" for the top level. */
+/* Returns the valid names in a section. section "": the top level. */
 static Names taken_names(const char *section) {
     Names names;
     int   count = 0;
@@ -52,7 +54,7 @@ static Names taken_names(const char *section) {
     return names;
 }
 
-/* Writes "optimizer takes name, learning_rate, ...". Returns out. */
+/* Writes the names that a section allows: "optimizer takes name, learning_rate, ...". Returns out. */
 static char *taken_text(const char *section, char *out, size_t capacity) {
     Names  names = taken_names(section);
     size_t used = (size_t)snprintf(out, capacity, "%s takes", *section ? section : "the top level");
@@ -61,7 +63,7 @@ static char *taken_text(const char *section, char *out, size_t capacity) {
     return out;
 }
 
-/* Returns 1 if the key is that of an option that the program no longer has. Adds a fault unless the value is its
+/* Returns 1 if the key belongs to an option that the program no longer has. Adds a fault unless the value is the former
  * default. */
 static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Where where) {
     const char *left = option_left(path);
@@ -76,13 +78,14 @@ static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Whe
     return 1;
 }
 
-/* Adds a fault for an unknown key. Returns the section that the user probably meant if the key holds an object, else
- * NULL. */
+/* Adds a fault for an unknown key. If the key holds an object, returns the section that the user probably meant.
+ * Otherwise returns NULL. */
 static const char *refuse_unknown(ConfigLoad *load, const char *path, const char *section, const cJSON *value,
                                   Where where) {
     char typed[QUOTED], takes[512];
     int  as_section = !strchr(path, '.') && cJSON_IsObject(value);
-    if (load->faults.count >= FAULTS_SHOWN) { /* only counted, so that a hostile file does not cost a search per key */
+    if (load->faults.count >= FAULTS_SHOWN) { /* later faults are only counted, so that a hostile file does not cost
+                                               * a search per key */
         faults_add(&load->faults, where, "unknown key");
         return NULL;
     }
@@ -97,13 +100,15 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
                    nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
-    if (nearest.sure) config_given(load, nearest.word)->faulty = 1; /* so that it is not reported as missing, too */
+    /* the key that was meant is then not reported as missing, too */
+    if (nearest.sure) config_given(load, nearest.word)->faulty = 1;
     return NULL;
 }
 
 /* --- soft faults of the text: numbers that cannot be stored, duplicate keys --------------------------------------- */
 
-/* Adds the soft faults up to `end` that are not yet in the list. */
+/* Adds the soft faults (numbers that cannot be stored, duplicate keys) up to the place `end` that are not yet in the
+ * list. */
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
     for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
         const JsonFault *soft = &json->soft[places->listed];
@@ -123,8 +128,8 @@ static int count_below(const cJSON *value) {
     return count;
 }
 
-/* Returns 1 if a soft fault is about this value or a value in it. It must then not be read. places is after its
- * entry. */
+/* Returns 1 if a soft fault (such as a number that cannot be stored) is about this value or a value in it. Then the
+ * value must not be read. places is already after the entry of the value. */
 static int is_spoilt(const cJSON *value, const Places *places) {
     if (!places->json || !places->json->softs) return 0;
     if (places->next == 0) return 1;
@@ -134,8 +139,8 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
-/* Returns the place of an element of a list. places is after the entry of the list. Each element has an entry, and one
- * for each value in it. */
+/* Returns the place in the file of an element of a list. places is already after the entry of the list. Each element
+ * has an entry, and one for each value in it. */
 static JsonPlace place_of_element(const cJSON *list, int element, const Places *places) {
     const cJSON *item = list->child;
     int          at = places->next;
@@ -149,7 +154,8 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
     char   fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
     int    element;
     Given *given = &load->given[o - OPTIONS];
-    /* If it is twice in the file, its section is, too, which is a listed fault. No rule may use a value then. */
+    /* If the key is twice in the file, its section is twice in it, too, which is already a fault. No rule may use the
+     * value then. */
     if (given->given && !given->where.override && !where.override) given->faulty = 1;
     given->given = 1;
     given->where = where;
@@ -189,7 +195,7 @@ static void walk_member(ConfigLoad *load, const cJSON *value, const char *sectio
                         Places *places) {
     char          path[PATH], typed[QUOTED];
     const char   *name = value->string;
-    if (strcmp(name, "$comment") == 0) return; /* allowed in any section with any value */
+    if (strcmp(name, "$comment") == 0) return; /* "$comment" is allowed in any section with any value */
     const Option *dotted = strchr(name, '.') ? option_find(name) : NULL;
     snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", name);
     const Option *o = strchr(name, '.') ? NULL : option_find(path);
@@ -208,7 +214,7 @@ static void walk_member(ConfigLoad *load, const cJSON *value, const char *sectio
     }
 }
 
-/* Sets every option of the object of a section ("" for the root). Faults go to the list. */
+/* Sets every option in the JSON object of a section ("" for the root). Adds faults to the list. */
 static void walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places) {
     for (const cJSON *value = object->child; value; value = value->next) {
         Where key = where, place = where;
@@ -228,7 +234,7 @@ static void walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 
 /* --- overrides ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first byte that is no UTF-8, or NULL. */
+/* Returns the first byte that is not UTF-8, or NULL if there is none. */
 static const char *find_foreign(const char *text) {
     for (int length; *text; text += length)
         if ((length = utf8_bytes(text, strlen(text))) == 0) return text;
@@ -237,12 +243,12 @@ static const char *find_foreign(const char *text) {
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-/* Returns 1 if a value that is no JSON counts as a bare word. It does not if it begins like JSON. For a number only
- * letters count, because they are no mistyped number. */
+/* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). It does not
+ * if it begins like JSON. For an option that is a number only letters count, because letters are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text && strchr("{[\"", *text) && access(text, F_OK) != 0) return 0;
-    /* The JSON parser suggests the right word for True and False. */
+    /* the JSON parser suggests the right word for True and False */
     if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
@@ -289,14 +295,15 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    if (known) tell_rest(load, where, &places); /* skips faults inside an unknown key */
+    if (known) tell_rest(load, where, &places); /* faults inside an unknown key are not added */
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads at most limit + 1 bytes, so that a longer file is recognized. Returns 0 or an error code of core/io.h. */
+/* Reads at most limit + 1 bytes of a file, so that a longer file is recognized. Returns 0 or an error code of
+ * core/io.h. */
 static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
     FILE *file = io_open_stream(path, how);
     if (!file && errno != ENOMEM) return errno;
@@ -309,8 +316,8 @@ static int read_file(const char *path, IoOpen how, size_t limit, char **text, si
     return error;
 }
 
-/* Refuses the config.json of a model of Hugging Face, which names a kind of model, and no key of a config. Returns 1 if
- * it is one. The fault has the command to type to train from that model. */
+/* Refuses the config.json of a Hugging Face model. It names a kind of model, and has no key of a config. Returns 1 if
+ * the file is one. The fault has the command that trains from that model. */
 static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     const char *file = load->file.file, *slash = file ? strrchr(file, '/') : NULL;
     char        folder[PATH_MAX];
@@ -325,7 +332,8 @@ static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
     return 1;
 }
 
-/* Sets the options from the text of a config file. Returns 1 if it could be read. A syntax fault is the only fault. */
+/* Sets the options from the text of a config file. Returns 1 if it could be parsed. A syntax fault is then the only
+ * fault. */
 static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
@@ -342,7 +350,7 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     if (object && refuse_model_config(load, json->root)) return 0;
     if (object) {
         walk(load, json->root, "", where, &places);
-    } else if (!json->softs || json->root->child) { /* a lone faulty number has no value to show */
+    } else if (!json->softs || json->root->child) { /* a file that is only a faulty number has no value to show */
         char got[SHOWN_BYTES];
         faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s",
                    value_text(json->root, got));
@@ -351,7 +359,7 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     return object;
 }
 
-/* Sets the options of the preset that the config does not set. */
+/* Sets the options that the preset has and the config does not set. */
 static void resolve_preset(ConfigLoad *load) {
     const char *name = load->config->model.preset, *text = preset_text(name);
     char        key[128], fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
@@ -374,7 +382,7 @@ static void resolve_preset(ConfigLoad *load) {
     json_free(&json);
 }
 
-/* Sets options that the config does not set to the defaults of the kind of model. */
+/* Sets options that the config does not set to the defaults of the kind of model (model.arch). */
 static void resolve_kind(ConfigLoad *load) {
     ModelShape      *shape = &load->config->model.shape;
     const BlockKind *kind = block_kind(*shape);
@@ -383,7 +391,7 @@ static void resolve_kind(ConfigLoad *load) {
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
-/* Returns the default run.dir: "runs/demo" for "configs/demo.json". */
+/* Returns the default of run.dir: "runs/demo" for "configs/demo.json". */
 static const char *default_dir(Config *c, const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     char        dir[4096 + 8];
@@ -392,14 +400,14 @@ static const char *default_dir(Config *c, const char *path) {
     return config_keep(c, dir);
 }
 
-/* Sets the options that follow from others. is_saved: the config is the config.json of a run. */
+/* Sets the options that follow from other options. is_saved: 1 if the config is the config.json of a run. */
 static void resolve(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
     resolve_preset(load);
     resolve_kind(load);
     c->model.shape.init_std = c->init.std;
-    /* The mask of documents is on by default for every kind but gpt2. The config.json of a run has the resolved value,
-     * which counts as a default. */
+    /* The mask of documents is on by default for every kind of model except gpt2. The config.json of a run has the
+     * resolved value, which counts as a default. */
     if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
         c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
@@ -446,10 +454,11 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* Overrides ("key=value") and the job that the config is for. run_dir NULL: run.dir of the text. */
+/* Arguments of a load: overrides ("key=value"), and the job that the config is for. run_dir NULL: keep run.dir of the
+ * text. */
 typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
-/* Sets run.dir to the folder of config.json, because the folder may have been moved since it was written. */
+/* Sets run.dir to the folder that holds config.json, because that folder may have been moved since it was written. */
 static void override_dir(ConfigLoad *load, const char *dir) {
     char   text[2 * 4096];
     cJSON *value = cJSON_CreateString(dir);
@@ -524,7 +533,7 @@ char *config_check_shape(ModelShape shape) {
     ModelShape defaults = config.model.shape;
     config.model.shape = shape;
     if (shape.n_kv_head == 0) config.model.shape.n_kv_head = shape.n_head;
-    if (shape.arch == ARCH_GPT2) { /* fields that a file of this kind does not set keep their defaults */
+    if (shape.arch == ARCH_GPT2) { /* fields that a config.json of this kind does not set keep their defaults */
         config.model.shape.tie_embeddings = defaults.tie_embeddings;
         config.model.shape.norm_eps = defaults.norm_eps;
         config.model.shape.rope_theta = defaults.rope_theta;
@@ -547,7 +556,7 @@ char *config_check_shape(ModelShape shape) {
     config_rules_of_shape(&load);
     char *text = load_end(&load);
     config_free(&config);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps the first line only */
+    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps only the first line of the faults */
     return text;
 }
 
@@ -563,6 +572,6 @@ char *config_from_json(const cJSON *json, Config *config) {
         faults_add(&load.faults, load.file, "a config is an object");
     }
     char *text = load_end(&load);
-    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps the first line only, because a program wrote the JSON */
+    if (text) text[strcspn(text, "\n")] = '\0'; /* keeps only the first line, because a program wrote the JSON */
     return text;
 }

@@ -1,4 +1,5 @@
-/* config_load.h - a Config while it is loaded: the state and the place of each option. Private to run/config/. */
+/* config_load.h - a Config while it is loaded, and for each option its state and its place in the file. Private to
+ * run/config/. */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 
@@ -7,24 +8,24 @@
 #include "run/config/options.h"
 
 typedef struct {
-    int   given;    /* the file or an override sets it                                                    */
-    int   faulty;   /* the value has a fault, which is in the list; rules that need the value are skipped   */
-    Where where;    /* place of the value */
+    int   given;    /* 1 if the file or an override sets the option */
+    int   faulty;   /* 1 if the value has a fault, which is in the list; rules that need the value are skipped */
+    Where where;    /* place of the value in the file or among the overrides */
 } Given;
 
 typedef struct {
     Config *config;
-    Given  *given;  /* owned [OPTION_COUNT], parallel to OPTIONS */
-    Where   file;   /* the config file as a whole                */
+    Given  *given;  /* owned [OPTION_COUNT], in the order of OPTIONS          */
+    Where   file;   /* the config file as a whole, for faults without a place */
     Faults  faults;
-    int     is_elsewhere; /* the config is for another machine and build */
+    int     is_elsewhere; /* 1 if the config is for another machine and build */
 } ConfigLoad;
 
 Given *config_given(ConfigLoad *load, const char *key);
 
-/* Checks all rules. Every option must be set. ranks 0: not known. */
+/* Checks all rules between options. Every option must be set. ranks 0: the number of ranks is not known. */
 void config_rules(ConfigLoad *load, int ranks);
-/* Applies only the rules about the shape of the model. */
+/* Checks only the rules about the sizes of the model. */
 void config_rules_of_shape(ConfigLoad *load);
 
 #endif

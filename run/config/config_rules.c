@@ -1,5 +1,5 @@
-/* config_rules.c - the rules between options: sizes of the model, the batch and its ranks, settings that do not go
- * together, names of files. A rule with a faulty option is skipped, so that one cause has one message. */
+/* config_rules.c - the rules between options: sizes of the model, the batch and its ranks, settings that exclude each
+ * other, names of files. A rule that needs a faulty option is skipped, so that one cause has one message. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "model/precision.h"
 #include "run/config/config_load.h"
 
-/* The keys of a rule, in the order in which place_of prefers them. Ends with NULL. */
+/* The keys that a rule needs. place_of reports a fault at the first of them that is set. Ends with NULL. */
 typedef const char *const *Keys;
 #define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
@@ -25,7 +25,8 @@ static int is_usable(ConfigLoad *load, Keys keys) {
     return 1;
 }
 
-/* Returns the place of the first key that an override sets, else of the first in the file, else the file. */
+/* Returns the place for a fault: the first of these keys that an override sets, otherwise the first in the file,
+ * otherwise the file. */
 static Where place_of(ConfigLoad *load, Keys keys) {
     const Given none = {0, 0, load->file}, *best = &none;
     for (int i = 0; keys[i]; i++) {
@@ -35,7 +36,7 @@ static Where place_of(ConfigLoad *load, Keys keys) {
     return best->where;
 }
 
-/* Returns a text from malloc. */
+/* Formats a text. Returns it, from malloc. */
 static char *sentence(const char *fmt, ...) PRINTF_LIKE(1, 2);
 static char *sentence(const char *fmt, ...) {
     char   *text;
@@ -46,7 +47,7 @@ static char *sentence(const char *fmt, ...) {
     return text;
 }
 
-/* Adds a fault at the place of the keys and frees its text. NULL: no fault. */
+/* Adds a fault at the place of the keys and frees its text. text NULL: there is no fault. */
 static void add_fault(ConfigLoad *load, Keys keys, char *text) {
     if (text) faults_add(&load->faults, place_of(load, keys), "%s", text);
     free(text);
@@ -61,7 +62,7 @@ static void add_fault(ConfigLoad *load, Keys keys, char *text) {
         config_given(load, key)->faulty = 1;                                            \
     } while (0)
 
-/* Multiplies count factors. Returns 0 if the product does not fit. */
+/* Multiplies `count` factors. Returns 0 if the product does not fit in 64 bits. */
 static int multiply(int64_t *product, int count, const int64_t *factor) {
     *product = 1;
     for (int i = 0; i < count; i++)
@@ -69,8 +70,8 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
     return 1;
 }
 
-/* Writes the multiples of `of` around value, such as "500 and 1000", or only the one above if there is none below.
- * joined: " and " or " or ". Returns out. */
+/* Writes the multiples of `of` next to value, such as "500 and 1000". Writes only the larger one if there is none
+ * below. joined: " and " or " or ". Returns out. */
 static const char *nearest_multiples(char out[64], int64_t value, int64_t of, const char *joined) {
     int64_t below = value - value % of;
     if (below) snprintf(out, 64, "%" PRId64 "%s%" PRId64, below, joined, below + of);
@@ -78,8 +79,8 @@ static const char *nearest_multiples(char out[64], int64_t value, int64_t of, co
     return out;
 }
 
-/* Writes the divisors of `of` that are nearest to value from below and above, such as "4 or 6", or the only one.
- * Returns out. */
+/* Writes the divisors of `of` that are nearest to value from below and above, such as "4 or 6". Writes only one if
+ * there is no other. Returns out. */
 static const char *nearest_divisors(char out[64], int64_t value, int64_t of) {
     int64_t below = value < of ? value : of, above = value;
     while (of % below) below--;
@@ -124,7 +125,7 @@ static void rule_sizes(ConfigLoad *load) {
     }
 }
 
-/* Refuses values of keys that the kind does not read. */
+/* Refuses values of keys that the kind of model (model.arch) does not read. */
 static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
     if (!(kind->keys & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head)
         REFUSE_KEY(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"%s\" share no "
@@ -166,7 +167,7 @@ static void rules_of_rope(ConfigLoad *load, ModelShape s) {
                    s.rope_high_freq_factor);
 }
 
-/* Checks the keys that the kind reads. */
+/* Checks the keys that the kind of model (model.arch) reads. */
 static void rules_of_read(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
     if (kind->keys & READS_N_INNER && s.n_inner == 0)
         REFUSE_KEY(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"%s\" "
@@ -188,7 +189,7 @@ static void rules_of_read(ConfigLoad *load, ModelShape s, const BlockKind *kind)
                    "model.arch must have that size, not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
 }
 
-/* Refuses keys of experts for a kind without experts. */
+/* Refuses keys of experts if the kind of model has no experts. */
 static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
     const struct { const char *key; int64_t value, most; } of[] = {
         {"moe.experts", s.n_experts, 0}, {"moe.top_k", s.top_k, 0}, {"moe.n_inner", s.n_expert_inner, 0},
@@ -217,7 +218,7 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     if (s.n_inner)
         REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are "
                    "those of experts, of width moe.n_inner; leave it out", s.n_inner);
-    /* gate and up of an expert are read as one matrix */
+    /* The gate and up matrices of an expert are read as one matrix. */
     int64_t unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd);
     if (s.n_expert_inner % unit)
         REFUSE_KEY(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: "
@@ -247,7 +248,7 @@ static void rule_parameters(ConfigLoad *load) {
     ModelShape        s = load->config->model.shape;
     int64_t           parameters, bytes;
     char              more[100] = "";
-    /* 64 bytes for each parameter: more than weight, master, moments and gradients need, with padding */
+    /* 64 bytes for each parameter are more than weight, master, moments and gradients need, with padding */
     if (!is_usable(load, keys) ||
         (model_parameters(s, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
         return;
@@ -260,8 +261,8 @@ static void rule_parameters(ConfigLoad *load) {
            s.n_positions, s.vocab_size);
 }
 
-/* Refuses more tensors than the header of a weights file can list. A model that does not fit into memory already has a
- * message. */
+/* Refuses a model with more tensors than the header of a weights file can list. A model that does not fit into memory
+ * is not reported again. */
 static void rule_rows(ConfigLoad *load) {
     const char *const keys[] = {"model.n_layer", "model.n_head", "model.n_embd", "model.n_positions",
                                 "model.vocab_size", "moe.experts", NULL};
@@ -286,7 +287,7 @@ void config_rules_of_shape(ConfigLoad *load) {
 
 /* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
-/* Checks that each context rank has whole tiles of attention. */
+/* Checks that each context rank (which has a part of every sequence) has whole tiles of attention, of 128 tokens. */
 static char *check_context(const Config *c) {
     int64_t unit = 128 * c->parallel.context, T = c->batch.seq_len;
     char    nearest[64];
@@ -302,7 +303,7 @@ static char *check_neighbours(const Config *c) {
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
     uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* the width is a multiple of this */
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* the width must be a multiple of this */
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     int        of_keys = keys % LAYOUT_ALIGN != 0;
     if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
@@ -344,7 +345,7 @@ static char *check_pipeline(const Config *c) {
                     " layer%s: at most %" PRId64 "; %s", P, V, P * V, L, L == 1 ? "" : "s", L, cure);
 }
 
-/* The rules of an axis, for any number of ranks. */
+/* Rules about the size of an axis of the grid that hold for any number of ranks. */
 static const struct { Keys keys; char *(*check)(const Config *); } AXIS_RULES[] = {
     {KEYS("parallel.context", "batch.seq_len"), check_context},
     {KEYS("parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
@@ -358,7 +359,7 @@ static char *check_axes(const Config *c) {
     return text;
 }
 
-/* Returns 1 if the model can be divided by an axis of this size, for any number of ranks. */
+/* Returns 1 if an axis of this size can divide the model, for any number of ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config   other = *c;
     int64_t *sizes[] = {&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline,
@@ -369,7 +370,7 @@ static int divides_model(const Config *c, int axis, int64_t size) {
     return !fault;
 }
 
-/* Writes the nearest sizes of an axis that give whole grids, such as ", or tensor = 2 or 4", or "" if there are
+/* Writes the nearest sizes of an axis that give whole grids, such as ", or tensor = 2 or 4". Writes "" if there are
  * none. */
 static void other_sizes(char out[100], const Config *c, int axis, const char *name, int64_t size, int64_t of) {
     int64_t below = size < of ? size - 1 : of, above = size + 1;
@@ -380,8 +381,8 @@ static void other_sizes(char out[100], const Config *c, int axis, const char *na
     else if (below > 0 || is_above) snprintf(out, 100, ", or %s = %" PRId64, name, is_above ? above : below);
 }
 
-/* Checks that parallel.expert divides the ranks that share one state and compute different micro-batches. shared: ranks
- * that compute one micro-batch. */
+/* Checks parallel.expert. It must divide the number of ranks that share one state and compute different micro-batches.
+ * shared: number of ranks that compute one micro-batch together. */
 static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
     int64_t e = c->parallel.expert, shards = ranks / shared;
     char    nearest[64];
@@ -397,8 +398,9 @@ static char *check_expert_ranks(const Config *c, int ranks, int64_t shared) {
 static const char *const GRID_KEYS[] = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas",
                                         "parallel.expert", "moe.experts", NULL};
 
-/* Checks that the grid divides the ranks; 0 if their number is not known. Returns NULL or a sentence such as "8 ranks
- * are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or tensor = 2 or 4". */
+/* Checks that the grid divides the ranks. ranks 0: their number is not known. Returns NULL or a sentence such as "8
+ * ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or tensor = 2 or
+ * 4". */
 static char *check_grid(const Config *c, int ranks) {
     const struct { const char *key; int64_t size; } axis[] = {
         {"tensor", c->parallel.tensor}, {"context", c->parallel.context}, {"pipeline", c->parallel.pipeline},
@@ -422,7 +424,8 @@ static char *check_grid(const Config *c, int ranks) {
                     ranks == 1 ? " is" : "s are", names, start, start + product, other);
 }
 
-/* Writes "; or start N ranks" with the most ranks, fewer than `ranks`, that divide batch.global_tokens, or nothing. */
+/* Writes "; or start N ranks". N is the most ranks, fewer than `ranks`, that divide batch.global_tokens. Writes nothing
+ * if there are none. */
 static char *fewer_ranks(char out[64], const Config *c, int ranks) {
     int     grid = (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline);
     int64_t samples = c->batch.global_tokens / c->batch.seq_len;
@@ -437,7 +440,8 @@ static char *fewer_ranks(char out[64], const Config *c, int ranks) {
     return out;
 }
 
-/* Checks that micro-batches make whole steps. Interleaved stages need a multiple of parallel.pipeline micro-batches. */
+/* Checks that whole micro-batches make a step. Interleaved stages need a multiple of parallel.pipeline
+ * micro-batches. */
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens, P = c->parallel.pipeline;
     char    product[200], text[64];
@@ -487,8 +491,8 @@ static void rule_seq_len(ConfigLoad *load) {
     config_given(load, "batch.seq_len")->faulty = 1;
 }
 
-/* Refuses runs whose tokens may overflow. A resumed run adds the tokens of its steps to those of a checkpoint, which
- * are at most MANIFEST_COUNT_LIMIT. 64 bits hold both. */
+/* Refuses runs whose count of tokens may overflow. A resumed run adds the tokens of its steps to those of a checkpoint,
+ * which are at most MANIFEST_COUNT_LIMIT. The sum must fit in 64 bits. */
 static void rule_tokens(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const keys[] = {"run.steps", "batch.global_tokens", NULL};
@@ -510,7 +514,7 @@ static void rule_activations(ConfigLoad *load) {
     if (width < s.n_embd) width = s.n_embd;
     if (width < s.n_inner) width = s.n_inner;
     if (s.arch == ARCH_QWEN3_MOE) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
-    /* 128 bytes per token, channel and block: twice the floats that fp32 keeps for backward */
+    /* 128 bytes per token, channel and block are twice the floats that fp32 keeps for backward */
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
         return;
@@ -522,11 +526,11 @@ static void rule_activations(ConfigLoad *load) {
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *key, *with; /* a rule with a faulty one is skipped; with may be NULL */
-    int         when;       /* 1: the config has both */
-    const char *says;       /* why they do not go together, and what to set; may print `value` */
+    const char *key, *with; /* keys of the pair; the rule is skipped if one is faulty; with may be NULL */
+    int         when;       /* 1 if the config has both settings */
+    const char *says;       /* why the settings exclude each other, and what to set; may print `value` */
     int64_t     value;
-    int         is_of_grid; /* a change of parallel.* or memory.* can make it (config_check_changed) */
+    int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause it (config_check_changed) */
 } Pair;
 
 #define ORDER_ROW(axis, cure)                                                                                          \
@@ -536,8 +540,8 @@ typedef struct {
 #define EQUALLY "its ranks exchange in every micro-batch, and need equally many: "
 #define GRADIENTS " with outer.send = \"gradients\", which has one of every step: "
 
-/* Adds a fault for each pair that the config has. Without `load` it returns the first pair that a change of the grid
- * can make, as a text from malloc, or NULL. */
+/* Adds a fault for each pair of settings that exclude each other. Without `load` it returns the first pair that a
+ * change of the grid can cause, as a text from malloc, or NULL. */
 static char *check_pairs(const Config *c, ConfigLoad *load) {
     int has_server = c->outer.server && *c->outer.server, gradients = c->outer.send == SEND_GRADIENTS;
     int is_muon = c->optimizer.name && !strcmp(c->optimizer.name, OPTIMIZER_MUON.name), even = c->parallel.balance;
@@ -546,14 +550,15 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");
     const Pair pairs[] = {
-        /* the order of sums; a pipeline without interleave keeps it */
+        /* Settings that change the order of sums. A pipeline without interleave keeps it. */
         ORDER_ROW(tensor, "parallel.tensor = 1"),
         ORDER_ROW(context, "parallel.context = 1"),
         ORDER_ROW(interleave, "parallel.interleave = 1"),
         ORDER_ROW(expert, "parallel.expert = 1"),
         ORDER_ROW(replicas, "parallel.replicas = 1"),
         ORDER_ROW(zero_stage, "at most 1"),
-        /* uneven shares: they change the order of sums, and ranks that gather for each micro-batch need equally many */
+        /* Uneven shares change the order of sums. Ranks that gather for each micro-batch need equally many
+         * micro-batches. */
         {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic,
          "parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of "
          "them to false", .is_of_grid = 1},
@@ -573,7 +578,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"optimizer.name", "outer.send", is_muon && has_server && gradients,
          "optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone: outer.send = "
          "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
-        /* experts */
+        /* Settings that a model with experts excludes. */
         {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1,
          "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
          "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights, parallel.expert the experts",
@@ -590,14 +595,14 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"moe.balance", "outer.send", has_experts && has_server && gradients && balance == BALANCE_BIAS,
          "moe.balance = \"bias\": with outer.send = \"gradients\" no island sees all assignments; moe.balance = "
          "\"switch\" or \"none\", or outer.send = \"deltas\""},
-        /* settings that this build lacks */
+        /* Settings for which this build has no kernels. */
         {"precision", NULL, on_cpu && c->precision == PRECISION_TF32,
          "precision \"tf32\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"precision", NULL, on_cpu && c->precision == PRECISION_FP16,
          "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"parallel.comm", NULL, on_cpu && c->parallel.comm == PARALLEL_NCCL,
          "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\""},
-        /* gradients of islands: the server needs the gradient of each step */
+        /* Gradients of islands (outer.send): the server needs the gradient of each step. */
         {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1"},
         {"run.on_nonfinite", "outer.send", gradients && c->run.on_nonfinite == ON_TROUBLE_SKIP,
          "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\""},
@@ -605,12 +610,12 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "run.on_spike \"skip\"" GRADIENTS "\"warn\" or \"stop\""},
         {"precision", "outer.send", gradients && c->precision == PRECISION_FP16,
          "precision \"fp16\", which leaves steps out," GRADIENTS "\"bf16\""},
-        /* islands */
+        /* Settings that islands (jobs with outer.server) exclude. */
         {"run.on_nonfinite", NULL, has_server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK,
          "run.on_nonfinite \"rollback\" with outer.server is not built yet: \"stop\" or \"skip\""},
         {"run.on_spike", NULL, has_server && c->run.on_spike == ON_TROUBLE_ROLLBACK,
          "run.on_spike \"rollback\" with outer.server is not built yet: \"warn\", \"stop\" or \"skip\""},
-        /* fp8 */
+        /* Settings that precision fp8 excludes. */
         {"precision", "model.arch", fp8 && has_experts,
          "precision \"fp8\" is not built for model.arch = \"qwen3-moe\", whose experts' products have no kernel in it: "
          "\"bf16\""},
@@ -635,7 +640,7 @@ char *config_check_changed(const Config *c, int ranks) {
 
 /* --- keys of one section ------------------------------------------------------------------------------------------ */
 
-/* Refuses a key of Muon that differs from its default with another optimizer. */
+/* Refuses a key of the Muon optimizer that differs from its default, if the optimizer is another. */
 static void rule_unread(ConfigLoad *load, const char *key) {
     const char   *name = load->config->optimizer.name;
     const Option *o = option_find(key);
@@ -649,7 +654,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
     cJSON_Delete(value), cJSON_Delete(usual), free(shown);
 }
 
-/* Checks both dimensions of the four matrices of a block, per tensor rank, for products in fp8. */
+/* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
 static void rule_fp8_widths(ConfigLoad *load) {
     enum { MULTIPLE = 16 }; /* required divisor of both dimensions of a matrix, by cuBLASLt */
     const char *const keys[] = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
@@ -684,7 +689,7 @@ static int is_host_port(const char *text, size_t bytes) {
     return end == text + bytes && port >= 1 && port <= 65535;
 }
 
-/* Checks the servers of islands, and that a run of islands ends with a whole round. */
+/* Checks the addresses of the servers of islands (outer.server), and that a run of islands ends with a whole round. */
 static void rules_of_islands(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const rounds[] = {"outer.every", "outer.server", "run.steps", NULL};
@@ -703,7 +708,8 @@ static void rules_of_islands(ConfigLoad *load) {
                nearest_multiples(values, c->run.steps, c->outer.every, " and "));
 }
 
-/* Checks that milestones and the best checkpoint are saved, and that the best one is evaluated. */
+/* Checks that milestones (keep_every) and the best checkpoint are saved at all, and that the best one can be known from
+ * evaluations. */
 static void rules_of_checkpoints(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const kept[] = {"checkpoint.keep_every", "checkpoint.every", NULL};
@@ -740,7 +746,7 @@ static void rule_allow_change(ConfigLoad *load) {
 
 /* --- names of files and folders ----------------------------------------------------------------------------------- */
 
-/* Returns the position in a path of text that a shell replaces, ~ at its beginning or $NAME, or NULL if there is
+/* Returns the first text in a path that a shell would have replaced, ~ at its beginning or $NAME, or NULL if there is
  * none. */
 static const char *shell_part(const char *path) {
     if (*path == '~') return path;
@@ -753,7 +759,8 @@ static const char *shell_part(const char *path) {
 static void rule_path(ConfigLoad *load, const char *key, const char *path) {
     char        typed[SHOWN_BYTES], begin[4096];
     const char *part = path ? shell_part(path) : NULL;
-    int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0; /* up to the end of that name */
+    /* bytes of the path up to the end of the name that contains that text */
+    int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0;
     if (!part || !is_usable(load, KEYS(key))) return;
     if (snprintf(begin, sizeof begin, "%.*s", bytes, path) < (int)sizeof begin && access(begin, F_OK) == 0) return;
     REFUSE(load, KEYS(key), "%s is %s, and only a shell expands %s, outside of quotes: write the whole path%s", key,

@@ -1,4 +1,5 @@
-/* config_saved.c - writes the resolved config for the run and its checkpoints, and compares it at a resume. */
+/* config_saved.c - writes the config of a run with every option, for its folder and checkpoints, and compares it at a
+ * resume. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "core/io.h"
 #include "run/config/options.h"
 
-/* Returns the object with the value of an option, or NULL if its section is missing. */
+/* Returns the JSON object of a config that holds the value of an option, or NULL if its section is missing. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
     const char *home = option_home(o);
     return *home ? json_member(root, home) : (cJSON *)root;
@@ -30,7 +31,8 @@ cJSON *config_to_json(const Config *config) {
 }
 
 int config_is_saved(const char *text, size_t bytes) {
-    enum { FIRST_VERSION_OPTIONS = 51 }; /* all versions write these; people write half as many */
+    enum { FIRST_VERSION_OPTIONS = 51 }; /* all versions of the program write at least these; people write half as
+                                          * many */
     Json      json;
     JsonFault fault;
     int       count = 0, only_options = 1;
@@ -51,7 +53,8 @@ int config_is_saved(const char *text, size_t bytes) {
     return only_options && count >= FIRST_VERSION_OPTIONS;
 }
 
-/* Leaves out the paths of data, weights and run folder, which may differ between hosts. */
+/* Returns a hash of the options. Leaves out the paths of data, weights and run folder, which may differ between
+ * hosts. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
     char  *blend = sources_text(json_member(data, "train"));
@@ -109,7 +112,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
         const cJSON *value = json_member(home_of(here, o), option_name(o));
         const cJSON *then = json_member(home_of(saved, o), option_name(o));
-        cJSON       *usual = NULL; /* the former value of a newer option, which is its default */
+        cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
         if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
         if (!config_same_value(value, then)) {
@@ -119,7 +122,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         }
         cJSON_Delete(usual);
     }
-    /* weights and stages; run/checkpoint compares the files */
+    /* compares weights and stages of the blend; run/checkpoint compares the files */
     int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
     if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
     cJSON_Delete(here);
@@ -137,7 +140,8 @@ typedef struct {
     int            count;
 } Walk;
 
-/* Compares numbers exactly, because libcjson has a tolerance, and near seeds must differ. */
+/* Compares two values of options. Compares numbers exactly, because libcjson has a tolerance, and close seeds must
+ * differ. */
 int config_same_value(const cJSON *a, const cJSON *b) {
     if (!a || !b) return a == b;
     double x = number_value(a), y = number_value(b);
@@ -155,7 +159,8 @@ static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b
     cJSON        *usual = has_default ? cJSON_Parse(text) : NULL;
     if (has_default && !usual) fail(EXIT_MEMORY, "out of memory while comparing configs");
     const cJSON *x = a ? a : usual, *y = b ? b : usual;
-    int          is_lone = is_missing && o && !o->fallback; /* a required or derived value has no default */
+    int          is_lone = is_missing && o && !o->fallback; /* 1 if only one config has the key and its option has no
+                                                             * default, because it is required or derived */
     if (is_lone || !config_same_value(x, y)) {
         if (walk->tell) walk->tell(walk->ctx, path, x, y);
         walk->count++;
@@ -163,14 +168,14 @@ static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b
     cJSON_Delete(usual);
 }
 
-/* Walks the members of a. A member that is in both a and b is compared only on the first walk. */
+/* Compares the members of object a with b. A member that is in both is compared only on the first walk. */
 static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON *b, int is_second) {
     for (const cJSON *item = a ? a->child : NULL; item; item = item->next) {
         char         path[256];
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        if (cJSON_IsObject(other)) other = NULL; /* the other walk compares its members */
+        if (cJSON_IsObject(other)) other = NULL; /* the walk over the other config compares these members */
         if (cJSON_IsObject(item) || is_place(path) || (is_second && other)) continue;
         compare(walk, path, is_second ? other : item, is_second ? item : other);
     }

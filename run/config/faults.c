@@ -54,7 +54,7 @@ char *faults_take(Faults *faults) {
 
 enum { LONGEST = 64 };
 
-/* Names that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for our keys. */
+/* Names that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for keys of this program. */
 static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"lr", "optimizer.learning_rate"}, {"max_lr", "optimizer.learning_rate"}, {"base_lr", "optimizer.learning_rate"},
     {"peak_lr", "optimizer.learning_rate"}, {"wd", "optimizer.weight_decay"}, {"decay", "optimizer.weight_decay"},
@@ -106,7 +106,7 @@ static int fold(char c) {
     return c == '-' ? '_' : (unsigned char)c;
 }
 
-/* Folds the case of the first LONGEST bytes of a word, and '-' to '_'. Returns their number. */
+/* Copies the first LONGEST bytes of a word in lower case, with '-' as '_'. Returns the number of bytes. */
 static int fold_word(unsigned char folded[LONGEST], const char *word) {
     int length = 0;
     for (; length < LONGEST && word[length]; length++) folded[length] = (unsigned char)fold(word[length]);
@@ -115,7 +115,7 @@ static int fold_word(unsigned char folded[LONGEST], const char *word) {
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* Computes the optimal string alignment with a table of three rows. */
+/* Computes the edit distance as optimal string alignment, with a table of three rows. */
 int edit_distance(const char *left, const char *right) {
     unsigned char a[LONGEST], b[LONGEST];
     int           n = fold_word(a, left), m = fold_word(b, right), rows[3][LONGEST + 1];
@@ -138,12 +138,12 @@ static int same_word(const char *left, const char *right) {
     return fold(left[i]) == fold(right[i]);
 }
 
-/* Returns a lower bound of edit_distance(): the difference of the lengths, of at most LONGEST each. */
+/* Returns a lower bound of edit_distance(): the difference of the lengths, each at most LONGEST. */
 static int least_distance(const char *left, const char *right) {
     return abs((int)strnlen(left, LONGEST) - (int)strnlen(right, LONGEST));
 }
 
-/* Returns 1 if at most a third of the letters are wrong. One wrong letter is always allowed. */
+/* Returns 1 if at most a third of the letters of the typed word are wrong. One wrong letter is always allowed. */
 static int is_near(int edits, const char *typed) {
     int length = (int)strlen(typed);
     return edits <= (length < 6 ? 1 : length / 3);
@@ -181,8 +181,8 @@ static int is_cut_short(const char *typed, const char *word) {
 
 typedef struct { Nearest found; int least; } Search;
 
-/* Compares a key with the best one so far. A key of another section costs half an edit more, so the typed section wins
- * a tie. Other ties go to the first row. */
+/* Compares a key with the best one found so far. A key of another section than the typed one costs half an edit more,
+ * so the typed section wins a tie. Other ties go to the first row of the option table. */
 static void consider(Search *search, const char *path, const char *key) {
     const char *typed = last_part(path), *word = last_part(key);
     int         cut_short = is_cut_short(typed, word);
@@ -194,8 +194,8 @@ static void consider(Search *search, const char *path, const char *key) {
     search->found = (Nearest){key, is_near(by_whole <= by_last ? whole : last, typed)};
 }
 
-/* Prefers a key of the typed section that is one edit away over an equal name in another section, as for
- * parallel.experts. */
+/* Prefers a key of the typed section that is one edit away to an equal name in another section. An example is
+ * parallel.experts: parallel.expert wins over moe.experts. */
 static void near_in_section(Search *search, const char *path) {
     for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
         if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1) search->found.word = OPTIONS[i].key;

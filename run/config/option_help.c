@@ -1,5 +1,5 @@
-/* option_help.c - prints the option table: for people, as `help config`, one section or key of it, and docs/config.md;
- * for editors, as JSON Schema. */
+/* option_help.c - prints the option table. For people: `help config`, help for one section or key, and docs/config.md.
+ * For editors: JSON Schema. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 
 enum { KEY_WIDTH = 27, DEFAULT_WIDTH = 11, PAGE_WIDTH = 120, ROW_BYTES = 1024 };
 
-/* Writes the allowed values in short: "ring | mpi", "integer, 1 to 8", or nothing if any string is allowed. */
+/* Writes the allowed values of an option in short: "ring | mpi", "integer, 1 to 8", or nothing if any string is
+ * allowed. */
 static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     char low[SHOWN_BYTES], high[SHOWN_BYTES];
     int  used = 0;
@@ -31,7 +32,7 @@ static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     }
 }
 
-/* Writes the default as on a command line, without quotes. Returns out. */
+/* Writes a default as it is typed on a command line, without quotes. Returns out. */
 static const char *bare(const char *text, char out[SHOWN_BYTES]) {
     size_t bytes = strlen(text);
     if (bytes > 2 && text[0] == '"') snprintf(out, SHOWN_BYTES, "%.*s", (int)bytes - 2, text + 1);
@@ -44,7 +45,7 @@ static void print_row(FILE *out, const Option *o, int columns) {
     int         at = 2 + KEY_WIDTH + DEFAULT_WIDTH;
     const char *value = bare(option_default_text(o), shown);
     range_short(o, range);
-    /* The text after a long default begins on the next line. */
+    /* the text after a long default begins on the next line */
     if ((int)strlen(value) < DEFAULT_WIDTH) snprintf(gap, sizeof gap, "%*s", DEFAULT_WIDTH - (int)strlen(value), "");
     else                                    snprintf(gap, sizeof gap, "\n%*s", at, "");
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "",
@@ -69,7 +70,7 @@ void config_print_help(FILE *out, int columns) {
     }
 }
 
-/* Prints one key with everything in its row. */
+/* Prints everything about one key of the option table. */
 static void print_key(FILE *out, const Option *o, int columns) {
     char        row[ROW_BYTES], allowed[ALLOWED_BYTES], shown[SHOWN_BYTES];
     const char *value = o->example ? o->example : o->fallback ? bare(o->fallback, shown) : "...";
@@ -159,7 +160,7 @@ static cJSON *typed(const char *type) {
     return schema;
 }
 
-/* Returns the schema of a list of {"path", "weight", "until_tokens"}. */
+/* Returns the JSON Schema of a blend: a list of {"path", "weight", "until_tokens"}. */
 static cJSON *blend_schema(void) {
     cJSON *blend = typed("array");
     add_number(blend, "minItems", 1);
@@ -218,7 +219,7 @@ static cJSON *option_schema(const Option *o) {
     return schema;
 }
 
-/* Adds the rule that a model has a preset, or all five sizes. */
+/* Adds the rule to the JSON Schema that a model has a preset, or all five sizes. */
 static void add_model_rule(cJSON *schema) {
     cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
     cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
@@ -232,7 +233,7 @@ static void add_model_rule(cJSON *schema) {
     append(any, sizes);
 }
 
-/* Returns the schema of one section. *needed: 1 if a config must have it. */
+/* Returns the JSON Schema of one section. *needed: 1 if a config must have the section. */
 static cJSON *section_schema(const char *section, int *needed) {
     cJSON *schema = typed("object"), *required = cJSON_CreateArray();
     int    has_sizes = 0;

@@ -1,4 +1,4 @@
-/* options.c - see options.h: the table, and what its rows can do: set a value from JSON, check it, write it. */
+/* options.c - see options.h. The option table, and functions on its rows: set a value from JSON, check it, write it. */
 #include "run/config/options.h"
 
 #include <inttypes.h>
@@ -16,15 +16,15 @@
 #include "model/optimizer.h"
 #include "model/precision.h"
 
-#define EXACT 9007199254740992.0 /* 2^53: JSON numbers are exact up to here */
-#define DIM   2147483647.0       /* limit of token ids and dimensions, which are 32-bit */
-#define BIG   1e30               /* largest real, finite as fp32 */
+#define EXACT 9007199254740992.0 /* 2^53: whole numbers in JSON are exact up to here */
+#define DIM   2147483647.0       /* limit of token ids and dimensions, which have 32 bits */
+#define BIG   1e30               /* largest real number, finite as fp32 */
 
-/* The offset of a field. The compiler refuses it if the field does not have the type of the row. */
+/* Returns the offset of a field in Config. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
-/* The words of a row, by the values of its enum. */
+/* Lists the words of a row, in the order of the values of its enum. */
 #define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
-/* KEY(field, default, allowed values, help and further members) */
+/* Each macro writes one row: KEY(field, default, allowed values, help and further members). */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
 #define CHOICE_AT(k, f, d, w, ...) {.key = k, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
@@ -376,7 +376,7 @@ const char *option_default_text(const Option *o) {
 
 struct ConfigKept { ConfigKept *next; };
 
-/* Returns zeroed memory that lives as long as the config. */
+/* Returns zeroed memory that is freed with the config. */
 static void *keep_bytes(Config *config, size_t bytes) {
     ConfigKept *block = xcalloc(1, sizeof *block + bytes, "reading the config");
     block->next = config->kept;
@@ -421,7 +421,7 @@ static int set_text(const Option *o, Config *config, const cJSON *value, const c
 static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
                     int *element) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
-    if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" is the empty list */
+    if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" counts as the empty list */
     else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse(o, value, fault, capacity);
     if (count < o->min) {
         snprintf(fault, capacity, "%s must name at least one", o->key);
@@ -449,11 +449,13 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
 
 /* --- a blend: a list of sources with weights ---------------------------------------------------------------------- */
 
-static const double SUM_SLACK = 1e-5; /* allows thirds with five digits, which sum to 0.99999 */
+static const double SUM_SLACK = 1e-5; /* error that the sum of weights may have: thirds with five digits sum to
+                                       * 0.99999 */
 
 static int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
 
-typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* key: "data.train[2]", for messages */
+typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* an entry of a blend; key: its name in
+                                                                        * messages, such as "data.train[2]" */
 
 static int refuse_entry(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse_entry(const Entry *e, const char *fmt, ...) {
@@ -504,7 +506,8 @@ static int read_entry(const Entry *e, Config *config, const cJSON *entry, double
     return 1;
 }
 
-/* Sets a blend like option_set. Reads its entries one by one. sources_check checks them together. */
+/* Sets a blend (a list of data sources) from a JSON value, like option_set. Reads its entries one by one. Then
+ * sources_check checks them together. */
 static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault,
                        size_t capacity, int *element) {
     int count = cJSON_GetArraySize(value);
@@ -526,7 +529,7 @@ static int sources_set(const Option *o, Config *config, const cJSON *value, Stri
     return 1;
 }
 
-/* Returns the end of the stage that begins with entry `from`. */
+/* Returns the index after the last entry of the stage of a blend that begins with entry `from`. */
 static int stage_end(const StringList *list, int from) {
     int to = from;
     while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
@@ -555,7 +558,7 @@ static int check_stage(const Entry *e, const StringList *list, int from, int to)
     return refuse_entry(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);
 }
 
-/* Checks that the next stage ends later than this one, or never. */
+/* Checks that the next stage of a blend ends later than this one, or never. */
 static int check_order(const Entry *e, const StringList *list, int from, int to) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
@@ -582,7 +585,7 @@ int sources_check(const char *key, const StringList *list, char *fault, size_t c
     return 1;
 }
 
-/* Returns the index of the path of an entry among the different paths. */
+/* Returns the source of an entry of a blend: the index of its path among the different paths. */
 static int source_of(const cJSON *train, const cJSON *entry) {
     const char *path[BLEND_SHARES];
     int         count = 0;

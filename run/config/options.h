@@ -8,80 +8,81 @@
 #include "run/config/config.h"
 
 typedef enum {
-    OPTION_IGNORED, /* any string, which is not stored                       */
-    OPTION_TEXT,    /* const char *; max = longest in bytes, min = shortest  */
-    OPTION_WORD,    /* const char *, one of words                            */
-    OPTION_CHOICE,  /* int: index into words                                 */
-    OPTION_FLAG,    /* int 0 or 1                                            */
-    OPTION_INTEGER, /* int64_t                                               */
-    OPTION_REAL,    /* double                                                */
-    OPTION_LIST,    /* StringList: a string or a list of strings; min = fewest   */
+    OPTION_IGNORED, /* any string, which is not stored                  */
+    OPTION_TEXT,    /* const char *; max: most bytes, min: fewest bytes */
+    OPTION_WORD,    /* const char *, which is one of words              */
+    OPTION_CHOICE,  /* int: an index into words                         */
+    OPTION_FLAG,    /* int 0 or 1                                       */
+    OPTION_INTEGER, /* int64_t                                          */
+    OPTION_REAL,    /* double                                           */
+    OPTION_LIST,    /* StringList: a string or a list of strings; min: fewest strings */
     OPTION_SOURCES  /* StringList like OPTION_LIST, or a blend (data/blend.h): {"path", "weight", "until_tokens"} */
 } OptionType;
 
 typedef enum {
-    NEED_NONE,     /* the default is fallback                 */
-    NEED_ALWAYS,   /* the key is required                     */
-    NEED_MODEL,    /* the key or a preset is required         */
-    NEED_DERIVED   /* follows from other values; see shown    */
+    NEED_NONE,     /* the default is `fallback`                                   */
+    NEED_ALWAYS,   /* the key has no default and must be set                      */
+    NEED_MODEL,    /* the key or a preset must be set                             */
+    NEED_DERIVED   /* the default follows from other values; `shown` describes it */
 } OptionNeed;
 
 typedef struct {
-    const char        *key;       /* such as "run.steps" */
+    const char        *key;       /* name of the key, such as "run.steps" */
     OptionType         type;
     size_t             offset;    /* offset of the field in Config */
-    const char        *fallback;  /* default as JSON; NULL: see need */
+    const char        *fallback;  /* default as JSON; NULL: `need` says why there is none */
     OptionNeed         need;
-    const char        *shown;     /* text about a derived default */
+    const char        *shown;     /* describes a default that follows from other values */
     double             min, max;
     int                half_open; /* 1: max itself is not allowed */
-    const char *const *words;     /* ends with NULL */
+    const char *const *words;     /* allowed words; ends with NULL */
     int                fixed;     /* 1: a resume must not change it */
     const char        *help;
-    const char        *example;   /* a value to show if there is no default */
+    const char        *example;   /* a value to show in help, if there is no default */
 } Option;
 
 extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
-const Option *option_find(const char *key);       /* NULL if there is none */
+const Option *option_find(const char *key);       /* returns NULL if there is no such option */
 /* Returns the default, as JSON, of an option that the program no longer has, or NULL for any other key. Saved configs
- * hold it, so that value is accepted and does nothing. */
+ * contain this value, so it is accepted and does nothing. */
 const char   *option_left(const char *key);
 /* Returns the k-th section ("run", "model", ...), or NULL after the last. */
 const char   *option_section(int k);
 int           option_is_section(const char *name);
 int           option_in_section(const Option *o, const char *section);
-const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
+const char   *option_home(const Option *o);       /* section of the key; "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
 
 /* Sets the field of an option from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]. *element is the
  * faulty list element, or -1 for the whole value. Strings are copied and live as long as the config. */
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
-void option_set_default(const Option *o, Config *config); /* from fallback, else 0, "" or an empty list */
-cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
+void option_set_default(const Option *o, Config *config); /* sets the field to fallback; without one to 0, "" or an
+                                                           * empty list */
+cJSON *option_to_json(const Option *o, const Config *config); /* the caller deletes it; exit 71 without memory */
 
-/* Returns the default as text: "600", "none", "required". */
+/* Returns the default of an option as text: "600", "none", "required". */
 const char *option_default_text(const Option *o);
-/* Writes the allowed values, such as "an integer from 1 to 8" or "\"ring\" or \"mpi\"". Returns out. */
+/* Writes the allowed values of an option, such as "an integer from 1 to 8" or "\"ring\" or \"mpi\"". Returns out. */
 enum { ALLOWED_BYTES = 480 };
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
-/* The presets of models: files of configs/presets, as make puts them into the program, by family and size. A file is a
- * part of a config: sections with keys, of any option that a preset sets. */
-extern const char *const PRESET_NAMES[]; /* "" first, for none; ends with NULL */
-extern const char *const PRESET_TEXTS[]; /* the text of each file, in the same order */
-const char *preset_text(const char *name);        /* NULL if there is none */
+/* The presets of models, by family and size. They are the files of configs/presets, which make puts into the program. A
+ * file is a part of a config: sections with keys, of any option that a preset sets. */
+extern const char *const PRESET_NAMES[]; /* names of the presets: "" first, for none; ends with NULL */
+extern const char *const PRESET_TEXTS[]; /* text of the file of each preset, in the order of PRESET_NAMES */
+const char *preset_text(const char *name);        /* returns NULL if there is no such preset */
 
 /* Returns a copy of text that lives as long as the config. */
 const char *config_keep(Config *config, const char *text);
 
-/* Checks a blend: stages are in order, weights sum to 1, no source is twice in a stage, and there are at most
- * BLEND_SOURCES. Returns 1, or 0 with a sentence in fault. */
+/* Checks a blend, a list of data sources with weights. Stages must be in order, weights must sum to 1, no source may be
+ * twice in a stage, and there are at most BLEND_SOURCES. Returns 1, or 0 with a sentence in fault. */
 int sources_check(const char *key, const StringList *list, char *fault, size_t capacity);
 
 /* Returns the blend in the JSON of a config as text, malloc'ed: "0.7 of source 0 until 1000, ...". The text has no
- * paths, because hosts may have the files in other folders. "": no blend. Exit 71 without memory. */
+ * paths, because hosts may have the files in other folders. Returns "" if it is no blend. Exit 71 without memory. */
 char *sources_text(const cJSON *train);
 
 #endif

@@ -1,4 +1,4 @@
-/* spec.h - from the config of a run to the model of a rank. */
+/* spec.h - makes the description of a rank's model (ModelSpec) from the config of a run. */
 #ifndef TRAIN_GPT_RUN_CONFIG_SPEC_H
 #define TRAIN_GPT_RUN_CONFIG_SPEC_H
 
@@ -6,11 +6,12 @@
 #include "model/model.h"
 #include "run/config/config.h"
 
-/* Returns the model of a rank of pipeline stage `stage`, in a run of this config on so many ranks. act: the resolved
- * type of activations. groups is NULL for a plan, which is for the first rank of the stage. */
+/* Returns the description of the model of a rank in pipeline stage `stage`, for a run of this config on this number of
+ * ranks. act: the resolved type of activations. groups is NULL for a plan, which is for the first rank of the stage. */
 ModelSpec config_model_spec(const Config *config, DType act, int ranks, int stage, const Groups *groups);
 
-/* Returns 1 if islands send gradients: then the server updates the weights, and the islands do not. */
+/* Returns 1 if islands (jobs with outer.server) send gradients. Then the server updates the weights, and the islands do
+ * not. */
 int config_server_updates(const Config *config);
 
 #endif

@@ -1,4 +1,5 @@
-/* island.c - see island.h. Each rank has its own Links (island_link.h). Here the ranks agree on the state of theirs. */
+/* island.c - see island.h. Each rank has its own connections to the servers (island_link.h). Here the ranks agree on
+ * the state of these. */
 #include "run/outer/island.h"
 
 #include <stdio.h>
@@ -19,16 +20,16 @@ struct Island {
     Key            key;                /* the shared key, from outer.key */
     Link          *link;               /* [links] one connection to each server; the first server leads; owned */
     int            links;              /* number of servers */
-    RoundCopy      copy;               /* x of the round, and the deltas */
-    int            has_lease, is_over; /* this round has steps to send; the server has no more rounds */
-    int64_t        used;               /* samples of the lease that were reported to the server */
+    RoundCopy      copy;               /* the weights x of the round, and the deltas that this rank sends */
+    int            has_lease, is_over; /* 1 if this round has steps to send; 1 if the server has no more rounds */
+    int64_t        used;               /* number of samples of the lease that were reported to the server */
     IslandExchange ended;              /* numbers of the last round that ended */
-    char           lost[MANIFEST_FAULT_BYTES]; /* why no server answers: island_lost */
+    char           lost[MANIFEST_FAULT_BYTES]; /* why no server answers; island_lost() returns it */
 };
 
 typedef enum {
     MET,
-    STOPPED,                           /* a rank is requested to stop */
+    STOPPED,                           /* a rank received a request to stop */
     BROKEN                             /* the connection of a rank is broken */
 } Awaited;
 
@@ -40,7 +41,8 @@ size_t island_bytes(const Config *c, const Layout *layout) {
     return copy + (size_t)outer_servers(c->outer.server) * link;
 }
 
-/* Collective. Ends the job if a rank has met a fault that waiting cannot cure. */
+/* Collective. Ends the job if any rank has a fault that waiting cannot repair. code: exit code of this rank's fault, 0
+ * for none. */
 static void end_where_refused(Island *s, int code, const char *why) {
     char    fault[MANIFEST_FAULT_BYTES] = "";
     int64_t worst = code;
@@ -91,8 +93,8 @@ const char           *island_lost(const Island *s) { return s->lost; }
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
-/* Collective. Waits until every link of every rank is_ready, until one breaks, or, with may_stop, until a rank is
- * requested to stop. Ends the job if a server has refused a rank. */
+/* Collective. Waits until is_ready is true for every connection of every rank, or until one breaks. With may_stop, also
+ * until a rank receives a request to stop. Ends the job if a server has refused a rank. */
 static Awaited await(Island *s, int (*is_ready)(const Link *), int may_stop) {
     if (may_stop) requests_begin(s->parts.requests);
     for (;;) {
@@ -144,7 +146,7 @@ static int try_to_connect(Island *s) {
     return (int)connected;
 }
 
-/* Collective. Copies the fault of the first rank that has one to all ranks. */
+/* Collective. Copies the fault of the first rank with a fault to all ranks. */
 static void share_fault(Island *s) {
     const Link *broken = links_broken(s->link, s->links);
     snprintf(s->lost, sizeof s->lost, "%s", broken && broken->fault[0] ? broken->fault : s->link->fault);
@@ -202,7 +204,8 @@ static void say_hello(Island *s) {
     cJSON_Delete(hello.config);
 }
 
-/* Collective. Each chunk arrives at one rank, which broadcasts it to all. */
+/* Collective. Receives the part of x that one server has. Each chunk arrives at one rank, which broadcasts it to
+ * all. */
 static Awaited fetch_part(Island *s, Link *l) {
     for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
         l->fetch.awaited = chunk;
@@ -220,7 +223,8 @@ static Awaited fetch_part(Island *s, Link *l) {
     return MET;
 }
 
-/* Collective. Fetches all parts of x into the copy of the round: GET, or GET_CHANGE from servers that have changes. */
+/* Collective. Fetches all parts of x into the copy of the round. Sends GET, or GET_CHANGE to servers that have changes
+ * of x. */
 static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     Awaited now = MET;
     for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], s->link[i].welcome.changes ? get : MESSAGE_GET, round);
@@ -229,15 +233,15 @@ static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     return now;
 }
 
-/* Collective, once rank 0 has the next OPEN or knows that the run is over. Shares it with all ranks, and loads the
- * weights. */
+/* Collective. Called when rank 0 has the next OPEN message, or knows that the run is over. Sends it to all ranks, and
+ * loads the weights. */
 static Awaited begin_round(Island *s, int is_first_round) {
     Link   *l = s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
     comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
     comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
-    int     has_last = !is_first_round && s->copy.type != FRAME_F32; /* it holds the x of the round before */
+    int     has_last = !is_first_round && s->copy.type != FRAME_F32; /* 1 if the copy holds the x of the last round */
     Awaited now = fetch(s, has_last ? MESSAGE_GET_CHANGE : MESSAGE_GET, is_over ? l->closed.round : l->open.round);
     if (now == MET) round_copy_publish(&s->copy);
     s->is_over = now == MET && is_over;
@@ -248,7 +252,7 @@ static Awaited begin_round(Island *s, int is_first_round) {
 
 static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
 
-/* Breaks the link if the server has another model, or not the part that its place in outer.server means. */
+/* Breaks the connection if the server has another model, or another part of it than its place in outer.server says. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
     if (w->elems == l->elems && w->parts == l->parts && w->part == l->part) return;
@@ -304,7 +308,7 @@ int island_keep(Island *s) {
     return links_broken(s->link, s->links) != NULL;
 }
 
-/* Collective. Begins to send the deltas of the lease, then END. */
+/* Collective. Begins to send the deltas of the lease. END follows them. */
 static void begin_to_send(Island *s, IslandWork work) {
     const Open *lease = &s->link->open;
     End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
@@ -361,9 +365,10 @@ static void say_goodbye(Island *s) {
     }
 }
 
-/* Rank 0 sends BYE after the answers to all PINGs: the server answers in order, so it has read every rank's END. */
+/* Ends the work with all servers. Rank 0 sends BYE after all PINGs are answered. The server answers in order, so it has
+ * then read the END of every rank. */
 void island_leave(Island *s, IslandWork work) {
-    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while x arrives */
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while x still arrives */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);

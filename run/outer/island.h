@@ -1,8 +1,9 @@
-/* island.h - a training job that trains one model together with other jobs through a server (`train_gpt serve`).
+/* island.h - an island: a training job that trains one model together with other jobs through a server (`train_gpt
+ * serve`).
  *
  * Between rounds all jobs hold the same weights x. A round is a lease of samples: `steps` optimizer steps that the
- * island makes alone. Then each rank sends x - master of its part, and fetches the new x, which the server makes of all
- * islands' deltas (run/outer/messages.h). Moments stay in the island.
+ * island makes alone. Then each rank sends its part of the delta, x minus the trained masters. It fetches the new x,
+ * which the server computes from the deltas of all islands (run/outer/messages.h). Moments stay in the island.
  *
  * The ranks of an island act together. While they wait for the server they agree several times a second on what has
  * arrived, notice requests to stop, and tick the watchdog. If the connection of one rank breaks, all ranks connect
@@ -28,56 +29,57 @@ typedef struct {
     const Dataset *train;
     Watchdog      *watchdog;
     Requests      *requests;
-    const char    *id;         /* 16 hex digits: the run_id of the run */
+    const char    *id;         /* run_id of the run: 16 hex digits */
 } IslandParts;
 
 typedef enum {
-    ISLAND_TRAINS,             /* it has a lease: island_round */
-    ISLAND_STOPPED,            /* it was requested to stop while it waited */
-    ISLAND_LOST,               /* no server for outer.patience_seconds; island_lost has the reason */
-    ISLAND_DONE                /* the server has reached run.steps; the weights are the final ones */
+    ISLAND_TRAINS,             /* it has a lease, which island_round() returns */
+    ISLAND_STOPPED,            /* it received a request to stop while it waited */
+    ISLAND_LOST,               /* no server answered for outer.patience_seconds; island_lost() has the reason */
+    ISLAND_DONE                /* the server has reached run.steps; the weights are the final ones            */
 } IslandState;
 
 /* Totals of the steps of a lease that the island has made. */
 typedef struct {
     int64_t samples, tokens;   /* samples and tokens that were trained on */
-    double  loss;              /* mean over the steps */
+    double  loss;              /* mean loss over the steps */
 } IslandWork;
 
 /* Numbers of a round that has ended, for the logs. */
 typedef struct {
-    Closed   closed;           /* the CLOSED that ended the round */
+    Closed   closed;           /* the server's message that ended the round */
     double   ms;               /* time without training: the wait for the new weights and the next lease */
-    int64_t  sent, received;   /* bytes, summed over all ranks */
+    int64_t  sent, received;   /* bytes of weights and deltas, summed over all ranks */
 } IslandExchange;
 
 typedef struct Island Island;
 
-/* Allocates the host copy of the weights of a round. Ends the job if outer.key is not a key file. */
+/* Creates an island, with host memory for the weights of a round. Ends the job if outer.key is not a key file. */
 Island *island_create(IslandParts parts);
 void    island_destroy(Island *s);
-size_t  island_bytes(const Config *config, const Layout *layout); /* Returns the bytes of host memory that an island
-                                                                   * allocates. */
+size_t  island_bytes(const Config *config, const Layout *layout); /* returns the bytes of host memory that an island
+                                                                   * allocates */
 
-/* Collective. Connects, waits for a lease and its x, and loads x into the masters and working copies. If the server
- * refuses the island, the job ends with the server's exit code and sentence. */
+/* Collective. Connects to the server, waits for a lease and the weights x that it begins with, and loads x into the
+ * masters and working copies. If the server refuses the island, the job ends with the exit code and the sentence that
+ * the server sent. */
 IslandState island_join(Island *s);
 
-/* Tells the server that the island is alive and reads what has arrived. Each rank calls it between steps, without the
- * others. Returns 1 if the connection is broken. When the ranks have agreed on that, all call island_join. */
+/* Tells the server that the island is alive, and reads messages that have arrived. Each rank calls it alone, between
+ * steps. Returns 1 if the connection is broken. When the ranks have agreed on that, all call island_join. */
 int island_keep(Island *s);
 
-/* Collective, after the last step of the lease: sends the deltas, then waits for the next lease and its x. *ended is 1
- * if the round is closed. It is 0 if the connection broke: the round did not count, and training continues with a new
- * lease. */
+/* Collective, after the last step of the lease. Sends the deltas, then waits for the next lease and its weights. Sets
+ * *ended to 1 if the server has closed the round. Sets it to 0 if the connection broke: then the round did not count,
+ * and training continues with a new lease. */
 IslandState island_exchange(Island *s, IslandWork work, int *ended);
 
 /* Collective, at the end of the job in any state. Sends the deltas of an unfinished lease and leaves the server. */
 void island_leave(Island *s, IslandWork work);
 
 const Open           *island_round(const Island *s);     /* the current lease */
-const IslandExchange *island_ended(const Island *s);     /* numbers of the last island_exchange */
+const IslandExchange *island_ended(const Island *s);     /* numbers of the round that island_exchange ended last */
 int                   island_number(const Island *s);
-const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the address */
+const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the server's address */
 
 #endif

@@ -14,7 +14,7 @@ enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };
 
 /* --- the copy of x ------------------------------------------------------------------------------------------------ */
 
-/* Floats of the buffers behind x, which lie one after another. */
+/* Returns the floats of two buffers that follow x in memory: deltas, and scratch for an exchange. */
 static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
 
 size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
@@ -47,7 +47,7 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the elements of x that belong to the span. They have the places of its masters. */
+/* Returns the elements of x that belong to the span. They lie in x as the masters of the span lie in the masters. */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
     return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
@@ -55,11 +55,11 @@ static float *x_of(const RoundCopy *c, Span span) {
 
 void round_copy_begin(RoundCopy *c) {
     const Shards *z = c->optimizer->shards;
-    shards_need_all(c->optimizer->shards); /* no weights may be on their way when masters change */
+    shards_need_all(c->optimizer->shards); /* no weights may still be sent between ranks when masters change */
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
-/* The elements of a span ascend in the file, with gaps where another tensor rank has columns. */
+/* Stores a chunk of x. The elements of a span ascend in the file, with gaps where another tensor rank has columns. */
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -94,7 +94,7 @@ void round_copy_publish(RoundCopy *c) {
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
-/* Computes out = x - master for the elements of the span, or copies their gradient. */
+/* Computes out = x - master for the elements of the span. If send=gradients, copies their gradient instead. */
 static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
     const float *x = x_of(c, span);
     if (send == SEND_GRADIENTS) {
@@ -107,7 +107,7 @@ static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
     for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
 }
 
-/* Writes what this rank sends of the span to `out`. Returns the number of these elements. */
+/* Writes the elements of the span that this rank sends to `out`. Returns the number of these elements. */
 static int64_t gather(RoundCopy *c, Span span, OuterSend send, float *out) {
     const Shards *z = c->optimizer->shards;
     if (!exchange_is_needed(z, span)) {
@@ -146,7 +146,7 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     float *rest = c->rest + at;
     for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
     frame_pack(c->type, payload, rest, elems);
-    frame_unpack(c->type, delta, payload, elems); /* delta = what arrives at the server */
+    frame_unpack(c->type, delta, payload, elems); /* delta = the rounded values, as the server receives them */
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
 }
 
@@ -202,7 +202,7 @@ int64_t link_chunk_elems(const Link *l, int64_t chunk) {
 
 int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
 
-/* Returns the number of the n-th chunk that this rank fetches. */
+/* Returns the index of the n-th chunk that this rank fetches. */
 static int64_t own_chunk(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {
@@ -241,7 +241,7 @@ static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
 
 void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
 
-/* Returns 1 if the buffer had no space for the message. */
+/* Sends a message. Returns 1 if the channel's buffer has no space for it. */
 static int is_full(Link *l, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
@@ -260,8 +260,9 @@ void link_say(Link *l, MessageKind kind, int64_t round, const void *m) {
     }
 }
 
-/* Sends deltas while the channel's buffer has space for a frame, then END. Each element may be packed only once. A
- * frame lies within one of RoundCopy's runs, and within the part of this server. */
+/* Sends deltas while the channel's buffer has space for a frame, then END. Packs each element only once, because
+ * packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of this
+ * server. */
 static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileExtents *runs = &l->copy->runs;
@@ -269,7 +270,7 @@ static void send_values(Link *l) {
         FileExtent run = runs->extent[s->run];
         int64_t next = run.offset + s->at > l->first ? run.offset + s->at : l->first, until = run.offset + run.elems;
         if (until > l->end) until = l->end;
-        if (next >= until) { /* the part has no more elements of this run */
+        if (next >= until) { /* the part has no more elements of this range */
             s->gone += run.elems - s->at, s->at = 0, s->run++;
             continue;
         }
@@ -295,8 +296,8 @@ void link_ping(Link *l) {
     l->pinged_ms = now;
 }
 
-/* Breaks the link after outer.patience_seconds without an answer. Call it after everything that arrived was read. While
- * a chunk waits in `chunk`, nothing is read, so silence is not counted then. */
+/* Breaks the connection after outer.patience_seconds without an answer. Called after everything that arrived was read.
+ * While a chunk waits in `chunk`, nothing is read. Silence is not counted then. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
     double waited_ms = l->answers < l->pings && !l->fetch.has_chunk ? now - l->silent_ms : 0.0;
@@ -308,7 +309,7 @@ static void look_for_silence(Link *l) {
 
 /* --- received frames ---------------------------------------------------------------------------------------------- */
 
-/* Reads a message into m. Breaks the link if it is bad. Returns 1, or 0 then. */
+/* Reads a message into m. Returns 1, or 0 if it is not valid. Then the connection breaks. */
 static int take_message(Link *l, const FrameHeader *h, const void *payload, void *m) {
     char fault[MESSAGE_FAULT_BYTES];
     if (message_read((MessageKind)h->kind, payload, h->payload_bytes, m, fault)) return 1;
@@ -348,7 +349,8 @@ void link_keep(Link *l) {
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
     if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server); /* the next frame stays unread */
+    /* the next frame stays unread until the chunk is used */
+    if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server);
 }
 
 /* --- the links of a rank ------------------------------------------------------------------------------------------ */

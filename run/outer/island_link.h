@@ -1,5 +1,5 @@
-/* island_link.h - what one rank of an island has: its copy of x, the weights that the round began with, and a
- * connection to each server. For island.c.
+/* island_link.h - what one rank of an island holds: its copy of x, the weights that the round began with, and a
+ * connection to each server. Used by island.c.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_ISLAND_LINK_H
 #define TRAIN_GPT_RUN_OUTER_ISLAND_LINK_H
@@ -21,32 +21,34 @@ typedef struct {
     Optimizer *optimizer;  /* borrowed */
     Stream    *stream;     /* borrowed */
     FrameType  type;       /* type of the values of deltas in a frame */
-    FileExtents   runs;       /* ranges of the model that this rank sends; owned */
-    float     *x;          /* [shards_state_elems] x in the order of the masters, from device_alloc_host; owned */
-    float     *delta;      /* [runs.elems] x - master in the order of runs, then a buffer to exchange a span */
-    float     *rest;       /* [runs.elems] what rounding lost; NULL if deltas are fp32 */
-    int64_t   *taken;      /* [spans] elements of each span that have arrived; owned */
+    FileExtents   runs;       /* owned: ranges of the model that this rank sends to the server */
+    float     *x;          /* [shards_state_elems] x, the weights of the round, in the order of the masters; from
+                            * device_alloc_host; owned */
+    float     *delta;      /* [runs.elems] x - master in the order of runs. After it, a buffer in which tensor ranks
+                            * exchange values */
+    float     *rest;       /* [runs.elems] rounding errors of the deltas sent so far; NULL if deltas are fp32 */
+    int64_t   *taken;      /* [spans] number of elements of each span of the masters that have arrived; owned */
 } RoundCopy;
 
 RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);
 void      round_copy_destroy(RoundCopy *c);
-size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* host memory */
+size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* returns the bytes of host memory */
 
-/* Loads a new x: round_copy_begin, then round_copy_take for all of [0, P) in chunks, then round_copy_publish, which
- * writes the masters and working copies of all ranks. Until then the model is unchanged. begin and publish are
- * collective. */
-typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new x; its change from the x that the copy holds */
+/* Loads new weights x. Call round_copy_begin, then round_copy_take for all elements of the model in chunks, then
+ * round_copy_publish, which writes the masters and working copies of all ranks. Until then the model is unchanged.
+ * begin and publish are collective. */
+typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new x itself, or its change from the x that the copy holds */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills `delta`: with x - master, or with the gradients of the step that shards_finish has ended
- * (send=gradients). Returns the sum of the squares of what this rank sends. */
+/* Collective. Fills `delta` with x - master, or, if send=gradients, with the gradients of the step that shards_finish
+ * has ended. Returns the sum of the squares of what this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
-/* Packs elements [at, at + elems) of the deltas as a payload of c->type. elems <= FRAME_PAYLOAD_LIMIT / 4. Each element
- * is packed once. */
+/* Packs elements [at, at + elems) of the deltas as a payload of type c->type, with elems <= FRAME_PAYLOAD_LIMIT / 4.
+ * Pack each element only once, because packing also records what rounding lost. */
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
-/* Clears what rounding lost, because the deltas that it came from did not count. */
+/* Clears the rounding errors that the next deltas would add, because the deltas that they came from did not count. */
 void   round_copy_forget(RoundCopy *c);
 
 /* --- the connection to one server ----------------------------------------------------------------------------------
@@ -56,71 +58,73 @@ void   round_copy_forget(RoundCopy *c);
  * link_keep moves everything that can move now: it reads frames, requests x, sends deltas, sends PINGs. It never waits.
  * The other fields of a Link are flags, on which the ranks agree (island.c). */
 
-/* x that is being fetched: the server's part, in chunks of MESSAGE_ELEMS elements. Rank n % ranks fetches chunk n. */
+/* A fetch of x from one server: its part of the model, in chunks of MESSAGE_ELEMS elements. Rank n % ranks fetches
+ * chunk n. */
 typedef struct {
-    MessageKind get;      /* GET or GET_CHANGE */
-    int64_t round, chunks; /* round of the request; chunks of the part */
-    int64_t awaited;      /* the chunk that all ranks wait for; -1 while they wait for another server */
-    int64_t requested, had; /* chunks of this rank that were requested, and that have arrived */
+    MessageKind get;      /* kind of the request: GET or GET_CHANGE */
+    int64_t round, chunks; /* round of the request; number of chunks of the server's part */
+    int64_t awaited;      /* index of the chunk that all ranks wait for; -1 while they wait for another server */
+    int64_t requested, had; /* chunks of this rank: those that were requested, and those that have arrived */
     float  *chunk;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
     int     has_chunk;    /* 1 while `chunk` holds a chunk that nobody has used; no frame is read until then */
     int     is_given_up;  /* 1 if chunks that still arrive are dropped */
 } LinkFetch;
 
-/* Deltas that are being sent: the part of the model that this server has, then END. */
+/* A delivery of deltas to one server: the part of the model that this server has, then an END message. */
 typedef struct {
     int     is_on;        /* 1 while something is being sent */
-    int64_t run, at;      /* the next element: range `run` of RoundCopy's runs, and its offset in that */
-    int64_t gone;         /* elements before it in all runs */
-    End     end;          /* the last message; its round is the round of the deltas */
+    int64_t run, at;      /* next element to send: index of its range in RoundCopy.runs, and its offset in that range */
+    int64_t gone;         /* elements already sent, in all ranges of this rank */
+    End     end;          /* the END message that follows the deltas; end.round is the round of the deltas */
 } LinkSend;
 
 typedef struct {
     Channel   *server;    /* owned; NULL if not connected */
-    int        rank, ranks; /* this rank and the ranks of the island */
+    int        rank, ranks; /* number of this rank; number of ranks of the island */
     int64_t    elems;     /* parameters of the model */
-    int        part, parts; /* part of the model that the server has */
-    int64_t    first, end; /* range of the model that the server has */
-    double     patience_ms; /* silence after which the link breaks */
+    int        part, parts; /* index of the server's part of the model; number of parts */
+    int64_t    first, end; /* range of elements of the server's part */
+    double     patience_ms; /* ms without an answer after which the connection counts as broken */
     RoundCopy *copy;      /* borrowed */
-    LinkFetch  fetch;     /* what is being fetched */
-    LinkSend   send;      /* what is being sent */
-    char      *payload;   /* [FRAME_PAYLOAD_LIMIT] a frame of deltas, or another rank's chunk of x; owned */
+    LinkFetch  fetch;     /* x that is being fetched */
+    LinkSend   send;      /* deltas that are being sent */
+    char      *payload;   /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of x that another
+                           * rank fetched; owned */
     int        is_broken; /* 1 if the connection is unusable; fault has the reason. refuse.code is not 0 if the server
                            * refused the island */
     char       fault[1024]; /* why the connection broke; "" if it did not */
-    Refuse     refuse;    /* the server's REFUSE, if code is not 0 */
-    int        has_welcome, has_open, has_closed; /* 1 if that message has arrived */
+    Refuse     refuse;    /* the server's REFUSE message, if code is not 0 */
+    int        has_welcome, has_open, has_closed; /* 1 if a WELCOME, OPEN or CLOSED has arrived */
     Welcome    welcome;
     Open       open;
     Closed     closed;
-    int64_t    pings, answers; /* PINGs sent; PINGs answered */
-    double     pinged_ms; /* when the last PING was sent */
-    double     silent_ms; /* since when PINGs are unanswered */
+    int64_t    pings, answers; /* numbers of PINGs sent, and of PINGs that the server answered */
+    double     pinged_ms; /* time of clock_ms() when the last PING was sent */
+    double     silent_ms; /* time of clock_ms() since which PINGs are unanswered */
 } Link;
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts);
 void link_destroy(Link *l);
 
-/* Clears everything of the old connection and uses the new one, which it then owns. NULL: no connection. */
+/* Clears all state of the old connection and takes over the new one, which the link then owns. NULL: no connection. */
 void link_take(Link *l, Channel *server);
 void link_keep(Link *l);
-/* Calls link_keep on all links until all are is_ready or one breaks, for at most ms. */
+/* Calls link_keep on all links until is_ready is true for each or one breaks, for at most ms. */
 void  links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms);
 int   links_are_ready(const Link *l, int links, int (*is_ready)(const Link *));
-/* Returns a broken link, preferably one that was refused; NULL if none is broken. */
+/* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
 Link *links_broken(Link *l, int links);
 
-/* Sends a message: m is the struct of its kind, NULL for an empty payload. Waits until the channel's buffer has space
- * for it. */
+/* Sends a message. m is the struct of its kind, or NULL for an empty payload. Waits until the channel's buffer has
+ * space for it. */
 void link_say(Link *l, MessageKind kind, int64_t round, const void *m);
 void link_ping(Link *l);
 
 void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request chunks of the server's part */
-void    link_give_up(Link *l);                             /* drops the chunks that still arrive */
+void    link_give_up(Link *l);                             /* drops the chunks of a fetch that still arrive */
 int64_t link_chunk_begin(const Link *l, int64_t chunk);
 int64_t link_chunk_elems(const Link *l, int64_t chunk);
 int     link_owns(const Link *l, int64_t chunk);
-void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
+void    link_send(Link *l, End end);                       /* begins to send the deltas of `copy`, then END */
 
 #endif

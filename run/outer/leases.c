@@ -1,4 +1,5 @@
-/* leases.c - see leases.h. Reading the file and giving leases change the ranges in the same way: take and release. */
+/* leases.c - see leases.h. Reading the file and giving leases change the free ranges through the same two functions:
+ * take and release. */
 #include "run/outer/leases.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ typedef struct {
 static int64_t end_of(SampleRange r) { return r.first + r.samples; }
 
 static void *grown(void *list, int64_t count, size_t bytes) {
-    if (count & (count - 1)) return list; /* a power of two: the list is full */
+    if (count & (count - 1)) return list; /* count is a power of two: the list is full */
     return xrealloc(list, bytes * (size_t)(count ? 2 * count : 1), "the leases of samples");
 }
 
@@ -37,8 +38,8 @@ static void remove_free(Leases *l, int64_t i) {
     l->frees--;
 }
 
-/* Frees the samples, and joins them with the free ranges that they touch. Returns 0 if some of them are free already,
- * or were never given. */
+/* Adds samples to the free ranges, and joins them with the ranges that they touch. Returns 0 if some of them are free
+ * already, or were never given. */
 static int release(Leases *l, SampleRange r) {
     int64_t i = 0;
     if (r.samples == 0) return 1;
@@ -59,8 +60,8 @@ static int release(Leases *l, SampleRange r) {
     return 1;
 }
 
-/* Takes the samples: new ones, or the first of a free range. Returns 0 if they are neither. If r begins behind the
- * first new sample, those between are left out: a file that was lost had them. */
+/* Removes samples from the free ones: new samples, or the first of a free range. Returns 0 if they are neither. If r
+ * begins after the first new sample, the samples between are left out, because a lost file had given them. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {
@@ -105,7 +106,7 @@ static int read_count(const cJSON *root, const char *name, int64_t *out) {
     return is_count;
 }
 
-/* Reads the line text [bytes], without its '\n'. Returns 0 if it is not a line of a lease. */
+/* Reads one line of the leases file, text [bytes] without its '\n'. Returns 0 if it does not describe a lease. */
 static int read_line(const char *text, size_t bytes, Line *out) {
     Json      json;
     JsonFault fault;
@@ -123,7 +124,7 @@ static int read_line(const char *text, size_t bytes, Line *out) {
     return good && word < 3;
 }
 
-/* Repeats what a line of the file records. Returns 0 if the line does not fit those before it. */
+/* Applies what a line of the leases file records. Returns 0 if the line contradicts those before it. */
 static int replay(Leases *l, const Line *line) {
     if (line->is == IS_GIVEN) {
         if (line->number != l->next_number || !take(l, line->range)) return 0;
@@ -262,8 +263,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the member with this id, or a new one. A member whose deltas are still to count stays, and leaves then.
- * Returns NULL if there are too many. */
+/* Returns the member with this id, or a new one. An old member whose deltas are still to count stays beside the new
+ * one, and leaves when they have counted. Returns NULL if there are too many. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];

@@ -17,9 +17,9 @@
 typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
 typedef struct {
     const char *name;
-    unsigned    from;   /* who may send it: bits 1 << MessageFrom */
+    unsigned    from;   /* senders that may send it, as bits: 1 << MessageFrom */
     Holds       holds;  /* what the payload holds */
-    size_t      bytes;  /* HOLDS_JSON: size of its struct */
+    size_t      bytes;  /* HOLDS_JSON: size of the struct for this message */
 } Kind;
 
 enum { SERVER = 1 << FROM_SERVER, ISLAND = 1 << FROM_ISLAND, FOLLOWER = 1 << FROM_FOLLOWER, LEADER = 1 << FROM_LEADER };
@@ -110,25 +110,27 @@ typedef enum {
     FIELD_WEIGHT,  /* double: over 0 */
     FIELD_HEX,     /* char []: least to most hex digits, and a NUL */
     FIELD_TEXT,    /* char []: a string, cut to most bytes */
-    FIELD_NAME,    /* const char *: a string that stays in the tree that was read */
-    FIELD_SQUARES, /* Exact */
-    FIELD_CONFIG,  /* cJSON *: an object that stays in the tree that was read */
-    FIELD_DATA     /* Hello's list of data files */
+    FIELD_NAME,    /* const char *: a string that stays in the JSON tree that was read */
+    FIELD_SQUARES, /* Exact: a sum of squares as hex digits */
+    FIELD_CONFIG,  /* cJSON *: an object that stays in the JSON tree that was read */
+    FIELD_DATA     /* list of data files in a HELLO */
 } FieldType;
 
 typedef struct {
-    int         kind;        /* the kind whose JSON has this field, or DATA_FILE */
+    int         kind;        /* kind of the message whose JSON has this field, or DATA_FILE */
     const char *key;
     FieldType   type;
-    size_t      at, bytes;   /* offset and size of the member */
-    int64_t     least, most; /* bounds of a number, or of a length */
-    size_t      below;       /* offset of an int that an int must be below: its bound is that less one. 0: none */
-    size_t      with;        /* offset of an int64_t: its sum with this one is at most `most`. 0: none */
+    size_t      at, bytes;   /* offset and size of the member in the struct */
+    int64_t     least, most; /* bounds of a number, or of the length of a string */
+    size_t      below;       /* offset of an int member; this field must be smaller than that member. 0: no such rule */
+    size_t      with;        /* offset of an int64_t member; its sum with this field is at most `most`. 0: no such
+                              * rule */
 } Field;
 
-enum { DATA_FILE = MESSAGE_KINDS /* one entry of HELLO's data */ };
+enum { DATA_FILE = MESSAGE_KINDS /* an entry of the list of data files in a HELLO */ };
 
-/* ROW_AS(kind, struct, member, key, field type, C type, bounds): the compiler checks the type of the member. */
+/* ROW_AS(kind, struct, member, key, field type, C type, bounds) describes one field. The compiler checks that the
+ * member has the C type. */
 #define ROW_AS(K, S, m, key, field, type, ...) \
     {K, key, field, offsetof(S, m) + 0 * sizeof(_Generic(&((S *)0)->m, type *: 0)), sizeof(((S *)0)->m), __VA_ARGS__}
 #define ROW(K, S, m, field, type, ...) ROW_AS(K, S, m, #m, field, type, __VA_ARGS__)
@@ -203,7 +205,7 @@ static const Field FIELDS[] = {
 /* clang-format on */
 enum { FIELDS_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Returns the tree that a HELLO or FOLLOW keeps, or NULL for other kinds. */
+/* Returns the JSON tree that a HELLO or FOLLOW keeps, or NULL for other kinds. */
 static Json *json_of(MessageKind kind, void *m) {
     return kind == MESSAGE_HELLO ? &((Hello *)m)->json : kind == MESSAGE_FOLLOW ? &((Follow *)m)->json : NULL;
 }
@@ -229,7 +231,7 @@ static void write_quoted(FILE *out, const char *text) {
     free(quoted);
 }
 
-/* Writes the words of a sum as hex digits, 8 each. It settles the carries first, so that each word fits. */
+/* Writes a sum of squares as hex digits, 8 for each of its words. Settles the carries first, so that each word fits. */
 enum { WORD_DIGITS = 8, SQUARES_DIGITS = EXACT_WORDS * WORD_DIGITS };
 static void write_squares(FILE *out, const Exact *sum) {
     int64_t carry = 0;
@@ -306,7 +308,7 @@ char *message_write(MessageKind kind, const void *m, size_t *bytes) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* A message that is being read. After the first fault, the other reads do nothing. */
+/* A message that is being read. After the first fault, later reads do nothing. */
 typedef struct {
     int   kind;
     char *fault;   /* [MESSAGE_FAULT_BYTES] the first fault; borrowed */
@@ -349,7 +351,8 @@ static void read_real(Reading *r, const Field *f, const cJSON *value, double *ou
         reading_refuse(r, "whose %s is %g: it must be over 0", f->key, *out);
 }
 
-/* Copies least to most hex digits. out has space for most and a NUL. */
+/* Copies a string of least to most hex digits to out. out has space for `most` digits and a NUL. Anything else is a
+ * fault. */
 static void read_hex(Reading *r, const char *key, const cJSON *value, size_t least, size_t most, char *out) {
     char        shown[SHOWN_BYTES];
     const char *word = cJSON_IsString(value) ? value->valuestring : "";
@@ -370,7 +373,7 @@ static void read_squares(Reading *r, const Field *f, const cJSON *value, Exact *
     }
 }
 
-/* Copies as much of the text as fits, without cutting a character. */
+/* Copies as much of the text as fits into `most` bytes, without cutting a UTF-8 character. */
 static void copy_cut(char *out, size_t most, const char *text) {
     size_t length = strnlen(text, most);
     while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) length--;

@@ -1,5 +1,5 @@
 /* messages.h - the messages between the ranks of an island and a server: kinds of frames (comm/frame.h), and the JSON
- * of those that control.
+ * of those that control. An island is a training job, and x are the weights that all islands train.
  *
  *   kind     from               payload, and what it means
  *   HELLO    each rank          Hello: who joins, with which model, config and data
@@ -18,7 +18,7 @@
  *   BYE      rank 0             Bye: leaves in order; the rest of its lease is free
  *
  * Several servers have a part of the model each. The first one leads, and the others follow it. A follower takes all
- * messages of ranks but BYE, and sends ranks only WELCOME, X, PING and REFUSE. Between a follower and the leader:
+ * messages of ranks except BYE, and sends ranks only WELCOME, X, PING and REFUSE. Between a follower and the leader:
  *
  *   FOLLOW   follower           Follow: which part it has, of which model and config
  *   STATE    either             f32: the part's x, then m, then v, each in order: at the start, and for a checkpoint
@@ -54,108 +54,108 @@ typedef enum {
 } MessageKind;
 
 enum {
-    MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values of a frame of any type: 1 Mi */
+    MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values in one frame of any type: 1 Mi */
     MESSAGE_JSON_LIMIT = 1 << 20,              /* most bytes of JSON in one message */
     MESSAGE_FAULT_BYTES = 1024,                /* buffer for a reason, the rest of a sentence */
-    MESSAGE_RANKS = 1 << 20,                   /* limits of counts */
+    MESSAGE_RANKS = 1 << 20,                   /* limit of the number of ranks */
     MESSAGE_ISLANDS = 1 << 20,
     MESSAGE_PARTS = 4096
 };
-#define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* limit of steps, samples, tokens and elements: JSON numbers are exact
-                                                * up to it */
+#define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* limit of steps, samples, tokens and elements; JSON numbers up to it
+                                                * are exact */
 
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
-/* Writes a reason to fault. Returns 0, so that a check can return it. */
+/* Writes the reason for a refusal to fault. Returns 0, so that a check can return it. */
 int message_fault(char fault[MESSAGE_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Returns the name of a kind, "HELLO", or "?" for a number that is not a kind. */
 const char *message_name(int kind);
-/* Returns the kind that answers a request: X for GET, CHANGE for GET_CHANGE. Returns 0 for a kind that requests no
- * values. */
+/* Returns the kind of message that answers a request: X for GET, CHANGE for GET_CHANGE. Returns 0 for a kind that
+ * requests no values. */
 MessageKind message_answer(int kind);
 
-/* Checks whether that sender may send a frame with this header: its kind, type, payload, offset and elems. Returns 1,
- * or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
+/* Checks whether a sender of this role may send a frame with this header. Checks its kind, type, payload, offset and
+ * elems. Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Sends JSON, or an empty payload if text is NULL. Returns 1, 0 if the buffer has no space for it now, -1 if the
- * channel is broken. */
+/* Sends a message with JSON, or with an empty payload if text is NULL. Returns 1, or 0 if the channel's buffer has no
+ * space for it now, or -1 if the channel is broken. */
 int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, size_t bytes);
 
-/* Writes the struct of that kind, m, as JSON. Returns the text, from malloc; free it with free(). Returns NULL if the
- * text has more than MESSAGE_JSON_LIMIT bytes; then *bytes is its length. Only HELLO and FOLLOW can be so long. Exit 71
- * if there is no memory. A number that is not finite is written as null. */
+/* Writes m, the struct of a message of this kind, as JSON. Returns the text, from malloc; free it with free(). Returns
+ * NULL if the text has more than MESSAGE_JSON_LIMIT bytes; then *bytes is its length. Only HELLO and FOLLOW can be so
+ * long. Exit 71 if there is no memory. A number that is not finite is written as null. */
 char *message_write(MessageKind kind, const void *m, size_t *bytes);
-/* Reads JSON into the struct of that kind. Returns 1, or 0 with the rest of a sentence in fault: "sent an OPEN whose
- * samples is -1: ...". After a 0 nothing is to be freed. null is read as NaN. */
+/* Reads the JSON of a message into m, the struct of its kind. Returns 1, or 0 with the rest of a sentence in fault:
+ * "sent an OPEN whose samples is -1: ...". After a 0 nothing is to be freed. null is read as NaN. */
 int   message_read(MessageKind kind, const char *text, size_t bytes, void *m, char fault[MESSAGE_FAULT_BYTES]);
-/* Frees what a HELLO or FOLLOW that was read owns. Other kinds own nothing. */
+/* Frees the memory that message_read allocated for a HELLO or FOLLOW. Other kinds have none. */
 void  message_free(MessageKind kind, void *m);
 
 /* --- the struct of each kind -------------------------------------------------------------------------------------- */
 
-enum { ISLAND_ID_BYTES = 17 };    /* 16 hex digits, random, from the run folder of an island, and a NUL */
+enum { ISLAND_ID_BYTES = 17 };    /* id of an island: 16 random hex digits from its run folder, and a NUL */
 
 typedef struct {
-    const char *name;             /* owned by `json` of a Hello that was read */
+    const char *name;             /* name of a data file, without folder; owned by `json` of a Hello that was read */
     int64_t     tokens;
-    char        fingerprint[65];  /* hex digits */
+    char        fingerprint[65];  /* hex digits of the hash of all files */
 } HelloData;
 
-/* Returns one entry for each file of train, in order [train->shards]; free it with free(). The names have no folder and
- * are borrowed from train. Each entry has the fingerprint of all files together (dataset_fingerprint). */
+/* Returns one entry for each file of the training data, in order [train->shards]; free it with free(). The names have
+ * no folder and are borrowed from train. Each entry has the fingerprint of all files together (dataset_fingerprint). */
 HelloData *hello_data(const Dataset *train);
 
 typedef struct {
-    int        protocol;          /* CHANNEL_PROTOCOL */
+    int        protocol;          /* version of the protocol: CHANNEL_PROTOCOL */
     char       island[ISLAND_ID_BYTES]; /* id of the island */
-    int        rank, ranks;       /* the sender's rank; ranks of the island */
+    int        rank, ranks;       /* the sender's rank; number of ranks of the island */
     int64_t    elems;             /* parameters of the model */
-    int64_t    samples;           /* samples of an epoch */
-    cJSON     *config;            /* the resolved config; owned by `json` of a Hello that was read */
+    int64_t    samples;           /* samples in an epoch of the data */
+    cJSON     *config;            /* the sender's config with every option; owned by `json` of a Hello that was read */
     HelloData *data;              /* [data_files] owned if the Hello was read */
-    int        data_files;        /* files of data.train */
-    Json       json;              /* what the Hello was read from; owned */
+    int        data_files;        /* number of files of data.train */
+    Json       json;              /* owned: the JSON that the Hello was read from */
 } Hello;
 
 typedef struct {
     int     number;               /* number of the island, from 0 */
     int64_t round;                /* the open round */
     int64_t elems;                /* parameters of the model */
-    int     part, parts;          /* the part of the model that this server has: outer_part_begin() of rule.h */
+    int     part, parts;          /* the part of the model that this server has, from 0; number of parts */
     int     changes;              /* 1 if the server answers GET_CHANGE */
 } Welcome;
 
 typedef struct {
-    int  code;                    /* "exit": an exit code of core/error.h, not 0 */
-    char why[1024];               /* the reason, with both values; cut if it is longer */
+    int  code;                    /* exit code for the program that is refused, not 0. JSON key: "exit" */
+    char why[1024];               /* the reason, with the values of both sides; cut if it is longer */
 } Refuse;
 
 typedef struct {
     int64_t round;
     int64_t step;                 /* step of the schedule at which the lease begins */
-    int64_t steps;                /* optimizer steps to train; H */
-    int64_t first, samples;       /* the lease's range in the one global order of samples */
-    int     islands;              /* islands with a lease in this round, this one included */
+    int64_t steps;                /* number of optimizer steps to train */
+    int64_t first, samples;       /* the samples of the lease: a range of the global order */
+    int     islands;              /* islands with a lease in this round, including this island */
     int64_t lease;                /* number of the lease */
 } Open;
 
 typedef struct {
     int64_t round;
     int64_t samples;              /* samples of the lease that were trained on */
-    int64_t tokens;               /* tokens of those samples */
+    int64_t tokens;               /* number of tokens of the samples that were trained on */
     double  norm;                 /* sum of the squares of this rank's deltas */
-    double  loss;                 /* mean over the round */
-    int64_t lease;                /* number of the lease, from its OPEN */
+    double  loss;                 /* mean loss over the round */
+    int64_t lease;                /* number of the lease, from the OPEN message that gave it */
 } End;
 
 typedef struct {
     int64_t round;                /* the new round */
-    int     islands;              /* islands that counted in the last round */
+    int     islands;              /* number of islands whose deltas counted in the last round */
     double  norm;                 /* norm of the mean delta */
-    int64_t staleness;            /* in rounds */
-    int     is_done;              /* "done": run.steps is reached */
+    int64_t staleness;            /* age of the island's delta, in rounds */
+    int     is_done;              /* 1 if run.steps is reached. JSON key: "done" */
 } Closed;
 
 typedef struct { int64_t samples; /* samples of the lease that were trained on */ } Bye;
@@ -163,33 +163,34 @@ typedef struct { int64_t samples; /* samples of the lease that were trained on *
 /* --- messages between servers */
 
 typedef struct {
-    int     protocol;             /* CHANNEL_PROTOCOL */
-    int     part, parts;          /* part from 1 */
+    int     protocol;             /* version of the protocol: CHANNEL_PROTOCOL */
+    int     part, parts;          /* part of the model that the server has, from 1; number of parts */
     int64_t elems;                /* parameters of the model */
-    cJSON  *config;               /* the resolved config; owned by `json` of a Follow that was read */
-    Json    json;                 /* what the Follow was read from; owned */
+    cJSON  *config;               /* the sender's config with every option; owned by `json` of a Follow that was read */
+    Json    json;                 /* owned: the JSON that the Follow was read from */
 } Follow;
 
-/* A sum of squares is sent whole, as the hex digits of its words, so that one server and several round it alike. */
+/* A server's part of the delta of a lease has arrived. The sum of its squares is sent exactly, as the hex digits of its
+ * words. So one server and several servers round the sum in the same way. */
 typedef struct { int64_t lease; Exact squares; } PartIn;
 
 typedef struct { int64_t lease; double weight; } Count;
 
 typedef struct { int64_t lease; } Drop;
 
-/* How a STEP applies deltas. STEP_MEAN makes d, the mean of the deltas that were counted. The other rules but
- * STEP_MOMENTUM use the counted deltas up. */
+/* How a STEP message applies deltas. STEP_MEAN computes d, the mean of the deltas that were counted. All rules except
+ * STEP_MEAN and STEP_MOMENTUM remove the counted deltas. */
 typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
 typedef struct {
-    int      rule;                    /* StepRule: how d changes x */
-    double   learning_rate, momentum; /* STEP_ADAMW: lr and beta1 */
-    double   scale;                   /* factor of d: STEP_ARRIVAL its share, STEP_ADAMW the clipping */
-    double   beta2, eps, weight_decay; /* STEP_ADAMW */
+    int      rule;                    /* a StepRule: how d, the mean delta, changes the weights x */
+    double   learning_rate, momentum; /* rate and momentum of the rule. STEP_ADAMW: learning rate and beta1 */
+    double   scale;                   /* factor of d. STEP_ARRIVAL: weight of the delta; STEP_ADAMW: clipping factor */
+    double   beta2, eps, weight_decay; /* options of AdamW; unused by other rules */
     int64_t  update;                  /* STEP_ADAMW: number of the update, from 1 */
 } Step;
 
-typedef struct { Exact squares; /* STEP_MEAN: sum of squares of d; STEP_MOMENTUM: of the waiting arrivals */ } Stepped;
+typedef struct { Exact squares; /* sum of squares of the mean delta, or (STEP_MOMENTUM) of waiting deltas */ } Stepped;
 
-typedef struct { int code; /* "exit": EXIT_DONE or EXIT_STOPPED */ } Over;
+typedef struct { int code; /* exit code of the run: EXIT_DONE or EXIT_STOPPED. JSON key: "exit" */ } Over;
 
 #endif

@@ -11,7 +11,7 @@
 
 /* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
 
-enum { BLOCKS = 1024 }; /* OUTER_BLOCKs of one parallel loop of outer_squares */
+enum { BLOCKS = 1024 }; /* blocks of OUTER_BLOCK elements in one parallel loop of outer_squares */
 
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
     double all = 0.0;
@@ -55,7 +55,7 @@ void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t 
     }
 }
 
-/* Any thread may sum a block; the blocks are added in order. */
+/* Sums the squares. Any thread may sum a block, but the sums of blocks are added in order. */
 void outer_squares(const float *d, int64_t elems, Exact *all) {
     for (int64_t at = 0; at < elems; at += (int64_t)OUTER_BLOCK * BLOCKS) {
         double  sum[BLOCKS] = {0};
@@ -89,7 +89,8 @@ const char *outer_server(const char *list, int entry, char *out) {
 
 /* --- the weights -------------------------------------------------------------------------------------------------- */
 
-/* A span of one rank is a row of the model, and rows follow each other in the flat order. */
+/* Makes one range of a server's part for each row of the model. On one rank a span is a row, and rows follow each other
+ * in the flat order. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems) {
     ServerWeights w = {.first = first, .elems = elems};
@@ -116,7 +117,7 @@ void server_weights_destroy(ServerWeights *w) {
     *w = (ServerWeights){0};
 }
 
-/* Copies elements [offset, offset + elems) of a tensor to `to`, or, if that is NULL, from `from`. */
+/* Copies elements [offset, offset + elems) of a tensor to `to`. If `to` is NULL, copies them from `from`. */
 static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to,
                  const float *from) {
     for (int i = 0; i < w->runs; i++) {
@@ -168,7 +169,7 @@ static void step_run(const Step *step, const WeightsRun *r, float *d) {
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
         case STEP_ADAMW:    step_adamw(r, step, d); break;
-        default: break; /* STEP_MEAN changes nothing */
+        default: break; /* STEP_MEAN does not change x */
     }
 }
 
@@ -188,11 +189,12 @@ FrameType round_change_type(const Config *c) {
     }
 }
 
-/* Returns 1 if the server keeps changes. With wait=none the islands do not begin with one x. */
+/* Returns 1 if the server keeps the rounded change of a round. With wait=none islands begin with different x, so it
+ * does not. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
-/* frame_value_bytes of so many elements is also the place of the block that begins after them: all blocks but the last
- * are full. */
+/* Returns the bytes of a RoundChange. frame_value_bytes of a number of elements is also the offset of the block after
+ * them, because all blocks except the last are full. */
 size_t round_change_bytes(const Config *c, size_t elems) {
     return is_kept(c) ? sizeof(float) * elems + (size_t)frame_value_bytes(round_change_type(c), (int64_t)elems) : 0;
 }
@@ -216,7 +218,7 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Before the step: x += rest, and rest = x as it was. */
+/* Called before the step: adds the rounding errors, x += rest. Then sets rest to x as it was. */
 static void begin_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x) {
     float *rest = c->rest + (offset - c->first);
     server_weights_read(w, WEIGHTS_X, offset, elems, x);
@@ -227,14 +229,14 @@ static void begin_frame(RoundChange *c, const ServerWeights *w, int64_t offset, 
     server_weights_write(w, WEIGHTS_X, offset, elems, x);
 }
 
-/* After the step: change = rounded(x - was); x = was + change; rest = what x has lost by that. */
+/* Called after the step: change = rounded(x - was); x = was + change; rest = the rounding error of x. */
 static void end_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x, float *change) {
     float *was = c->rest + (offset - c->first);
     char  *payload = payload_at(c, offset);
     server_weights_read(w, WEIGHTS_X, offset, elems, x);
     for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
     frame_pack(c->type, payload, change, elems);
-    frame_unpack(c->type, change, payload, elems); /* change = what arrives at an island */
+    frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
     round_change_add(was, change, elems);
     server_weights_write(w, WEIGHTS_X, offset, elems, was);
     for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
@@ -279,7 +281,8 @@ size_t held_bytes(const Config *c, size_t elems) { return held_type(c) == FRAME_
 
 int held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems) {
     *h = (HeldWeights){type, first, elems, 0, malloc(sizeof *h->x * (size_t)elems)};
-    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN; /* not sent yet: no weight is NaN */
+    /* NaN marks an element that was not sent yet, because no weight is NaN */
+    for (int64_t i = 0; h->x && i < elems; i++) h->x[i] = NAN;
     return h->x != NULL;
 }
 
@@ -300,6 +303,6 @@ void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *
     float *held = h->x + (offset - h->first);
     for (int64_t i = 0; i < elems; i++) x[i] -= held[i];
     frame_pack(h->type, payload, x, elems);
-    frame_unpack(h->type, x, payload, elems); /* x = the change that arrives */
+    frame_unpack(h->type, x, payload, elems); /* x = the rounded change, as the island receives it */
     round_change_add(held, x, elems);
 }

@@ -34,7 +34,7 @@ void server_count(Server *s, Member *m, double weight) {
     if (server_leads(s)) server_tell(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* Makes d, the mean of the deltas that were counted, in the memory of the first of them. */
+/* Computes d, the mean of the deltas that were counted, in the memory of the first of them. */
 static void make_mean(Server *s, float *d) {
     const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
     for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
@@ -42,8 +42,8 @@ static void make_mean(Server *s, float *d) {
     free(delta);
 }
 
-/* If changes are kept (wait=all), every step that moves x ends a round, so each makes a change. All counted islands
- * have leases of that round. */
+/* Applies a step to the part of this server. If changes are kept (wait=all), every step that changes x ends a round. So
+ * each makes a change for the islands. All counted islands have leases of that round. */
 void server_step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
@@ -54,7 +54,8 @@ void server_step_part(Server *s, const Step *step, Exact *squares) {
     if (step->rule != STEP_MEAN && step->rule != STEP_MOMENTUM) s->counts = 0;
 }
 
-/* Applies AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
+/* Applies AdamW with the gradient that islands sent, which has this norm. Its bias correction counts the updates since
+ * the moments were zero. */
 static void step_adamw(Server *s, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
@@ -68,7 +69,8 @@ static void step_adamw(Server *s, double norm) {
     s->norm = norm;
 }
 
-/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the step gives. */
+/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the step
+ * computes. */
 static double step_outer(Server *s, StepRule rule, double scale) {
     Exact squares = {{0}};
     Step  step = {.rule = rule, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum, .scale = scale};
@@ -82,7 +84,7 @@ void server_judge_early(Server *s, Member *m) {
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
 
-/* Ends the open round. What follows belongs to the next. */
+/* Ends the open round. Everything after this call belongs to the next round. */
 static void end_round(Server *s, int islands, double norm) {
     double now = clock_ms();
     members_next_round(&s->members);
@@ -94,7 +96,7 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-/* Records that the delta of the island is in x. */
+/* Records that the delta of the island is included in x. */
 static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;
@@ -102,7 +104,7 @@ static void has_counted(Server *s, Member *m) {
     members_counted(&s->members, m);
 }
 
-/* wait=none: applies momentum and ends a round of arrivals. */
+/* wait=none: applies momentum and ends the round of deltas that have arrived. */
 static void end_arrivals(Server *s) {
     double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, 0.0);
     end_round(s, (int)s->members.of_round, norm);
@@ -131,7 +133,7 @@ static void count_arrival(Server *s, Member *m) {
     server_say_closed(s, m, here, m->norm, staleness);
 }
 
-/* wait=none: applies each delta that has arrived to x, until a round ends. */
+/* wait=none: applies each delta that has arrived to x, until the round ends. */
 static void count_arrivals(Server *s) {
     if (s->members.wait == WAIT_ALL) return;
     for (int i = 0; i < s->members.count && !s->is_over; i++)
@@ -145,7 +147,7 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* wait=all, when no island trains any more: judges the deltas and makes the new x. */
+/* wait=all: closes the round when no island trains any more. Judges the deltas and computes the new x. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
     char     fault[MESSAGE_FAULT_BYTES];
@@ -205,7 +207,7 @@ static void look_for_silence(Server *s) {
     }
 }
 
-/* Informs islands that wait for a round, or come too late for one, that the run is over. */
+/* Informs islands that the run is over: those that wait for a round, and those whose deltas arrive too late for one. */
 static void tell_end(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
@@ -225,7 +227,7 @@ static void sweep(Server *s) {
     }
 }
 
-/* Ends and begins rounds, on the server that leads. */
+/* Ends and begins rounds. Only the first server, which leads, calls it. */
 static void lead(Server *s) {
     count_arrivals(s);
     server_look_at_followers(s);
@@ -239,7 +241,8 @@ static void lead(Server *s) {
 int server_turn(Server *s, double ms, ServerRound *over) {
     int      may_accept = s->peers.count < PEERS_MOST && server_has_part(s);
     double   before = clock_ms();
-    if (before - s->looked_ms > s->patience_ms / 2) /* this process stood still, not the islands */
+    if (before - s->looked_ms > s->patience_ms / 2) /* this process stood still for long, so the islands are not
+                                                     * blamed for silence */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
     if (may_accept) peers_accept(&s->peers, s->listening, &s->key, s->elems);
@@ -258,7 +261,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits for the leader to make the key file: it may do so on this machine, just now. */
+/* Waits until the first server has made the key file. It may do so on this machine at this moment. */
 static void await_key(const Server *s) {
     const char *path = s->parts.config->outer.key;
     for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {

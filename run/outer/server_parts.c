@@ -1,7 +1,7 @@
-/* server_parts.c - several servers. The leader has part 0. It sends its followers their parts of x, m and v. It sends
- * the STEP messages that change them, and fetches the parts back for a checkpoint. A follower holds a later part,
- * receives the islands' deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See
- * server_state.h.
+/* server_parts.c - several servers. The leader has part 0 of the model. It sends the other servers, its followers,
+ * their parts of x, m and v. It sends the STEP messages that change them, and fetches the parts back for a checkpoint.
+ * A follower holds a later part, receives the islands' deltas of it, and obeys the leader's STEP messages. It keeps no
+ * leases and no checkpoint. See server_state.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void lose_silent(const Server *s, const Peer *p) {
 
 /* --- sending and waiting ------------------------------------------------------------------------------------------ */
 
-/* When a byte last went through a connection, and the bytes until then. */
+/* Time of the last byte through a connection, and the number of bytes until then. */
 typedef struct { uint64_t bytes; double since_ms; } Quiet;
 
 static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
@@ -56,7 +56,7 @@ static int send_frame(Server *s, Peer *p, FrameHeader h, const void *payload) {
     }
 }
 
-/* Sends x, m and v of the part, frame by frame. Ends the program if the peer is lost. */
+/* Sends x, m and v of a part of the model, frame by frame. Ends the program if the peer is lost. */
 static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
@@ -71,7 +71,8 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
     free(block);
 }
 
-/* Takes a frame of STATE of the part; frames arrive in order. Returns 0 with the reason in fault. */
+/* Stores one frame of x, m or v of a part of the model. Frames arrive in order. Returns 0 with the reason in fault if
+ * it is not valid. */
 static int take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
@@ -89,7 +90,8 @@ void server_tell(Server *s, MessageKind kind, const void *m) {
 
 /* --- frames of followers ------------------------------------------------------------------------------------------ */
 
-/* A new follower first receives its part of the weights that the leader has. */
+/* Accepts a new follower, another server. Sends it the part of the weights that the leader has, before anything
+ * else. */
 int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
     char   differences[512] = "";
     Follow follow;
@@ -140,7 +142,8 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
 
 /* --- orders to followers ------------------------------------------------------------------------------------------ */
 
-/* Reads this follower alone until it has answered a STEP, or has sent state_elems values of STATE if that is not 0. */
+/* Reads only this follower until it has answered a STEP. If state_elems is not 0, reads until it has sent so many
+ * values of STATE. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
@@ -170,7 +173,7 @@ void server_order(Server *s, const Step *step, Exact *squares) {
 
 void server_collect(Server *s) {
     for (int k = 1; k < s->parts.parts; k++) {
-        if (!s->follower[k]) continue; /* no round was opened, so the leader has all parts */
+        if (!s->follower[k]) continue; /* no round was opened yet, so the leader still has all parts */
         s->had = 0;
         peer_say(s->follower[k], MESSAGE_COLLECT, 0, NULL);
         await_answer(s, s->follower[k], elems_of(s, k) * WEIGHTS_TENSORS);
@@ -282,7 +285,8 @@ static int is_stopped(void *unused) {
     return signals_stop();
 }
 
-/* Connects to the leader. Returns 0 if this server is requested to stop before it answers. */
+/* Connects to the leader, the first server. Returns 0 if this server receives a request to stop before the leader
+ * answers. */
 static int find_leader(Server *s) {
     char         address[OUTER_ADDRESS_BYTES];
     ChannelFault fault = {0};

@@ -1,5 +1,5 @@
-/* server_peers.c - the server's connections and what islands say on them. In order: the list of connections, sending,
- * refusing and losing islands, comparing a HELLO with this server, frames. See server_state.h. */
+/* server_peers.c - the connections of a server, and the messages of islands. In order: the list of connections,
+ * sending, refusing and losing islands, comparing a HELLO with this server, frames. See server_state.h. */
 #include "run/outer/server_state.h"
 
 #include <inttypes.h>
@@ -54,7 +54,7 @@ void peers_destroy(Peers *p) {
     *p = (Peers){0};
 }
 
-/* Returns the peer that is dropped first. a may be NULL. */
+/* Returns the peer to drop first, when connections are too many. a may be NULL. */
 static Peer *sooner(Peer *a, Peer *b) {
     if (!a) return b;
     int a_spoke = channel_received_bytes(a->channel) > 0, b_spoke = channel_received_bytes(b->channel) > 0;
@@ -67,7 +67,7 @@ static void free_place(Peers *p) {
     int   unproven = 0;
     for (int i = 0; i < p->count; i++) {
         Channel *c = p->peer[i]->channel;
-        if (!channel_is_open(c)) channel_progress(c); /* it may have sent something */
+        if (!channel_is_open(c)) channel_progress(c); /* it may have sent its first bytes */
         if (channel_is_open(c) || channel_is_broken(c)) continue;
         unproven++;
         last = sooner(last, p->peer[i]);
@@ -98,9 +98,9 @@ void peers_wait(Peers *p, int listening, double ms) {
 void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
-    if (m && !text) /* only FOLLOW can be so long */
+    if (m && !text) /* only the config in a FOLLOW can be so long */
         fail(EXIT_CONFIG, "the config is too long for outer.server: %zu bytes, at most %d", bytes, MESSAGE_JSON_LIMIT);
-    /* A broken channel takes no message. channel_next reports it. */
+    /* a broken channel takes no message; channel_next reports it */
     if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
         PeerMessage *w = xmalloc(sizeof *w + bytes, "a message to an island");
         *w = (PeerMessage){.kind = kind, .round = round, .bytes = bytes};
@@ -122,7 +122,7 @@ static void peer_refuse(Peer *p, int code, const char *why) {
     p->is_ending = 1;
 }
 
-/* Adds a request. Returns 0 if the peer has too many. */
+/* Queues a request of the peer for values. Returns 0 if it has too many. */
 static int peer_request(Peer *p, PeerGet get) {
     if (p->gets == PEER_GETS_MOST) return 0;
     if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
@@ -132,8 +132,8 @@ static int peer_request(Peer *p, PeerGet get) {
     return 1;
 }
 
-/* Answers requests while the channel has space for a frame. A CHANGE is that of the last round. If the server keeps a
- * record of what the island holds, it is how far x is from that. */
+/* Answers requests for values while the channel has space for a frame. The answer to GET_CHANGE is the change of x in
+ * the last round. If the server records what the island holds, it is the difference of x from that. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] x, and its change as a payload */
@@ -152,7 +152,7 @@ static void send_values(Server *s, Peer *p) {
             if (g->kind == MESSAGE_CHANGE) held_change(held, g->offset, block, elems, block + MESSAGE_ELEMS);
             else if (held) held_fetch(held, g->offset, block, elems);
         }
-        if (channel_send(p->channel, h, payload) != 1) break; /* broken, because it has space */
+        if (channel_send(p->channel, h, payload) != 1) break; /* the channel is broken, because it did have space */
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;
     }
@@ -203,7 +203,7 @@ void server_refuse_member(Server *s, Member *m, int code, const char *why) {
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-/* Refuses a peer, and the whole island that it is of. */
+/* Refuses a peer and all other ranks of its island. */
 static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) {
     char    why[MESSAGE_FAULT_BYTES];
@@ -257,8 +257,8 @@ typedef struct {
     int    count;
 } Differences;
 
-/* Returns 1 if an island must have the server's value of this key: the keys that a resume must not change, and the keys
- * of `also`. They decide the model, the order of samples, a step or a round. */
+/* Returns 1 if an island must have the same value of this key as the server. These are the keys that a resume must not
+ * change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
 static int must_agree(const char *key) {
     static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
     const Option *o = option_find(key);
@@ -295,7 +295,8 @@ int server_config_differs(const Server *s, const cJSON *there, char *why, size_t
     return d.count > 0;
 }
 
-/* Compares the training files. Returns 0 if they are the same, or 65 with the difference in why [bytes]. */
+/* Compares the training files of an island with those of the server. Returns 0 if they are the same, or exit code 65
+ * with the difference in why [bytes]. */
 static int refuse_data(const Hello *hello, const Dataset *train, char *why, size_t bytes) {
     HelloData *here = hello_data(train);
     int        files = hello->data_files < train->shards ? hello->data_files : train->shards, code = 0;
@@ -322,8 +323,8 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return code;
 }
 
-/* Returns 0 if the island fits, or the exit code for it, with a sentence in why [bytes] that has both values. Only the
- * leader compares data. */
+/* Compares an island with this server. Returns 0 if it may join. Otherwise returns its exit code, with a sentence in
+ * why [bytes] that has the values of both. Only the leader compares data. */
 static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
     if (server_config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
     int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
@@ -386,8 +387,8 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
     message_free(MESSAGE_HELLO, &hello);
 }
 
-/* Gives an island a lease on a follower, which does not know the leases. The first frame of a round shows that there is
- * one; its END has the number. */
+/* Gives an island a lease on a follower, a server that does not know the leases. The first frame of a round shows that
+ * the island has a lease. Its END message has the number. */
 static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     if (server_leads(s) || m->state != MEMBER_WAITS) return;
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
@@ -426,7 +427,7 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
     if (ended < 0) refuse(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
-        server_take_back(s, m->lease.number); /* no step was made */
+        server_take_back(s, m->lease.number); /* the island made no step */
         return;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
@@ -436,19 +437,21 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
 
 static void take_bye(Server *s, Peer *p) {
     Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the ENDs of other ranks are on their
-                                                                            * way */
+    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* END messages of other ranks are on
+                                                                                * their way */
     else server_lose_member(s, m, "leaves");
 }
 
-/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 if there is no memory. */
+/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 if there is no memory for
+ * it. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
            held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
-/* Takes a request for values. With wait=all a leader answers with x of the open round, whichever round is named. */
+/* Queues a request for values. With wait=all the leader answers with x of the open round, whichever round the request
+ * names. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
@@ -466,7 +469,7 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
         refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
 }
 
-/* Takes a frame of another server. Returns 0 if no more frames of the peer are to be read. */
+/* Handles a frame of another server. Returns 0 if no more frames of this peer are to be read. */
 static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char fault[MESSAGE_FAULT_BYTES] = "";
     int  is_good = message_check(h, p->part == PEER_LEADER ? FROM_LEADER : FROM_FOLLOWER, fault);
@@ -479,7 +482,7 @@ static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *
     return 0;
 }
 
-/* Takes a frame. Returns 0 if no more frames of the peer are to be read. */
+/* Handles a frame of any peer. Returns 0 if no more frames of this peer are to be read. */
 static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char fault[MESSAGE_FAULT_BYTES] = "";
     if (p->part || (!p->member && h->kind == MESSAGE_FOLLOW)) return take_of_server(s, p, h, payload);
@@ -513,10 +516,11 @@ int server_serve_peer(Server *s, int i) {
     if (channel_is_open(p->channel)) peer_send(s, p);
     while ((got = channel_next(p->channel, &h, &payload)) > 0) {
         int goes_on = take_frame(s, p, &h, payload);
-        if (s->peers.count < count) return 0; /* other connections were removed: the caller looks at the list again */
+        if (s->peers.count < count) return 0; /* other connections were removed, so the caller must read the list
+                                               * again */
         if (!goes_on) break;
     }
-    if (got > 0 && !p->is_ending) got = -1; /* after BYE */
+    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE */
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) peer_send(s, p);

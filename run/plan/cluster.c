@@ -59,7 +59,7 @@ static const Key LINK_KEYS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0
                                 {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
                                 {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
 
-/* Returns 1 if the path is a key, or an object or a list that has keys. */
+/* Returns 1 if a path in the JSON file is a known key, or an object or a list that contains known keys. */
 static int is_key(const char *path) {
     const char *last = strrchr(path, '.'), *of_link = strstr(path, "].");
     size_t      length = strlen(path);
@@ -162,7 +162,8 @@ static void take_key(PlanFile *r, Cluster *c, Key key) {
     }
 }
 
-/* Reads the links, from near to far: each must reach more ranks than the one before, and the last all. */
+/* Reads the links of a cluster, from near to far. Each must connect more ranks than the one before, and the last must
+ * connect all. */
 static void take_links(PlanFile *r, Cluster *c) {
     const cJSON *list = json_member(r->json.root, "links");
     int          count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
@@ -188,7 +189,7 @@ static void take_links(PlanFile *r, Cluster *c) {
     }
 }
 
-/* Records a fault for each unknown key, with the nearest key. */
+/* Adds a fault for each unknown key, with the nearest known key. */
 static void tell_unknown(PlanFile *r) {
     for (int i = 0; i < r->json.entries; i++) {
         const JsonEntry *e = &r->json.entry[i];
@@ -208,8 +209,8 @@ static void tell_unknown(PlanFile *r) {
 
 enum { PATH_ROOM = 4200 };
 
-/* Finds configs/clusters with this file: in the current folder, or in a folder above the program. "" as file: any such
- * folder. Returns 1 with its path in out, or 0. */
+/* Finds the folder configs/clusters that has this file: in the current folder, or in a folder above the program. file
+ * "": any folder of that name. Returns 1 with its path in out, or 0. */
 static int clusters_folder(const char *file, char out[PATH_ROOM]) {
     char    program[PATH_ROOM], path[PATH_ROOM + 100];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -299,7 +300,8 @@ static const char *cluster_with(const char *gpu) {
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
     }
     Nearest near = nearest_word(gpu, names);
-    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]); /* 5090 is another card, not a slip for 4090 */
+    /* the name of another card, such as 5090, is no spelling mistake for 4090 */
+    int     is_near = near.sure && !isdigit((unsigned char)gpu[0]);
     fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other: copy "
          "configs/clusters/pcie-4090.json", gpu, is_near ? " (did you mean " : "", is_near ? near.word : "",
          is_near ? "?)" : "", list);
@@ -347,21 +349,21 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
     return c->op_s + bytes;
 }
 
-/* Returns the nearest link that reaches both ranks. */
+/* Returns the index of the nearest link that connects both ranks. */
 static int link_between(const Cluster *c, int rank, int other) {
     int link = 0;
     while (link < c->links - 1 && rank / (int)c->link[link].ranks != other / (int)c->link[link].ranks) link++;
     return link;
 }
 
-/* Adds the hop from one rank to another. */
+/* Adds the hop from one rank to another to the reach of a group. */
 static void reach_on(const Cluster *c, Reach *r, int from, int to) {
     int link = link_between(c, to, from);
     if (link > r->farthest) r->farthest = link;
     r->latency_s += c->link[link].latency_s;
 }
 
-/* Looks at the group of rank 0, because the other groups lie alike. */
+/* Computes the reach of the group of rank 0. The other groups lie on the cluster in the same way. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = xmalloc(sizeof *ranks * (size_t)mesh_ranks(mesh), "a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};

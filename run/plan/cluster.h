@@ -12,29 +12,31 @@
 
 enum { CLUSTER_LINKS = 4, CLUSTER_NAME = 64 };
 
-/* A link between the GPUs of each block of `ranks` neighbouring ranks; ranks 0: between all. */
+/* A link between the GPUs of each block of `ranks` neighbouring ranks; ranks 0: all GPUs. */
 typedef struct { double ranks, bytes_per_s, latency_s; } Link;
 
 typedef struct {
     char   name[CLUSTER_NAME];     /* name of the file, without folder and ending */
     char   gpu[CLUSTER_NAME];      /* name of the card */
     double gpus_per_node;
-    double memory_bytes, reserved_bytes; /* memory of a GPU; bytes of it that its context and kernels use */
-    double processors;             /* multiprocessors, for the last wave of a product; 0: not a GPU */
-    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products; 0 if the GPU has none */
-    double bytes_per_s;            /* rate of its memory */
-    Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all ranks */
-    int    links;                  /* entries of link */
+    double memory_bytes, reserved_bytes; /* bytes of memory of a GPU; bytes of it that its context and kernels use */
+    double processors;             /* number of multiprocessors, for the last wave of a product; 0 if not a GPU */
+    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of matrix products in each type; 0 if the GPU has none */
+    double bytes_per_s;            /* rate of the memory of a GPU */
+    Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
+    int    links;                  /* number of entries of `link` */
     double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
-    double ramp;                   /* products of inner size k reach k/(k + ramp) of their rate */
-    double op_s;                   /* seconds of any operation before its work begins */
-    double attention_passes;       /* how often attention's scores pass through memory; 0: never, as in our kernels */
-    int    fp8_casts;              /* 1: kernels of their own cast operands to fp8; 0: the operation before writes fp8,
-                                    * as ours does */
-    int    overlaps, messages_overlap; /* 0: collectives of shards and replicas, or messages of stages, keep the GPU
-                                        * from computing, as on processors */
-    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* checkpoints: GPU to host, all ranks to disk, seconds of a
-                                                            * restart; 0 if not set */
+    double ramp;                   /* FLOP/s of a matrix product grow with its inner size k: the share k/(k + ramp)
+                                    * of the rate */
+    double op_s;                   /* seconds that any operation takes before its work begins */
+    double attention_passes;       /* how often attention scores pass through memory; 0 if never, as in this
+                                    * program's kernels */
+    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; 0 if the preceding operation writes
+                                    * fp8, as in this program */
+    int    overlaps, messages_overlap; /* 0 if collectives of shards and replicas, or messages between stages, stop a
+                                        * rank from computing, as on CPUs */
+    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* for checkpoints: copy rate from GPU to host, write rate of
+                                                            * all ranks to disk, seconds of a restart; 0 if not set */
 } Cluster;
 
 /* Reads a cluster by the name of a file in configs/clusters/, or by a path. Ends the program with exit 64 and lists
@@ -45,7 +47,7 @@ Cluster cluster_load(const char *name_or_file);
  * as many as in the file. Exit 64 for an unknown name, or if the ranks do not fill the nodes evenly. */
 Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes);
 
-/* A JSON file that is read strictly, with the list of its faults. Private to run/plan/. */
+/* A JSON file that is read strictly, with a list of its faults. For run/plan/ only. */
 typedef struct {
     const char *path;
     char       *text; /* owned */
@@ -58,13 +60,13 @@ typedef struct {
 PlanFile plan_file_open(const char *key, const char *path);
 /* Frees the file. If it has faults, ends the program with exit 64 and lists them. */
 void     plan_file_close(PlanFile *f);
-/* Adds a fault at the place of a key: the key, and then the text. */
+/* Adds a fault at the place of a key in the file: the key, and then the text. */
 void     plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Reads a number within limits into *out. Returns 1, or 0 after it has added a fault that says what is expected. */
+/* Reads a number from least to most into *out. Returns 1, or 0 after it has added a fault with the text `expected`. */
 int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,
                           const char *expected, double *out);
 
-/* Returns FLOP/s of matrix products in this precision, 0 if there are none. */
+/* Returns the FLOP/s of matrix products in this precision, or 0 if the GPU has none. */
 double cluster_flops(const Cluster *c, DType type, int is_tf32);
 
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
@@ -74,18 +76,18 @@ double cluster_flops(const Cluster *c, DType type, int is_tf32);
  *              are computed, at the efficiency of products, and pass through memory
  *   others     bytes / memory rate
  * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
- * wave is not full. */
+ * wave is not full. k is the inner size of a product. product, attention, memory and ramp are fields of the cluster. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
 
-/* How far apart ranks of a group are: the first link that reaches all of them, and the summed latency of the hops of a
- * ring. cluster_reach is for the ranks that differ along these axes. */
+/* How far apart the ranks of a group are: the first link that connects all of them, and the summed latency of a ring
+ * over them. cluster_reach is for the ranks that differ along these axes of the grid. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
-Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* for ranks 0, stride, 2 stride, ... */
-Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* for a message between two ranks */
-/* Returns the seconds of a collective in which each rank sends `bytes` around a ring: bytes over the farthest link's
- * rate, and a latency for each hop of the ring, or of a tree if that is less. rounds: 2 for an all-reduce, otherwise
- * 1. */
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* reach of ranks 0, stride, 2 stride, ... */
+Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* reach for a message between two ranks */
+/* Returns the seconds of a collective in which each rank sends `bytes` around a ring. They are bytes over the rate of
+ * the farthest link, and a latency for each hop. The hops are those of the ring, or of a tree if that is less. rounds:
+ * 2 for an all-reduce, otherwise 1. */
 double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds);
 double cluster_message_seconds(const Cluster *c, Reach r, double bytes);
 

@@ -1,12 +1,12 @@
-/* gpu_scratch.c - an upper bound of the scratch memory of a GPU: see simulate.h. Each function repeats what the host
- * code of some operations in layers/ (.cu) allocates, with their constants rounded up. test/emu/test_plan_bound.sh
- * compares the sum with what that code allocates. */
+/* gpu_scratch.c - an upper bound of the scratch memory of a GPU: see simulate.h. Each function repeats the allocations
+ * that the host code of some operations in layers/ (.cu) makes, with their constants rounded up.
+ * test/emu/test_plan_bound.sh compares the sum with what that code allocates. */
 #include "run/plan/simulate.h"
 
 #include "model/matrices.h"
 #include "model/params.h"
 
-/* The sizes of a rank: N rows, B sequences and T positions of a micro-batch, and its tensor ranks. */
+/* The sizes of a rank: N rows, B sequences and T positions of a micro-batch, and the number of tensor ranks. */
 typedef struct {
     const ModelSpec *spec;
     ModelShape       shape;
@@ -18,19 +18,19 @@ typedef struct {
 static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* Returns cuBLASLt's workspace: layers/matmul.cu. */
+/* Returns the workspace that layers/matmul.cu gives to cuBLASLt. */
 static int64_t workspace(void) { return 128 << 20; }
 
-/* Returns the buffers of column sums, which are made in parts of the rows. One kind is for the gradient of a bias, by
- * bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The other is for the weights of norms
- * (norm.cu). */
+/* Returns the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One kind is for
+ * the gradient of a bias, by bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The other is for
+ * the weights of norms (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
     return 4 * ((PARTS + ASIDE) * z.widest + most_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
 }
 
-/* Returns the buffers of attention_backward.cu: lse and delta of padded queries, delta, sums of dq by heads in at most
- * 40 MiB, sums of the rows of dqkv, column sums of those. */
+/* Returns the buffers of attention_backward.cu. These are lse and delta of padded queries, and delta. Sums of dq by
+ * heads have at most 40 MiB. There are also sums of the rows of dqkv, and column sums of these. */
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);
@@ -40,13 +40,13 @@ static int64_t attention(Sizes z) {
            4 * (parts + COLUMN_PARTS) * columns;
 }
 
-/* Returns the buffers to sort tokens or rows of experts (embedding.cu, experts.cu), with 256 counts for each 1,024 of
- * them. */
+/* Returns the buffers that sort tokens or rows of experts (embedding.cu, experts.cu). They hold 256 counts for each
+ * 1,024 keys. */
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
 static int64_t tokens(Sizes z) { return sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts; }
 
-/* Returns the buffers of fp8.cu and linear.cu: 8-bit copies of a product's three matrices,
- * plain and transposed; a gradient and a norm's output in bf16. */
+/* Returns the buffers of fp8.cu and linear.cu. These are 8-bit copies of the three matrices of a product, plain and
+ * transposed, and a gradient and the output of a norm in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };
     int64_t most = 0, rows = rounded(z.N * most_of(1, z.shape.top_k), ROWS);
@@ -58,8 +58,8 @@ static int64_t fp8(Sizes z, const Layout *l) {
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
 
-/* Returns Muon's buffers: matrices.c has two desks for matrices on their way, muon.h has four matrices in the
- * type of the activations. */
+/* Returns the buffers of the Muon optimizer. matrices.c has two buffers for matrices that are being exchanged. muon.h
+ * has four matrices in the type of the activations. */
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
     int64_t part = 0, whole = 0, newton = 0;
@@ -77,7 +77,7 @@ static int64_t muon(Sizes z, const Layout *l) {
 }
 
 size_t gpu_scratch_bytes(const ModelSpec *spec) {
-    enum { SLACK = 1 << 20 }; /* every buffer is rounded up to ARENA_ALIGN */
+    enum { SLACK = 1 << 20 }; /* enough for rounding every buffer up to ARENA_ALIGN */
     Layout  l = model_spec_layout(spec);
     int64_t context = most_of(1, spec->context_ranks);
     Sizes   z = {.spec = spec, .shape = spec->shards.shape, .N = spec->B * spec->T / context, .B = spec->B,

@@ -13,7 +13,8 @@
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* The best kernels reach 3.0 of the data sheet's 3.35 TB/s (QuACK's norms on an H100: 3.01). */
+/* Memory rate that the best kernels reach: 3.0 of the 3.35 TB/s of the data sheet. QuACK's norms reach 3.01 on an H100.
+ * PEAK: FLOP/s of bf16 products. */
 static const double MEMORY = 3.0e12, DATA_SHEET = 3.35e12, PEAK = 989e12;
 
 static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's 140 ms a step leave about 600",
@@ -25,8 +26,8 @@ static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's
                   SCATTER[] = "est: sorted tokens, small kernels";
 
 static const KernelRate TABLE[] = {
-    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 %). Here K = 768 is short, and gradients
-     * split K. */
+    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 % of the peak). Here the inner size K =
+     * 768 is short, and products of gradients split K. */
     {"matmul", FAMILY_PRODUCT, 1, 643e12, 755e12, 0, LIBRARY},
     {"matmul, added", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
     {"matmul, set", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
@@ -67,7 +68,7 @@ static const KernelRate TABLE[] = {
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };
-/* Rates of attention on wgmma, for heads of 64 or 128 channels. */
+/* Rates of attention on wgmma (tensor core instructions of Hopper), for heads of 64 or 128 channels. */
 enum { WGMMA_FORWARD, WGMMA_BACKWARD, WGMMA_BY_HEADS };
 static const struct { double rate; const char *source;
 } WGMMA[] =
@@ -77,7 +78,7 @@ static const struct { double rate; const char *source;
                                  "last "
                                  "wave"}};
 
-/* Returns 1 if attention's backward computes five products: the condition of attention_by_heads on an H100
+/* Returns 1 if attention's backward computes five products. This is the condition of attention_by_heads on an H100
  * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy
  * have 16 bits a value. */
 static int is_by_heads(const LedgerEntry *e) {
@@ -96,7 +97,7 @@ static int is_in_flops(const KernelRate *rate) {
     return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION;
 }
 
-/* Returns the row of WGMMA for the entry, or -1 if its kernels are the portable ones or its rate is measured. */
+/* Returns the index in WGMMA for this entry. Returns -1 if its kernels do not use wgmma, or if its rate is measured. */
 static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
     if ((e->dim[3] != 64 && e->dim[3] != 128) || !rate->op || rate->is_measured) return -1;
     if (strcmp(rate->op, "attention_forward") == 0) return WGMMA_FORWARD;
@@ -125,7 +126,8 @@ const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op) {
 
 /* --- measured rates ----------------------------------------------------------------------------------------------- */
 
-/* Reads a rate or a time within limits into *out. Returns 0 if the key is missing, or after it has added a fault. */
+/* Reads a rate or a time from least to most into *out. Returns 0 if the key is missing, or after it has added a
+ * fault. */
 static int take_number(PlanFile *r, const char *key, const cJSON *node, double least, double most, double *out) {
     char expected[80];
     snprintf(expected, sizeof expected, "a number from %g to %g", least, most);
@@ -233,7 +235,7 @@ static void print_row(const char *mark, const char *what, const char *sizes, Sum
            (long long)s.launches, s.seconds * 1e3, s.limit_s * 1e3, (s.seconds - s.limit_s) * 1e3);
 }
 
-/* Returns "65536 x 2304 x 768". */
+/* Returns the sizes of an operation as text: "65536 x 2304 x 768". */
 static ShortText sizes_text(const LedgerEntry *e) {
     ShortText t = {""};
     size_t   used = 0;
@@ -272,7 +274,7 @@ static void print_kernels(const StepTimes *t) {
     print_row("estimate", "sum", "", (Sum){0, t->launches, t->seconds, t->limit_s});
 }
 
-/* Returns 1 for GPT-2 124M in bf16 on one H100, the model and card of the goal. */
+/* Returns 1 for GPT-2 124M in bf16 on one H100, for which KERNELS_GOAL is defined. */
 static int has_goal(const Config *c, const Cluster *cluster, DType act, int ranks) {
     ModelShape s = c->model.shape;
     return ranks == 1 && act == BF16 && strcmp(cluster->name, "dgx-h100") == 0 && s.arch == ARCH_GPT2 &&

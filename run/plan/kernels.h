@@ -1,6 +1,6 @@
-/* kernels.h - `train_gpt plan config.json gpu=h100 kernels=true`: a step of one GPU, kernel by kernel, from the ledger
- * of a dry run and a table: how fast each operation runs on an H100, and how fast it could run. Private to the verb
- * (run/verbs/plan.c).
+/* kernels.h - `train_gpt plan config.json gpu=h100 kernels=true`: a step of one GPU, kernel by kernel. It is computed
+ * from the ledger of a dry run and a table. The table has how fast each operation runs on an H100, and how fast it
+ * could run. Private to the verb (run/verbs/plan.c).
  *
  * Each rate has its source. A rate that was not measured is printed as an estimate. A file of measured rates, strict
  * JSON, replaces estimates; docs/performance.md has its keys. Collectives are left out: the simulator has them.
@@ -21,17 +21,19 @@ typedef enum { FAMILY_PRODUCT, FAMILY_ATTENTION, FAMILY_NORM, FAMILY_POINTWISE, 
 typedef struct {
     const char  *op;        /* beginning of the operation's name in the ledger; NULL for all other operations */
     KernelFamily family;
-    int          launches;  /* kernels of one call */
-    double       rate, limit; /* now; the best known of a GPU. FLOP/s of products and attention, otherwise bytes/s */
+    int          launches;  /* number of kernels that one call launches */
+    double       rate, limit; /* rate now; best rate known of a GPU. FLOP/s for products and attention, otherwise
+                               * bytes/s */
     int          is_measured; /* 1 if rate is from a file of measured rates */
-    const char  *source;    /* source of `rate` */
+    const char  *source;    /* where `rate` comes from */
 } KernelRate;
 
 typedef struct {
     KernelRate row[RATES_MOST];
-    int        rows;                     /* rows in use; the last is for all other operations */
-    double     launch_s, launch_limit_s; /* from the end of a kernel to the beginning of the next, in a graph */
-    double     host_s, host_limit_s;     /* wait of a step for the host, which reads the step's numbers */
+    int        rows;                     /* number of rows; the last row is for all other operations */
+    double     launch_s, launch_limit_s; /* seconds between the end of a kernel and the beginning of the next, in a
+                                          * CUDA graph */
+    double     host_s, host_limit_s;     /* seconds that a step waits for the host, which reads its numbers */
     double     bytes_per_s;              /* memory rate that kernels reach; it limits products, too */
     char       source[RATES_SOURCE];     /* source of the measured rates; "" if none is measured */
 } KernelRates;
@@ -44,30 +46,30 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-/* Returns `rate` for this entry. Attention with 64 or 128 channels a head has kernels on wgmma, with rates of their
- * own. */
+/* Returns the present rate of this kind of operation for one entry of the ledger. Attention with 64 or 128 channels a
+ * head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
 double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* All calls of one operation with one shape in a step. */
+/* Time of all calls of one operation with one shape in a step. */
 typedef struct {
     const LedgerEntry *entry;    /* borrowed from the ledger */
     const KernelRate  *rate;     /* borrowed from the rates */
-    int64_t            launches; /* kernels that the calls launch */
-    double             seconds, limit_s; /* all calls, at the rate and at the limit */
+    int64_t            launches; /* number of kernels that these calls launch */
+    double             seconds, limit_s; /* seconds of all calls, at the present rate and at the best known rate */
 } KernelTime;
 
 typedef struct {
     KernelTime *kernel;          /* [kernels] longest first; owned */
-    int         kernels;         /* length of kernel */
+    int         kernels;         /* number of entries of `kernel` */
     int64_t     launches;        /* kernels that the step launches */
-    double      gaps_s, gaps_limit_s; /* time between kernels, and waiting for the host */
-    double      seconds, limit_s;     /* sums over the step: kernels and gaps */
+    double      gaps_s, gaps_limit_s; /* seconds between kernels and waiting for the host: now, and at best */
+    double      seconds, limit_s;     /* seconds of the whole step, kernels and gaps: now, and at best */
 } StepTimes;
 
-/* Computes the times of a step. An operation at r FLOP/s takes FLOP/r, or the time of its bytes if that is longer.
- * Other operations take bytes/r. The limit is computed from the limit's rates in the same way. */
+/* Computes the times of a step. An operation with rate r in FLOP/s takes FLOP/r, or the time of its bytes if that is
+ * longer. Other operations take bytes/r. The limit_s of each is computed in the same way from the best known rates. */
 StepTimes kernels_times(const Ledger *step, const KernelRates *rates);
 void      kernels_free(StepTimes *t);
 
@@ -76,8 +78,8 @@ enum { KERNELS_GOAL = 684000 };
 
 typedef struct { const char *gpu; int nodes; const char *rates; int json; } KernelsAsked; /* rates: a file, or NULL */
 
-/* Prints the step of rank 0 of so many ranks. Exit 64 in a CPU build, which has other operations, and for a card
- * without rates. */
+/* Prints the kernels of a step of rank 0, in a job with this number of ranks. Exit 64 in a CPU build, which has other
+ * operations, and for a card without rates. */
 void kernels_plan(const Config *config, int ranks, KernelsAsked asked);
 
 #endif

@@ -26,12 +26,12 @@ static size_t largest_follower(const Config *c) {
     return most;
 }
 
-/* Returns the bytes of the buffers in host memory through which ranks exchange. leaves: of the trees that add gradients
- * in order, or 0. */
+/* Returns the bytes of buffers in host memory through which ranks exchange data. leaves: leaves of the trees that add
+ * gradients in a fixed order, or 0 without them. */
 static size_t exchange_bytes(const Config *c, PlanRanks ranks, Mesh mesh, const Layout *layout, int64_t leaves) {
     int64_t C = c->model.shape.n_embd, KV = dim_size(DIM_KV, c->model.shape), tensor = mesh.size[AXIS_TENSOR];
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len, N = B * (T / mesh.size[AXIS_CONTEXT]);
-    int     nodes = 1, shards = mesh.size[AXIS_SHARD]; /* nodes of the trees whose buckets travel between ranks */
+    int     nodes = 1, shards = mesh.size[AXIS_SHARD]; /* nodes of the trees whose buckets are sent between ranks */
     for (int r = 0; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
     return groups_buffer_bytes(mesh, ranks.comm, (int)c->parallel.expert) +
@@ -56,9 +56,11 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int        has_server = c->outer.server && *c->outer.server, in_memory = c->checkpoint.memory_every > 0;
     GroupsUse  use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices,
                       leaves > 0};
-    arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation, besides the loader's */
+    arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation; loader_bytes does not count
+                                                  * them */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* where their documents begin */
+    /* where the documents of the evaluation batch begin */
+    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1);
     arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
     Plan p = {.act = act,
@@ -104,9 +106,9 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     return p;
 }
 
-/* Plans each stage that differs and returns the one with the most memory. Of stages with equally many blocks, the
- * earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, as in a run's
- * metrics. */
+/* Plans each pipeline stage that differs and returns the one with the most memory. Of stages with equally many blocks,
+ * the earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, like in the
+ * metrics of a run. */
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     Plan most = {0}, first = {0};
     if (ranks.stage >= 0 || c->parallel.pipeline == 1) {
@@ -159,7 +161,7 @@ static void print_row(FILE *out, size_t bytes, const char *fmt, ...) {
     fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
 }
 
-/* Prints the memory of a GPU that is not this program's own. */
+/* Prints the memory of a GPU that libraries and other programs use. */
 static void print_others(FILE *out, const Plan *p) {
     int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
     print_row(out, p->library_bytes, device_memory_total() ? "not ours, as measured: context, libraries, other programs"
@@ -218,8 +220,8 @@ char *plan_sharers(int datas, int ranks, char out[64]) {
     return out;
 }
 
-/* The bytes of a block have, for each row: the row and its output, gate and up, swiglu and its gradient, a weight and
- * its gradient. */
+/* Describes the experts of a rank. The bytes of a block count for each row: the row and its output, gate and up, swiglu
+ * and its gradient, a weight and its gradient. */
 char *plan_experts(const Config *c, DType act, char out[240]) {
     ModelShape s = c->model.shape;
     int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,
@@ -272,7 +274,7 @@ ShortText plan_count_text(double value) {
 
 typedef struct {
     SampleCount found;
-    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" if they can */
+    char        missing[SHARD_SENTENCE_CHARS]; /* why the data cannot be counted; "" if they were counted */
 } DataCount;
 
 static DataCount count_data(const StringList *globs, const Config *c) {

@@ -10,14 +10,14 @@
 #include "model/optimizer.h"
 #include "run/config/spec.h"
 
-/* The ranks that share the work. */
+/* The ranks of the job that a plan is for. */
 typedef struct {
     int      count;                         /* number of ranks */
-    CommKind comm;                          /* how they exchange buckets */
-    int      stage;                         /* pipeline stage to plan for; -1: the one with the most memory */
-    int      hosts;                         /* hosts that the ranks are on; 0: one, as far as is known */
-    int      joined;                        /* 1: library_bytes includes NCCL, as measured; 0: reserve_bytes includes
-                                             * it, as an estimate */
+    CommKind comm;                          /* the library that sums gradients between them */
+    int      stage;                         /* pipeline stage to plan for; -1: the stage with the most memory */
+    int      hosts;                         /* hosts that the ranks are on; 0 if not known, which counts as one host */
+    int      joined;                        /* 1: library_bytes includes the measured memory of NCCL; 0: reserve_bytes
+                                             * includes an estimate of it */
 } PlanRanks;
 
 typedef struct {
@@ -25,97 +25,101 @@ typedef struct {
     PlanRanks ranks;
     int64_t   parameters;                   /* parameters of the model */
     Mesh      mesh;
-    int       parts;                        /* parts of a stage: parallel.interleave */
+    int       parts;                        /* parts of the model on each pipeline stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
-    double    flops_per_token;               /* FLOPs of the model for a token, by formula */
-    double    step_flops, step_bytes, step_sent; /* a rank's FLOPs, bytes read and written, bytes sent in a step, by the
-                                                  * dry run */
-    double    sent[AXES];                        /* step_sent by axis */
+    double    flops_per_token;               /* FLOPs of the model for a token, computed by a formula */
+    double    step_flops, step_bytes, step_sent; /* work of one rank in a step, counted by a dry run: FLOPs, bytes read
+                                                  * and written, bytes sent */
+    double    sent[AXES];                        /* bytes sent, divided by axis of the grid */
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
-    int       gradient_buffers;             /* parallel.deterministic: buffers in grads_bytes besides the gradients */
-    size_t    tree_bytes;                   /* parallel.deterministic: NCCL's device buffers for sums in order */
-    size_t    library_bytes;                /* memory of others, measured: see device_overhead_bytes */
-    size_t    reserve_bytes;                /* memory of others, estimated: what libraries allocate later */
+    int       gradient_buffers;             /* parallel.deterministic: number of buffers that grads_bytes contains
+                                             * besides the gradients */
+    size_t    tree_bytes;                   /* parallel.deterministic: device buffers of NCCL for sums in a fixed
+                                             * order */
+    size_t    library_bytes;                /* measured: device memory that libraries and other programs use */
+    size_t    reserve_bytes;                /* estimated: device memory that libraries allocate later */
     size_t    device_bytes;                 /* sum of the bytes above; on the CPU, where all memory is the host's,
                                              * with host_bytes and copies_bytes */
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;                   /* exchange buffers: chunks and, on a GPU, whole buckets on their way
                                              * between ranks */
     size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
-    size_t    ahead_bytes;                  /* batches that are read before their step */
+    size_t    ahead_bytes;                  /* batches that are read ahead of their step */
     size_t    offload_bytes;                /* memory.offload: masters and moments, with their pages */
     size_t    island_bytes;                 /* outer.server: the copy of a round's weights, its deltas, and the
                                              * connections' buffers */
-    size_t    host_bytes;                   /* sum of the five above */
-    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; on the CPU part of
-                                             * device_bytes */
-    size_t    checkpoint_bytes;             /* one checkpoint on disk */
-    size_t    server_bytes;                 /* outer.server: memory of `serve` on its machine, of the server that leads;
-                                             * 0 without islands */
-    size_t    follower_bytes;               /* the largest of the other servers; 0 if there is one server */
+    size_t    host_bytes;                   /* sum of the host memory above, from comm_bytes on */
+    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; on the CPU they are part
+                                             * of device_bytes */
+    size_t    checkpoint_bytes;             /* size of one checkpoint on disk */
+    size_t    server_bytes;                 /* outer.server: memory of the first server (`train_gpt serve`), which
+                                             * leads; 0 without islands */
+    size_t    follower_bytes;               /* memory of the largest other server; 0 if there is one server */
 } Plan;
 
-/* Makes a plan by dry runs of the model and the batches. act is the resolved precision. scratch is for the number of
- * threads that is set now. */
+/* Makes a plan by dry runs of the model and the batches. act is the resolved type of activations. The scratch memory is
+ * counted for the number of threads that is set now. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);
 
-/* Returns the largest batch.micro_batch that keeps device_bytes of this config's `plan` within `bytes`; 0 if 1 does
- * not. */
+/* Returns the largest batch.micro_batch for which the device memory of `plan` is at most `bytes`; 0 if 1 does not
+ * fit. */
 int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes);
 
-/* Prints the memory rows above as a table. */
+/* Prints the rows of memory of a plan as a table. */
 void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
 
-/* Writes "4 ranks" or "2 groups of 2 ranks" to out: who computes different micro-batches. Returns out. */
+/* Writes the ranks that compute different micro-batches to out: "4 ranks" or "2 groups of 2 ranks". Returns out. */
 char *plan_sharers(int datas, int ranks, char out[64]);
 
-/* Writes to out, with parallel.expert: "4 of 8 on each of 2 ranks; room for 160 rows, ..."; otherwise "". Returns
- * out. */
+/* Describes the experts of a rank in out: "4 of 8 on each of 2 ranks; room for 160 rows, ...", or "" without
+ * parallel.expert. Returns out. */
 char *plan_experts(const Config *config, DType act, char out[240]);
 
-/* Returns the text for a run that has too little memory: the table, and one or two changes that need less. From malloc;
- * free it with free(). */
+/* Returns the message for a run that has too little memory: the table, and one or two changes that save memory. From
+ * malloc; free it with free(). */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
 /* --- lines about data and disk ------------------------------------------------------------------------------------ */
 
-/* Missing data are not a fault, because a plan can come before the data. */
+/* The functions below print no fault for missing data, because a plan can come before the data. */
 
-/* Returns "1.88 M", "12.3 k"; below ten thousand a plain number. */
+/* Returns a short text for a count: "1.88 M", "12.3 k"; below ten thousand a plain number. */
 ShortText plan_count_text(double value);
 
 /* Prints files, tokens, samples and epochs of data.train, or of each source of a blend, as far as the files exist. */
 void plan_print_data(const Config *config);
 
-/* Prints how many checkpoints of `checkpoint_bytes` exist at once. DISK_HERE: with the free space for run.dir. */
+/* Prints how many checkpoints of `checkpoint_bytes` exist at once. With DISK_HERE it also prints the free space for
+ * run.dir. */
 typedef enum { DISK_HERE, DISK_ELSEWHERE } PlanDisk;
 void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk where);
 
 /* --- the memory of a server of islands: serve_memory.c ------------------------------------------------------------ */
 
-/* The bytes are computed from the tables that a server allocates from. `serve` allocates them; `plan` counts them. */
+/* The bytes of a server, computed from the tables that it allocates from. `serve` allocates them; `plan` counts
+ * them. */
 
-/* x and its states, as run/outer has them. The server that leads has the whole model in an optimizer of one rank
- * in host memory. Another server has its part in one block of memory. */
+/* The weights x of a server and their optimizer states. The server that leads has the whole model in an optimizer of
+ * one rank in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
     Shards   *shards;    /* owned; without memory if the server has a part */
     Optimizer optimizer; /* owned; without memory if the server has a part */
-    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros; owned. NULL if the server
-                          * leads */
+    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the
+                          * server leads */
 } ServeWeights;
 
-/* Allocates the weights of server `part` of outer.server, from 0, which leads. Ends the program with 71 if the memory
- * of serve_bytes cannot be allocated. */
+/* Allocates the weights of a server. part: its part of the model, from 0; the server with part 0 leads. Ends the
+ * program with 71 if the memory of serve_bytes cannot be allocated. */
 ServeWeights serve_weights_create(const Config *config, int part);
 void         serve_weights_destroy(ServeWeights *w);
 
-/* Bytes of a server. Each connection needs CHANNEL_BYTES more. */
+/* Bytes of memory of a server. Each connection needs CHANNEL_BYTES more. */
 typedef struct {
     size_t weights;      /* the weights, and what an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    size_t changes;      /* outer.compress: the change of a round and what rounding lost; wait=none: what each of
+    size_t changes;      /* outer.compress: the change of a round and its rounding errors; wait=none: what each of
                           * outer.least_islands islands holds */
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
     size_t all;          /* sum of the bytes above */

@@ -30,9 +30,9 @@ static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const
 
 /* --- a whole run -------------------------------------------------------------------------------------------------- */
 
-static const double CHINCHILLA = 20.0; /* tokens a parameter: Hoffmann et al., arXiv:2203.15556 */
+static const double CHINCHILLA = 20.0; /* tokens for each parameter of a model: Hoffmann et al., arXiv:2203.15556 */
 
-/* The totals of a run. Times are the simulator's, without evaluations, saves and failures. */
+/* Totals of a whole run. Times come from the simulator, without evaluations, saves and failures. */
 typedef struct {
     double       tokens, parameters, hours, gpu_hours, peak_flops, checkpoint_bytes;
     LargestBatch largest;
@@ -100,7 +100,7 @@ static void add_whole_run(cJSON *object, const ClusterPlan *asked, const Cluster
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
-/* Returns "2.36 s" or "250 ms". */
+/* Returns a time as text: "2.36 s" or "250 ms". */
 static ShortText seconds_text(double s) {
     ShortText t;
     snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
@@ -160,7 +160,7 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
 }
 
-/* Prints the part of the step that grew most against the best grid. */
+/* Prints why a grid is slower than the best one: the part of the step whose time differs most. */
 static void print_why(const Simulated *s, const Simulated *best) {
     double      most = s->compute_s - best->compute_s;
     const char *what = "compute";

@@ -1,5 +1,5 @@
-/* plan_cluster.h - `train_gpt plan config.json cluster=...` or gpu=...: memory and time of a grid on a machine
- * described in a file, and the search of its quickest grids. Private to the verb (run/verbs/plan.c).
+/* plan_cluster.h - `train_gpt plan config.json cluster=...` or gpu=...: memory and time of a grid on a machine. A file
+ * describes the machine. Also searches the quickest grids on it. Private to the verb (run/verbs/plan.c).
  */
 #ifndef TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H
 #define TRAIN_GPT_RUN_PLAN_PLAN_CLUSTER_H
@@ -8,12 +8,13 @@
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
-    const char *gpu;          /* or a card's short name: then the whole run is printed, too */
-    int         nodes;        /* with gpu; 0: as in the card's file */
-    double      price;        /* dollars an hour of one `gpu`; 0 if not set */
+    const char *gpu;          /* short name of a card instead of cluster; then the plan of the whole run is printed,
+                               * too */
+    int         nodes;        /* number of nodes, with `gpu`; 0: as in the card's file */
+    double      price;        /* dollars for an hour of one GPU; 0 if not set */
     int         ranks;        /* ranks of the job */
-    int         searches, json; /* 1 if the verb's key is set: search, json */
-    unsigned    held;         /* options that a search keeps: HOLD_... */
+    int         searches, json; /* 1 if search= or json= is set */
+    unsigned    held;         /* options that a search does not change: HOLD_... bits */
     double      mtbf_hours;   /* mean time between failures of the whole job; 0 if not set */
 } ClusterPlan;
 
@@ -26,11 +27,12 @@ void plan_cluster(const Config *config, ClusterPlan asked);
 enum { SEARCH_BEST = 10 };
 
 typedef struct {
-    Simulated best[SEARCH_BEST]; /* quickest first */
-    int64_t   number[SEARCH_BEST]; /* place of each in the order of trial: of equally quick grids the first is kept */
-    int       count;               /* grids in best */
-    int64_t   allowed;             /* grids that the rules allow; each is tried with the zero_stage and recompute that
-                                    * fit */
+    Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
+    int64_t   number[SEARCH_BEST]; /* place of each grid in the order of trial; of equally quick grids the first is
+                                    * kept */
+    int       count;               /* number of grids in `best` */
+    int64_t   allowed;             /* number of grids that the rules allow. Each is tried with the zero_stage and
+                                    * recompute that fit in memory */
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */
@@ -39,24 +41,26 @@ enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8
 /* Returns the bits of the options that overrides ("parallel.tensor=8") set. */
 unsigned search_held(char *const *overrides, int count);
 
-/* Searches tensor within a node, context, pipeline, interleave, replicas, zero_stage, micro_batch and recompute. A grid
- * is left out if its least time (simulate_least_s) is above that of the tenth found, or if it does not fit in memory. A
- * higher zero_stage or more recompute sends or computes more, so it is tried only if less of it does not fit. */
+/* Searches the quickest grids. Varies tensor within a node, context, pipeline, interleave, replicas, zero_stage,
+ * micro_batch and recompute. A grid is left out if its least time (simulate_least_s) is above that of the tenth found,
+ * or if it does not fit in memory. A higher zero_stage or more recompute sends or computes more. So it is tried only if
+ * a lower one does not fit. */
 Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held);
 
-/* Returns the config with this grid. */
+/* Returns config with the grid and batch of a simulated step. */
 Config search_config(const Config *config, const Simulated *grid);
 
-/* Finds a grid that fits in a GPU's memory, with block recompute and the fewest ranks to a model. Returns 1 if there is
- * one. */
+/* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
+ * Returns 1 if there is one. */
 int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
 
-/* Returns the largest batch.micro_batch that fits in the cluster's memory, of those that the rest of the config allows
- * on so many ranks; 0 if none fits. */
+/* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest
+ * of the config allows on this number of ranks. micro_batch is 0 if none fits. */
 typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
 LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster);
 
-/* Returns the most ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if none. */
+/* Returns the largest number of ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if
+ * none. */
 int search_fit(const Config *config, int ranks);
 
 #endif

@@ -10,12 +10,12 @@
 #include "core/json.h"
 #include "core/error.h"
 
-/* Memory left for scratch, which is known only after a step was simulated. */
+/* Bytes left free for scratch memory, which is known only after a step was simulated. */
 static const double SLACK = 2.0e9;
 
 typedef struct {
     int    tensor, context, pipeline, interleave, replicas, zero_stage, recompute;
-    int64_t micro_batch, number; /* number: index in the list, before sorting */
+    int64_t micro_batch, number; /* number: index in the list of grids before sorting */
     double  least_s;
 } Grid;
 
@@ -47,7 +47,7 @@ static int is_allowed(const Config *c, int ranks) {
     return !fault;
 }
 
-/* Returns the bytes of a rank's weights, gradients and optimizer state, without activations. */
+/* Returns the bytes of weights, gradients and optimizer state of a rank, without activations. */
 static double least_bytes(const Config *c, DType act, int ranks) {
     int64_t all;
     if (!model_parameters(c->model.shape, &all)) return 0.0;
@@ -58,7 +58,7 @@ static double least_bytes(const Config *c, DType act, int ranks) {
     return state + weights + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
 }
 
-/* The arguments of one search. */
+/* Arguments of one search, shared by its functions. */
 typedef struct {
     const Config  *config;
     DType          act;
@@ -79,7 +79,8 @@ static void add(Grids *all, const Job *j, Grid g) {
     all->grid[all->count++] = g;
 }
 
-/* Adds the grid with one copy of the state, and with a copy in each node if several ranks share it there. */
+/* Adds two grids to the list: with one copy of the state, and with a copy in each node if several ranks share it
+ * there. */
 static void add_replicas(Grids *all, const Job *j, Grid g) {
     int datas = j->ranks / (g.tensor * g.context * g.pipeline);
     int in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
@@ -91,15 +92,17 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
     if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
 }
 
-/* More parts only shorten the time in which stages are idle. Below this share of idle time no more parts are tried. */
+/* If interleave makes less than this share of a step idle, larger values are not tried. More parts only shorten the
+ * idle time of stages. */
 static const double LITTLE_IDLE = 0.01;
 
-/* Adds the grids of a tensor, context and pipeline size: each micro-batch, with each number of parts. */
+/* Adds the grids with these sizes of tensor, context and pipeline: each micro-batch, with each number of parts
+ * (interleave). */
 static void add_batches(Grids *all, const Job *j, Grid g) {
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
     const Config    *c = j->config;
     int64_t total = c->batch.global_tokens, held = j->held & HOLD_MICRO_BATCH ? c->batch.micro_batch : 0;
-    /* tokens of a micro-batch of one sequence, on all ranks */
+    /* tokens of a micro-batch on all ranks, if it is one sequence */
     int64_t tokens = c->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline));
     size_t  parts = g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1;
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
@@ -140,7 +143,7 @@ static int by_least(const void *a, const void *b) {
     return order ? order : (x->number > y->number) - (x->number < y->number);
 }
 
-/* Returns 1 if the grid of this number comes before the one at `at`. */
+/* Returns 1 if simulated grid s, tried as this number, is better than the one found at index `at`. */
 static int is_before(const Found *f, const Simulated *s, int64_t number, int at) {
     return s->step_s < f->best[at].step_s || (s->step_s == f->best[at].step_s && number < f->number[at]);
 }
@@ -153,7 +156,7 @@ static void keep(Found *f, const Simulated *s, int64_t number) {
     f->best[at] = *s, f->number[at] = number;
 }
 
-/* Returns the most time that a grid may take to be among the best. */
+/* Returns the step time above which a grid cannot be among the best. */
 static double limit_s(const Found *f) {
     double limit;
     #pragma omp critical(found)
@@ -161,13 +164,13 @@ static double limit_s(const Found *f) {
     return limit;
 }
 
-/* Simulates the grid if it fits in memory. Returns 1 if it fits, or if the grid is too slow in any case. */
+/* Simulates the grid if it fits in memory. Returns 1 if it fits, or if it is too slow even without recompute. */
 static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
     if (!is_allowed(c, j->ranks)) return 0;
-    /* more recompute is slower still */
+    /* more recompute would be slower still */
     if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1;
-    /* 0.7: stages at the ends of a pipeline have fewer blocks */
+    /* 0.7, because stages at the ends of a pipeline have fewer blocks */
     if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0;
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
     Simulated s = simulate(c, j->act, j->ranks, j->cluster);
@@ -194,7 +197,7 @@ static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
     }
 }
 
-/* Each core takes the next grid. The result is the same in any order. */
+/* Searches in parallel: each core takes the next grid. The result is the same in any order. */
 Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held) {
     Job   j = {config, act, ranks, cluster, held};
     Grids all = {0};
@@ -242,7 +245,7 @@ int search_fit(const Config *c, int ranks) {
     return 0;
 }
 
-/* Tries the grids that should be quickest first: fewer ranks for a model. */
+/* Tries first the grids that should be quickest, those with fewer ranks for a copy of the model. */
 int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room) {
     for (int64_t shared = 1; shared <= ranks; shared++)
         for (int t = 1; t <= cluster->gpus_per_node && t <= shared; t++) {

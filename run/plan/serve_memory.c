@@ -8,8 +8,8 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/rule.h"
 
-/* Carves shards and optimizer of one rank. A server applies AdamW to all weights alike, or keeps its momentum in the
- * place of AdamW's m. optimizer.name does not matter. */
+/* Divides the memory of a server among shards and optimizer of one rank. optimizer.name does not matter: a server
+ * applies AdamW to all weights, or keeps its own momentum where AdamW keeps m. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     Layout     layout = model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
@@ -52,7 +52,7 @@ ServeBytes serve_bytes(const Config *c, int part) {
     return b;
 }
 
-/* Allocates and frees everything at once, so that a lack of memory shows before anything begins. */
+/* Allocates and frees all memory of a server at once, so that a lack of memory shows before anything begins. */
 static void check_memory(const Config *c, int part) {
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);

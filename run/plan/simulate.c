@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h: the ledger of a dry run becomes a history of durations for each stage; clocks replay the
- * histories of all stages. */
+/* simulate.c - see simulate.h. The ledger of a dry run becomes a list of durations for each pipeline stage. Clocks
+ * replay the lists of all stages. */
 #include "run/plan/simulate.h"
 
 #include <math.h>
@@ -15,38 +15,39 @@
 /* --- a step of one stage as a list of durations ------------------------------------------------------------------- */
 
 typedef enum {
-    PASSAGE_COMPUTE,  /* operations of `seconds` */
-    PASSAGE_BLOCKS,   /* a collective of `seconds` that keeps the rank from computing */
-    PASSAGE_START,    /* starts a collective of `seconds` that runs beside the operations */
-    PASSAGE_WAIT      /* waits for the end of the collective on its line that started `back` before the latest */
+    PASSAGE_COMPUTE,  /* operations that take `seconds` */
+    PASSAGE_BLOCKS,   /* a collective of `seconds` during which the rank does not compute */
+    PASSAGE_START,    /* starts a collective of `seconds` that runs while the rank computes */
+    PASSAGE_WAIT      /* waits for the collective of its line that started `back` before the latest */
 } PassageKind;
-/* The lines of collectives, which a wait counts along: one for each axis, and one for the ranks that share the state of
- * the same experts. */
+/* Lines of collectives; a wait counts back along one. There is one for each axis of the grid, and one for ranks that
+ * share the state of the same experts. */
 enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;
     Axis        axis;
     double      seconds, sent; /* duration; bytes sent */
-    int64_t     back; /* PASSAGE_WAIT: how many collectives before the latest */
+    int64_t     back; /* PASSAGE_WAIT: how many collectives on its line before the latest */
     int         line; /* line of the collective: an axis, or LINE_OF_EXPERTS */
 } Passage;
 
-/* A work of the work list, or another section of a step. */
+/* The passages (durations) of one work of a stage, such as a forward of a micro-batch, or of another section of a
+ * step. */
 typedef struct {
     Passage *passage;         /* owned */
-    int      passages;        /* length of passage */
+    int      passages;        /* number of entries of `passage` */
     double   message_bytes;   /* size of the message to another stage; 0 if none */
 } Chapter;
 
-/* The micro-batches of a step have three histories: the first, the last, and all between. */
+/* Micro-batches of a step have three lists of durations: the first one, the last one, and all between. */
 enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
-    Chapter  begin, finish, update; /* before the works; after them; the optimizer's update */
-    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS], or, with each_work, one for
-                               * each work of the list */
-    int64_t  works;           /* length of work */
-    int      parts, each_work; /* parts of the stage; 1 if every work has a history of its own */
+    Chapter  begin, finish, update; /* sections before the works of a step; after them; the optimizer's update */
+    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work: one for each
+                               * work of the list */
+    int64_t  works;           /* number of entries of `work` */
+    int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
     size_t   scratch_bytes;   /* scratch memory of the dry run */
 } History;
 
@@ -54,10 +55,10 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    Reach          reach[AXES], all, twins; /* for collectives: by axis (AXIS_SHARD: the ranks that share a state), of
-                                             * all ranks; for messages: first stage to last */
-    Reach          experts, expert_state;   /* for collectives of the ranks that divide the experts, and of those that
-                                             * share the state of the same experts */
+    Reach          reach[AXES], all, twins; /* reach of collectives by axis (AXIS_SHARD: ranks that share a state) and
+                                             * of all ranks; twins: messages from first stage to last */
+    Reach          experts, expert_state;   /* reach of collectives of the ranks that divide the experts, and of those
+                                             * that share the state of the same experts */
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
@@ -73,8 +74,8 @@ static Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_rank
     return d;
 }
 
-/* Returns the axis of a group, by its name. The group of all ranks is not named after an axis. If all ranks share the
- * state, it is the group of AXIS_SHARD. */
+/* Returns the axis of a group of ranks, by its name. The group of all ranks has no name of an axis. If all ranks share
+ * the state, it is the group of AXIS_SHARD. */
 static Axis axis_of(const char *group) {
     for (int a = 0; a < AXES; a++)
         if (strcmp(group, mesh_axis_name((Axis)a)) == 0) return (Axis)a;
@@ -99,7 +100,7 @@ static void append(Chapter *c, Passage p) {
         last->seconds += p.seconds, last->sent += p.sent;
         return;
     }
-    if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: the list is full */
+    if ((c->passages & (c->passages - 1)) == 0) { /* the number is a power of two: the list is full */
         size_t most = c->passages ? 2 * (size_t)c->passages : 1;
         c->passage = xrealloc(c->passage, sizeof p * most, "a history of passages");
     }
@@ -113,8 +114,8 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (axis == AXIS_STAGE) {
-        if (!is_op || e->bytes == 0.0) return; /* bytes 0: a receive */
-        /* The work lists send the messages of works. Those of the tied embedding, at the end of the step, are waited
+        if (!is_op || e->bytes == 0.0) return; /* an entry with 0 bytes is a receive */
+        /* The work lists send the messages of works. Messages of the tied embedding, at the end of the step, are waited
          * for at once. */
         double seconds = cluster_message_seconds(d->cluster, d->twins, e->bytes);
         if (is_work) c->message_bytes = e->bytes;
@@ -132,7 +133,7 @@ static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
     return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];
 }
 
-/* Returns which of the three kinds micro-batch k of n is. */
+/* Returns the kind of micro-batch k of n: first, last or between. */
 static int micro_kind(int64_t k, int64_t n) { return k == n - 1 ? MICRO_AT_END : k == 0 ? MICRO_FIRST : MICRO_BETWEEN; }
 
 static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, const Durations *d) {
@@ -154,13 +155,13 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
         int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
         int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
         to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
-        if (to->passages) to = &none; /* the first history of this kind is used for all */
+        if (to->passages) to = &none; /* the first list of durations of this kind is used for all */
     }
     free(seen);
 }
 
-/* Returns 1 if each work needs a history of its own: ZeRO stage 3 with a pipeline, or stage 2 with interleave. The
- * blocks in their slots depend on the works before. */
+/* Returns 1 if each work needs its own list of durations: ZeRO stage 3 with a pipeline, or stage 2 with interleave.
+ * There the blocks that a rank holds depend on the works before. */
 static int history_is_of_list(const ModelSpec *stage) {
     int zero = stage->shards.zero_stage;
     return stage->pipeline.stages > 1 && (zero == 3 || (zero == 2 && stage->pipeline.parts > 1));
@@ -169,7 +170,8 @@ static int history_is_of_list(const ModelSpec *stage) {
 static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3; /* micro-batches of all three kinds */
+    /* enough micro-batches for all three kinds */
+    int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3;
     int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
     h.work = xcalloc((size_t)h.works, sizeof *h.work, "a history of works");
@@ -195,24 +197,24 @@ static const Chapter *history_work(const History *h, const WorkList *list, int64
 
 /* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
-enum { ENDS = 4096 }; /* ends of collectives that are kept: more than are ever on their way */
+enum { ENDS = 4096 }; /* number of latest collectives whose ends are kept: more than ever run at once */
 
 typedef struct { int is_there; double at, seconds; } Message;
 
 typedef struct {
     const History *history;
     WorkList       list;
-    double         now, queue;      /* until when it computes; until when its queue of collectives is busy */
-    Reach          to[2];           /* by kind of work: the stage that receives its message */
+    double         now, queue;      /* time until which the stage computes; time until which its collectives run */
+    Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* [ENDS] ring of the ends of collectives; the latest is number `started` - 1;
+    double        *end[LINES];      /* [ENDS] ring of times when collectives end; the latest has number `started` - 1;
                                      * owned */
     int64_t        started[LINES];
     int64_t        at;              /* index of the next work in the list */
-    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0 if it
-                                     * was not */
-    Message        in[2], out[2];   /* by kind of work: the message received; the message that waits, or leaves until
-                                     * `at` */
+    double         posted[2];       /* by kind of work: time when the receive of the next message was posted; below 0 if
+                                     * not posted */
+    Message        in[2], out[2];   /* by kind of work: the received message; the message to send, or the time `at` when
+                                     * the last one has left */
 } Stage;
 
 static void wait_until(Stage *s, double when, Axis axis) {
@@ -269,7 +271,8 @@ static void post(const Replay *r, int p, double when) {
     if (s->at < s->list.count && takes(r, s->list.work[s->at], p)) s->posted[s->list.work[s->at].kind] = when;
 }
 
-/* Lets messages leave whose receiver waits. out[].at becomes the time from which the sender may make the next. */
+/* Delivers messages of stage p to receivers that wait. out[].at becomes the time from which the sender may send the
+ * next. */
 static int deliver(const Replay *r, int p) {
     int moved = 0;
     for (int kind = 0; kind < 2; kind++) {
@@ -285,8 +288,8 @@ static int deliver(const Replay *r, int p) {
     return moved;
 }
 
-/* Runs the next work of stage p, if its message has arrived and the last message of its kind has left this stage.
- * Returns 1 if it ran. */
+/* Runs the next work of stage p if its message has arrived and the last message of its kind has left the stage. Returns
+ * 1 if it ran. */
 static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;
@@ -311,7 +314,7 @@ static int run_next(const Replay *r, int p) {
     return 1;
 }
 
-/* Runs a step on all stages. At its end they meet for the norm. */
+/* Runs a step on all stages. At its end they wait for each other, to compute the gradient norm. */
 static void run_step(const Replay *r) {
     for (int p = 0; p < r->stages; p++) {
         Stage *s = &r->stage[p];
@@ -340,7 +343,7 @@ static void run_step(const Replay *r) {
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
     DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
     ModelSpec spec = config_model_spec(c, dry, ranks, stage, NULL);
-    int64_t   most = 4 * spec.pipeline.stages; /* more are never under way */
+    int64_t   most = 4 * spec.pipeline.stages; /* more micro-batches are never in flight at once */
     spec.offload = (OptimizerMemory)c->memory.offload;
     spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
@@ -351,12 +354,12 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
                    (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    /* leaves of the trees that add gradients in order */
+    /* leaves of the trees that add gradients in a fixed order */
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
-    /* an evaluation batch, besides the loader's */
+    /* an evaluation batch; loader_bytes does not count it */
     double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
     double batches = evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask);
     return model + batches + cluster->reserved_bytes + gpu;
@@ -393,8 +396,8 @@ static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
 
 static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
 
-/* Replays a step. Sets its times, bytes sent and scratch memory. compute_s and exposed_s are means over the stages;
- * sent is of the first stage. */
+/* Simulates a step with clocks. Sets its times, bytes sent and scratch memory. compute_s and exposed_s are means over
+ * the stages; sent is of the first stage. */
 static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
@@ -404,7 +407,7 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
     r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
-    /* each stage has its own list: no two are alike */
+    /* each stage has its own work list, and no two lists are alike */
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
@@ -412,7 +415,7 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
         if (like[p] == p) {
             ModelSpec spec = spec_of(c, act, ranks, p, cluster);
             spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
-            spec.sizes = SIZES_OF_CPU; /* the rates of clusters belong to these sizes */
+            spec.sizes = SIZES_OF_CPU; /* rates of clusters were chosen for these sizes */
             history[p] = history_of(spec, micro_batches, &d);
         }
         s->history = &history[like[p]];
@@ -422,7 +425,7 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
         for (int a = 0; a < LINES; a++) s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
     }
     double meet[2];
-    for (int step = 0; step < 2; step++) { /* the first step leaves weights on their way to the second, which counts */
+    for (int step = 0; step < 2; step++) { /* step 0 leaves weights in flight to step 1, which is the one that counts */
         run_step(&r);
         meet[step] = r.stage[0].now;
         for (int p = 0; p < P && step == 0; p++) {
@@ -433,7 +436,7 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
             run_chapter(s, &s->history->update);
         }
     }
-    double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the one reduction of scalars */
+    double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the reduction of the numbers of a step */
     Simulated t = {.step_s = meet[1] - meet[0] + numbers_s};
     memcpy(t.sent, r.stage[0].sent, sizeof t.sent);
     for (int p = 0; p < P; p++) {
@@ -453,17 +456,17 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
     return t;
 }
 
-/* Most works of all stages of a step that is replayed completely. */
+/* Most works, on all stages together, of a step that is simulated completely. */
 static const int64_t REPLAYED_MOST = 1 << 15;
 
-/* Extrapolates from the totals a and b of two steps, which differ by `between` micro-batches, to a step with `more`
- * than b. */
+/* Extrapolates from the totals a and b of two steps. b has `between` more micro-batches than a. Returns the total of a
+ * step with `more` more than b. */
 static double onward(double a, double b, int64_t between, int64_t more) {
     return b + (b - a) / (double)between * (double)more;
 }
 
-/* Replays a step. A long step repeats itself between its first and last micro-batches, so it is extrapolated from two
- * shorter ones. */
+/* Simulates a step with clocks. The middle micro-batches of a long step repeat, so it is extrapolated from two shorter
+ * steps. */
 static Simulated replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
@@ -495,7 +498,7 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     return out;
 }
 
-/* Returns the elements of a block's matrices: 12 C^2 in gpt2. */
+/* Returns the number of elements of the matrices of a transformer block: 12 C^2 in gpt2, with C = n_embd. */
 static double block_elements(ModelShape shape) {
     const ParamTable *table = &block_kind(shape)->block;
     double            all = 0.0;
@@ -505,8 +508,8 @@ static double block_elements(ModelShape shape) {
     return all;
 }
 
-/* Returns the bytes on this axis that keep a rank from computing in a step, summed over all stages.
- * docs/parallel-inside.md derives them. */
+/* Returns the bytes of collectives on this axis during which a rank does not compute, in one step, summed over all
+ * stages. docs/parallel-inside.md derives the formulas. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
            A = (double)dtype_bytes(act);
@@ -538,7 +541,7 @@ double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cl
 
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
     double interval = sqrt(2.0 * save_s * mtbf_s), lost;
-    if (interval < write_s) interval = write_s; /* one save at a time */
+    if (interval < write_s) interval = write_s; /* a save must end before the next begins */
     if (interval < save_s) interval = save_s;
     lost = (interval / 2.0 + write_s + restart_s) / mtbf_s;
     double goes_on = (1.0 - save_s / (interval + save_s)) * (lost < 1.0 ? 1.0 - lost : 0.0);

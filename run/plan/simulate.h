@@ -1,15 +1,15 @@
-/* simulate.h - simulates a step of a grid on a cluster, with clocks.
+/* simulate.h - simulates a step of a grid of ranks on a cluster, with clocks for its pipeline stages.
  *
  * Nothing of the program is written a second time. The model's own step runs dry on one rank of each stage that differs
- * (model_dry). It leaves its history in a ledger: operations, collectives, waits, in order. The work lists of
- * model/pipeline.h have the order in which stages compute and wait for each other's messages. Only the durations are a
- * model: run/plan/cluster.h.
+ * (model_dry). It records operations, collectives and waits in a ledger, in order. The work lists of model/pipeline.h
+ * have the order in which stages compute and wait for each other's messages. Only the durations come from a model:
+ * run/plan/cluster.h.
  *
- *   compute    a stage does one thing at a time
- *   tensor, context   collectives keep it from computing
- *   shard, replica    collectives follow each other on a clock of their own, from when they start; a wait ends when
- *                     its collective has ended. On clusters that do not overlap they keep the stage from computing
- *   stage      a message leaves when its receiver has begun the work before the one that receives it
+ *   compute            a stage does one thing at a time
+ *   tensor, context    collectives keep it from computing
+ *   shard, replica     collectives follow each other on a clock of their own, from when they start; a wait ends when
+ *                      its collective has ended. On clusters that do not overlap they keep the stage from computing
+ *   stage              a message leaves when its receiver has begun the work before the one that receives it
  */
 #ifndef TRAIN_GPT_RUN_PLAN_SIMULATE_H
 #define TRAIN_GPT_RUN_PLAN_SIMULATE_H
@@ -20,29 +20,31 @@
 typedef struct {
     Mesh    mesh;
     int     parts, expert_ranks, zero_stage; /* parallel.interleave, parallel.expert, parallel.zero_stage */
-    int64_t micro_batch, micro_batches; /* in sequences; micro-batches of a data index in a step */
-    int     recompute;             /* memory.recompute */
-    double  step_s;                /* duration of one step among many */
-    double  compute_s;             /* part of step_s in operations; mean over the stages */
-    double  exposed_s[AXES];       /* part of step_s in collectives or waiting for them, by axis; AXIS_STAGE: waiting
-                                    * for other stages */
-    double  sent[AXES];            /* bytes that a rank of the first stage sends */
-    double  bubble;                /* exposed_s[AXIS_STAGE] / step_s */
-    double  memory_bytes;          /* most memory of a rank: in the fullest stage */
-    int     fullest;               /* the fullest stage */
-    ModelBytes memory;             /* the parts of memory_bytes, as far as the model allocates them */
-    double  tokens_per_s, tflops_per_gpu, mfu; /* tokens_per_s of all ranks; the others from the model's FLOPs
-                                                * (model_flops_per_token) */
+    int64_t micro_batch, micro_batches; /* sequences of a micro-batch; micro-batches in a step of a group of ranks
+                                         * with the same data */
+    int     recompute;             /* value of memory.recompute */
+    double  step_s;                /* seconds of one step, in the middle of a run */
+    double  compute_s;             /* seconds of step_s spent in operations; mean over the stages */
+    double  exposed_s[AXES];       /* seconds of step_s in collectives or waiting for them, by axis. AXIS_STAGE: waiting
+                                    * for other pipeline stages */
+    double  sent[AXES];            /* bytes that a rank of the first stage sends in a step, by axis */
+    double  bubble;                /* share of the step that stages wait for each other: exposed_s[AXIS_STAGE] /
+                                    * step_s */
+    double  memory_bytes;          /* memory of a rank, in the stage that needs the most */
+    int     fullest;               /* the pipeline stage that needs the most memory */
+    ModelBytes memory;             /* parts of memory_bytes that the model itself allocates */
+    double  tokens_per_s, tflops_per_gpu, mfu; /* tokens/s of all ranks; TFLOP/s of a GPU and share of its peak, from
+                                                * the model's FLOPs (model_flops_per_token) */
 } Simulated;
 
 /* Simulates a step with the grid and batch of the config. ranks is a multiple of what the grid needs. */
 Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cluster);
 
-/* Computes only the memory: memory_bytes, fullest, memory. */
+/* Simulates only the memory of a rank. Sets memory_bytes, fullest and memory. */
 Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
 
-/* Returns a time that no grid of this config on so many ranks can beat: its operations at the best rate, and the time
- * that stages wait. */
+/* Returns a time that no grid of this config on this number of ranks can beat. It consists of the operations at the
+ * best rate, and the time that stages wait. */
 double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order
@@ -51,8 +53,8 @@ double simulate_least_s(const Config *config, DType act, int ranks, const Cluste
 typedef struct { double save_s, write_s, interval_s, goodput; } Goodput;
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s);
 
-/* Returns an upper bound of a CUDA build's scratch bytes, the same on every build: the sum of what its operations
- * allocate, as if all did so at once (gpu_scratch.c). */
+/* Returns an upper bound of the scratch memory of a CUDA build. It is the same on every build: the sum of what all
+ * operations allocate, as if all did so at once (gpu_scratch.c). */
 size_t gpu_scratch_bytes(const ModelSpec *spec);
 
 #endif

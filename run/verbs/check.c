@@ -33,7 +33,8 @@ static const char *word_of(const char *key, const Config *config, char out[SHOWN
     return out;
 }
 
-/* Opens existing data like a run (exit 65), and returns it. Missing data is no fault, because it may be made later. */
+/* Opens the data of a key like a run (exit 65 if it is faulty), and returns it. Missing data is no fault, because it
+ * may be made later. */
 static Dataset check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32], read[32], unread[SAMPLE_COUNT_CHARS], use[64];
     IoPaths files = {NULL, 0};
@@ -57,7 +58,7 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
     line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "",
          grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use,
          sample_count_unread(&count, data.seq_len, "; ", unread));
-    if (data.blend) { /* how much each source gives in the whole run */
+    if (data.blend) { /* prints how much each source of the blend contributes to the whole run */
         SourceUse source[BLEND_SOURCES];
         int       sources = blend_use(&data, c, run_samples, source);
         for (int i = 0; i < sources; i++) line("", "%s", source[i].text);
@@ -109,7 +110,8 @@ static int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = run_tokenizer(&config);
-    int is_alone = run_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS; /* no tokenizer is known here */
+    /* 1 if there is no data beside which a tokenizer could be found */
+    int is_alone = run_has_no_data(&config) && tokenizer.kind == TOKENIZER_IDS;
     if (!is_alone) run_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config, &tokenizer);
     print_understood(&config, ranks);

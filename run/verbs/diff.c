@@ -1,5 +1,6 @@
-/* diff.c - `train_gpt diff A B`: compares two runs, checkpoints, configs or files of weights: keys, the first step that
- * differs, tensors. Exit 0 if nothing differs, 1 if something does, like diff(1). */
+/* diff.c - `train_gpt diff A B`: compares two runs, checkpoints, configs or files of weights. It compares keys,
+ * tensors, and the metrics up to the first step that differs. Exit 0 if nothing differs, 1 if something does, like
+ * diff(1). */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -21,7 +22,7 @@ enum { EXIT_DIFFERS = 1, NAMED = 20 };
 
 typedef struct {
     const char *path[2];
-    int         lists;  /* 1: lists every tensor, also those with equal bits */
+    int         lists;  /* 1 if every tensor is listed, also those with equal bits */
     int         differs;
 } Diff;
 
@@ -40,7 +41,7 @@ static void diff_configs(Diff *d, const cJSON *a, const cJSON *b) {
     config_diff(a, b, tell_key, NULL);
 }
 
-/* Returns a config as JSON, resolved like in a run: with presets, defaults and derived sizes. */
+/* Reads a config file and returns it as JSON, resolved like in a run: with presets, defaults and derived sizes. */
 static cJSON *resolved(const char *path) {
     Config config;
     char  *faults = config_load_elsewhere(path, NULL, 0, 0, &config);
@@ -66,7 +67,7 @@ static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsF
     return same;
 }
 
-/* Returns 1 if the tensors differ. Writes the line about them to text. */
+/* Returns 1 if two tensors differ. Writes the line about them to text. */
 static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b,
                   char text[512]) {
     char shape[2][200];
@@ -189,7 +190,7 @@ static void diff_steps(Diff *d) {
                fabs(end[0].loss - end[1].loss));
 }
 
-/* Returns the newest step for which both runs have a checkpoint, or -1. */
+/* Returns the newest step of which both runs have a checkpoint, or -1. */
 static int64_t common_step(const Diff *d) {
     StepFolder *list[2];
     int         count[2];

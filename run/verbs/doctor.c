@@ -36,7 +36,7 @@ typedef enum { FINE, WARN, MEND } Verdict;
 static const char *const WORDS[] = {"ok", "warn", "mend"};
 static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
 
-/* Prints a line. *worst becomes the verdict if it is worse. */
+/* Prints a line with the verdict on one thing. Sets *worst to it if it is worse than *worst. */
 static void PRINTF_LIKE(4, 5) tell(Verdict *worst, Verdict verdict, const char *what, const char *fmt, ...) {
     char    text[4096];
     va_list args;
@@ -139,7 +139,8 @@ static void check_shared_memory(Verdict *v) {
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
-/* Returns the bytes of the newest checkpoint of a run. Without one, returns those of a small model. */
+/* Returns the bytes of the newest checkpoint of a run. If there is none, returns the bytes of a checkpoint of a small
+ * model. */
 static double checkpoint_bytes(const char *dir) {
     static const double SMALL = 16 << 20;
     StepFolder         *list = NULL;
@@ -150,7 +151,7 @@ static double checkpoint_bytes(const char *dir) {
     return bytes;
 }
 
-/* Checks the disk of dir, or of its nearest parent that exists, because a run makes missing folders. */
+/* Checks the free space of the disk that holds dir, or its nearest parent that exists. A run makes missing folders. */
 static void check_disk(Verdict *v, const char *dir) {
     char           path[4096];
     struct statvfs fs;
@@ -207,7 +208,8 @@ static void check_gpu_meter(Verdict *v) {
 
 /* --- other programs ----------------------------------------------------------------------------------------------- */
 
-enum { PROBE_ABSENT = -1, PROBE_HANGS = -2 }; /* not in PATH; killed with its children after the time limit */
+/* PROBE_ABSENT: the program is not in PATH. PROBE_HANGS: it was killed with its children after the time limit */
+enum { PROBE_ABSENT = -1, PROBE_HANGS = -2 };
 
 extern char **environ;
 
@@ -227,8 +229,8 @@ static int start(const char *const *argv, int output, pid_t *pid) {
     return error ? -1 : 0;
 }
 
-/* Reads until the output ends, or until the time is over. Returns 1 if the output ended. Bytes that do not fit into out
- * are dropped. */
+/* Reads the output of a program until it ends, or until the time is over. Returns 1 if it ended. Bytes that do not fit
+ * into out are dropped. */
 static int read_all(int fd, double until_ms, char *out, size_t room) {
     size_t used = 0;
     out[0] = 0;
@@ -246,8 +248,8 @@ static int read_all(int fd, double until_ms, char *out, size_t room) {
     }
 }
 
-/* Runs argv[0] from PATH for at most `seconds`. Writes the first bytes of its output and errors to out [room]. Returns
- * its exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. */
+/* Runs a program, argv[0] from PATH, for at most `seconds`. Writes the first bytes of its output and errors to out
+ * [room]. Returns its exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. */
 static int probe(const char *const *argv, double seconds, char *out, size_t room) {
     int    output[2], status = 0;
     pid_t  pid;
@@ -299,7 +301,7 @@ static void check_mpi(Verdict *v) {
     int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
     int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE")
                                      : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
-    text[strcspn(text, "\n")] = 0; /* keeps its first line */
+    text[strcspn(text, "\n")] = 0; /* keeps only the first line of the output */
     if (code == PROBE_ABSENT)
         tell(v, WARN, "MPI",
              "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);

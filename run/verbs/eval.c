@@ -1,6 +1,6 @@
 /* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: prints loss, perplexity and bits per byte of a
- * checkpoint over token shards, and its scores in tasks. It computes in fp32 with the values of the masters. Under
- * mpirun with parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
+ * checkpoint over token shards, and its scores in tasks. It computes in fp32 with the master weights. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks divide the model. Without these keys rank 0 has all of it. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -39,27 +39,27 @@ static const VerbKey EVAL_KEYS[] = {
 };
 
 enum { MOST_TASKS = 256 };
-static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of eval.tokens */
+static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of the config key eval.tokens */
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *data, *tokenizer, *out; /* NULL: not given */
-    RunLock    *lock;                   /* owned: lock of out; NULL on ranks that do not write it */
-    char       *tasks;            /* owned: the list, with NULs in place of commas */
+    const char *data, *tokenizer, *out; /* values of the keys; NULL if not given */
+    RunLock    *lock;                   /* owned: lock of the file `out`; NULL on ranks that do not write it */
+    char       *tasks;            /* owned: the list of tasks, with NULs in place of commas */
     const char *task[MOST_TASKS];
     int         task_count, is_json;
-    int64_t     tokens, batch; /* tokens -1: not given */
-    int64_t     positions;     /* 0: not given */
+    int64_t     tokens, batch; /* tokens is -1 if not given */
+    int64_t     positions;     /* 0 if not given */
     MeshSizes   grid;
 } Asked;
 
-/* Settings of the run, from state.json of a checkpoint. */
+/* Settings of the run that the checkpoint belongs to, from state.json. */
 typedef struct {
-    Manifest     manifest;        /* owned if is_run */
-    const cJSON *val;             /* borrowed; NULL: none */
-    int64_t      seq_len, tokens; /* 0: not known */
-    int          is_run, masks;   /* state.json was read; data.document_mask was on */
+    Manifest     manifest;        /* owned if is_run is 1 */
+    const cJSON *val;             /* borrowed: data.val of the run; NULL if there is none */
+    int64_t      seq_len, tokens; /* 0 if not known */
+    int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 
 static void take_tasks(Asked *asked, const char *list) {
@@ -91,13 +91,14 @@ static void take_value(Asked *asked, VerbArgument a) {
     }
 }
 
-/* Returns a count of the config, or `fallback` if it has none. */
+/* Returns a count from a config, or `fallback` if the config does not have the key. */
 static int64_t count_in(const cJSON *config, const char *section, const char *key, int64_t fallback) {
     const cJSON *n = json_member(json_member(config, section), key);
     return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53 ? (int64_t)n->valuedouble : fallback;
 }
 
-/* Reads the settings of the run from the checkpoint. They are empty if the folder has only files of Hugging Face. */
+/* Reads the settings of the run from state.json of the checkpoint. They stay empty if the folder has only files of
+ * Hugging Face. */
 static RunWords read_words(const char *checkpoint) {
     RunWords w = {0};
     char     fault[MANIFEST_FAULT_BYTES];
@@ -115,10 +116,10 @@ static RunWords read_words(const char *checkpoint) {
 typedef struct {
     int64_t tokens;
     double  loss, bytes_per_token;
-} Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
+} Loss; /* tokens is 0 if there is no data; bytes_per_token is NaN if not known */
 
-/* Returns the mean loss over the first `wanted` tokens in plain order, in whole samples, at least one; 0 for all.
- * end_of_text is the id that divides documents, or -1. */
+/* Returns the mean loss over the first `wanted` tokens of the data in plain order, in whole samples, at least one.
+ * wanted 0: all tokens. end_of_text is the token that divides documents, or -1. */
 static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = dataset_first_samples(d, wanted);
     ContextPart part = context_part(m->gpt.context);
@@ -151,7 +152,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     return (Loss){samples * T, exact_value(&sum) / (double)(samples * T), NAN};
 }
 
-/* Opens the shards of data=, else those of the run. shards is 0 if there are none. */
+/* Opens the token shards of data=, or of the run if data= is not given. shards is 0 if there are none. */
 static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, int64_t vocab_size) {
     if (asked->data && !*asked->data) return (Dataset){0};
     if (asked->data) return dataset_open("eval: data", &asked->data, 1, T, vocab_size);
@@ -247,7 +248,7 @@ static void print_results(const Asked *asked, const Results *r) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Reads the files before it makes the model, so that their faults show at once. */
+/* Evaluates the loss and all tasks. Reads the files before it makes the model, so that their faults show at once. */
 static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
                          ModelShape shape, int64_t T, const Groups *groups) {
     int        is_first = !groups || comm_rank(groups->job) == 0;
@@ -273,7 +274,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
     if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
-    /* The mask is that of the training run. For foreign weights it is the default of the kind. */
+    /* Documents are masked as in the training run. For foreign weights the default of the kind of model applies. */
     int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
     int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
     snprintf(advice, sizeof advice,
@@ -290,7 +291,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.starts = arena_tensor(&room, I32, 2, asked->batch, own, 1);
-    matmul_algorithms_freeze(); /* so that each call gives equal scores */
+    matmul_algorithms_freeze(); /* no algorithm is chosen from here on, so that each call gives equal scores */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
@@ -325,7 +326,7 @@ static int verb_eval(int argc, char **argv) {
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;
-    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* length of training */
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* the length of sequences in training */
     T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());

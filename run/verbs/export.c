@@ -1,9 +1,9 @@
 /* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: writes the weights of a checkpoint to a
- * folder that Hugging Face transformers can load: config.json, one .safetensors file or several with an index, the
- * files of the tokenizer if the checkpoint has them, and README.md with loss.svg of the run.
+ * folder that Hugging Face transformers can load. The folder gets config.json, and one .safetensors file or several
+ * with an index. It gets the files of the tokenizer if the checkpoint has them, and README.md with loss.svg of the run.
  *
- * Everything is written into FOLDER.tmp-PID, synced, and renamed, so FOLDER is whole or missing. A checkpoint is first
- * verified by its manifest, like in a resume. Memory does not grow with the model. */
+ * Everything is written into FOLDER.tmp-PID, synced, and renamed, so FOLDER is whole or missing. First the checkpoint
+ * is verified by its manifest, like in a resume. Memory does not grow with the model. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -41,7 +41,7 @@ static const VerbKey EXPORT_KEYS[] = {
     {.name = NULL},
 };
 
-enum { SMALL_FILE = 64 << 20 }; /* bytes; tokenizers of 250,000 entries have 20 MiB */
+enum { SMALL_FILE = 64 << 20 }; /* most bytes of a small file; tokenizers of 250,000 entries have 20 MiB */
 
 typedef struct { const char *word, *name; SafeType type; } StoredType;
 static const StoredType TYPES[] = {
@@ -51,21 +51,21 @@ typedef struct {
     const char *from;               /* path as the user typed it */
     Path        out, tmp;
     const StoredType *stored;
-    uint64_t    shard_bytes;        /* most bytes of tensors in a file, unless one tensor has more */
-    Path        checkpoint, run;    /* run "": the checkpoint is not in the folder of a run       */
+    uint64_t    shard_bytes;        /* most bytes of tensors in one file, unless a single tensor has more */
+    Path        checkpoint, run;    /* run is "" if the checkpoint is not in the folder of a run */
     Manifest    manifest;           /* owned */
-    WeightsFile weights;            /* owned: weights of the checkpoint                           */
-    SafeTensor *tensor;             /* owned: tensors to store, in the order of the weights       */
-    IndexedTensor *place;           /* owned: file of each tensor                                 */
-    char      (*name)[48];          /* owned: names of the files                                  */
+    WeightsFile weights;            /* owned: weights of the checkpoint                     */
+    SafeTensor *tensor;             /* owned: tensors to store, in the order of the weights */
+    IndexedTensor *place;           /* owned: file of each tensor                           */
+    char      (*name)[48];          /* owned: names of the .safetensors files               */
     int         files;
-    uint64_t    bytes;              /* bytes of all tensors                                       */
-    int64_t     parameters;         /* elements of all tensors                                    */
-    char       *model_type;         /* owned: model_type of config.json                           */
+    uint64_t    bytes;              /* bytes of all tensors                             */
+    int64_t     parameters;         /* elements of all tensors                          */
+    char       *model_type;         /* owned: model_type in config.json, such as "gpt2" */
     int         has_tokenizer, has_picture;
 } Export;
 
-/* Removes unfinished files and ends the verb. */
+/* Removes unfinished files and ends the verb with a message. */
 NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) {
     char    text[3 * sizeof e->out.text];
@@ -95,7 +95,7 @@ static void take_value(Export *e, VerbArgument a) {
     }
 }
 
-/* Refuses out= if it names a folder that is not empty, or something else that exists. */
+/* Refuses the folder of out= if it is not empty. Refuses anything else of that name that exists. */
 static void refuse_full_folder(const Export *e) {
     struct stat st;
     int         entries = 0;
@@ -105,7 +105,7 @@ static void refuse_full_folder(const Export *e) {
         fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
-    if (entries > 2) /* more than . and .. */
+    if (entries > 2) /* more entries than . and .. */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
 
@@ -119,8 +119,8 @@ static int64_t newest_step(const char *run) {
     return step;
 }
 
-/* Finds the checkpoint. Another process may save and prune meanwhile, so it tries again as long as newer steps
- * appear. */
+/* Finds the checkpoint to export. Another process may save and prune meanwhile, so it tries again as long as newer
+ * steps appear. */
 static void find_checkpoint(Export *e) {
     int     found, stays;
     int64_t step;
@@ -134,10 +134,12 @@ static void find_checkpoint(Export *e) {
     if (!stays)
         fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
     weights_set_check_json(e->checkpoint.text);
-    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* it survives pruning */
+    /* a file that is open survives pruning */
+    e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text);
 }
 
-/* Finds the folder of the run: RUN, if the real path of the checkpoint is in RUN/checkpoints. */
+/* Finds the folder of the run that the checkpoint belongs to: RUN, if the real path of the checkpoint is in
+ * RUN/checkpoints. */
 static void find_run(Export *e) {
     static const char between[] = "/checkpoints";
     char       *path = realpath(e->checkpoint.text, NULL), *name = path ? strrchr(path, '/') : NULL;
@@ -149,7 +151,7 @@ static void find_run(Export *e) {
 
 /* --- the new files ------------------------------------------------------------------------------------------------ */
 
-/* Assigns the tensors to files in order. A new file begins when the next tensor does not fit. */
+/* Assigns the tensors to .safetensors files in order. A new file begins when the next tensor does not fit. */
 static void plan_files(Export *e) {
     const Safetensors *h = &e->weights.header;
     uint64_t           in_file = 0;
@@ -192,7 +194,7 @@ static void write_small(const Export *e, const char *name, const char *text, siz
     finish(e, name, fd);
 }
 
-/* Copies a file of this name into the new folder. Returns 0 if it does not exist. */
+/* Copies a small file of this name into the new folder. Returns 0 if it does not exist. */
 static int copy_small(const Export *e, const char *folder, const char *name) {
     char   *text;
     Path    from = path_of("%s/%s", folder, name);
@@ -208,10 +210,11 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
 
 /* --- README.md: the model, its training, data and losses, and how to load it, for the Hugging Face hub ------------ */
 
-typedef struct { int64_t step; double loss; } Loss; /* step -1: none */
+typedef struct { int64_t step; double loss; } Loss; /* step is -1 if there is none */
 typedef struct { Loss train, val, best; } Losses;
 
-/* Reads the losses of the steps up to last_step from metrics.jsonl of a run. run "": there is none. */
+/* Reads the losses of the steps up to last_step from metrics.jsonl of a run. run "": the checkpoint belongs to no
+ * run. */
 static Losses read_losses(const char *run, int64_t last_step) {
     Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
     MetricsLine line;
@@ -320,7 +323,7 @@ static void put_data(FILE *out, const Manifest *m) {
     fprintf(out, "| all %d | %" PRId64 " |\n", m->data_files, tokens);
 }
 
-/* Uses only the manifest of the checkpoint and metrics.jsonl of the run. */
+/* Writes README.md of the new folder. Uses only the manifest of the checkpoint and metrics.jsonl of the run. */
 static void write_card(const Export *e) {
     char  *text = NULL;
     size_t bytes;
@@ -346,7 +349,7 @@ static void write_card(const Export *e) {
 
 /* --- the small files ---------------------------------------------------------------------------------------------- */
 
-/* Writes config.json of the checkpoint with the type of the stored weights. */
+/* Writes config.json of the checkpoint into the new folder, with the type of the weights that are stored. */
 static void write_config(Export *e) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     char   fault[JSON_FILE_FAULT_CHARS];
@@ -373,7 +376,7 @@ static void write_config(Export *e) {
     json_free(&json);
 }
 
-/* Writes the small files beside the weights. They are read early, while the checkpoint surely exists. */
+/* Writes the small files next to the weights. They are written first, while the checkpoint surely exists. */
 static void write_small_files(Export *e) {
     static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
     write_config(e);
@@ -387,7 +390,8 @@ static void write_small_files(Export *e) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* Rounds to 16 bits, to nearest, ties to even. Returns the first element that becomes infinite, or n. */
+/* Rounds fp32 values to 16 bits, to nearest, ties to even. Returns the index of the first element that becomes
+ * infinite, or n. */
 static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *out) {
     uint16_t infinite = type == SAFE_F16 ? 0x7c00 : 0x7f80;
     int64_t  first = n;
@@ -399,7 +403,7 @@ static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *ou
     return first;
 }
 
-/* Writes a tensor. block: scratch for WEIGHTS_BLOCK floats and as many 16-bit values. */
+/* Writes a tensor to a file. block: scratch memory for WEIGHTS_BLOCK floats and as many 16-bit values. */
 static void write_tensor(const Export *e, int i, const char *name, int fd, float *block) {
     const SafeTensor *from = &e->weights.header.tensor[i];
     uint16_t         *half = (uint16_t *)(void *)(block + WEIGHTS_BLOCK);
@@ -466,11 +470,11 @@ static void make_folder(const Export *e) {
 
 static void put_in_place(const Export *e) {
     int error = io_fsync_dir(e->tmp.text);
-    if (!error) error = io_rename(e->tmp.text, e->out.text); /* replaces an empty folder of that name */
+    if (!error) error = io_rename(e->tmp.text, e->out.text); /* also replaces an empty folder of that name */
     if (error == -ENOTEMPTY || error == -EEXIST)
         give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
     if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));
-    Path  parent = e->out; /* "." if out= is a name alone */
+    Path  parent = e->out; /* stays "." if out= is a name without a folder */
     char *slash = strrchr(parent.text, '/');
     if (slash) slash[slash == parent.text] = 0;
     error = io_fsync_dir(slash ? parent.text : ".");

@@ -1,5 +1,5 @@
-/* inspect.c - `train_gpt inspect PATH`: prints the kind of a file or a folder, and its numbers. The content decides the
- * kind. Only for bare tokens, which have no header, the name does. Memory does not grow with the files. */
+/* inspect.c - `train_gpt inspect PATH`: prints what kind of file or folder PATH is, and its numbers. The content
+ * decides the kind. Only for bare tokens, which have no header, the name does. Memory does not grow with the files. */
 #include "run/verbs/inspect.h"
 
 #include <errno.h>
@@ -30,11 +30,11 @@
 
 /* --- the report --------------------------------------------------------------------------------------------------- */
 
-/* The results of the verb under short keys: lines for people, which are printed at once, or one JSON object for
- * scripts. */
+/* Collects the results of the verb under short keys. They become lines for people, which are printed at once, or one
+ * JSON object for scripts. */
 typedef struct {
-    cJSON *json;          /* owned; NULL: lines */
-    int    lists_tensors; /* 1: a line for each tensor */
+    cJSON *json;          /* owned: the JSON object; NULL if lines are printed */
+    int    lists_tensors; /* 1 if each tensor gets a line */
 } Report;
 
 static void print_line(const char *key, const char *fmt, va_list args) {
@@ -43,7 +43,7 @@ static void print_line(const char *key, const char *fmt, va_list args) {
     print_plain(stdout, "%-12s %s\n", key, text);
 }
 
-/* Returns a number, or null if it is not finite. */
+/* Returns a number as JSON, or null if it is not finite. */
 static cJSON *report_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
 
 char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
@@ -60,7 +60,7 @@ char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
     return out;
 }
 
-/* Returns a copy that keeps all digits of a number. */
+/* Returns a copy of a JSON value that keeps all digits of a number. */
 static cJSON *report_copy(const cJSON *value) {
     return cJSON_IsNumber(value) ? report_json(number_value(value)) : cJSON_Duplicate(value, 1);
 }
@@ -69,7 +69,7 @@ static void add(Report *r, const char *key, cJSON *item) {
     if (!item || !cJSON_AddItemToObject(r->json, key, item)) fail(EXIT_MEMORY, "no memory for a report");
 }
 
-/* Adds a result. The value goes into the object, or the text into a line "key text". */
+/* Adds a result that is a text: to the JSON object, or as a printed line "key text". */
 static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char *fmt, ...) {
     char    text[4096];
     va_list args;
@@ -93,7 +93,8 @@ static void report_count(Report *r, const char *key, int64_t value) {
     report_number(r, key, (double)value, "%lld", (long long)value);
 }
 
-/* Adds a result with a JSON value, and takes ownership of item. If item is NULL for lack of memory, exit 71. */
+/* Adds a result with a JSON value, whose ownership it takes. The format is the text of a printed line. Exit 71 if item
+ * is NULL for lack of memory. */
 static void PRINTF_LIKE(4, 5) report_item(Report *r, const char *key, cJSON *item, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -171,7 +172,7 @@ static const char *kind_of(const ShardHeader *h) {
     return h->token_bytes == 2 ? "tokens without a header, as nanoGPT's" : "uint32 tokens without a header";
 }
 
-/* Counts of ids. count [COUNTED]: of each id below COUNTED; owned. */
+/* Counts of token ids. count [COUNTED]: how often each id below COUNTED occurs; owned. */
 typedef struct { int64_t *count; uint32_t largest; } Counts;
 
 static Counts count_ids(const Shard *s) {
@@ -190,7 +191,7 @@ static Counts count_ids(const Shard *s) {
     return c;
 }
 
-/* Returns the text of tokens, quoted and malloc'ed. */
+/* Returns the text of some tokens, quoted and malloc'ed. */
 static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
     char  *text = NULL;
     size_t bytes = 0;
@@ -240,7 +241,8 @@ static void inspect_shard(Report *r, const char *path) {
     if (s.header.sequences) report_count(r, "sequences", s.header.sequences);
     Counts c = count_ids(&s);
     report_count(r, "largest_id", c.largest);
-    char      beside[PATH_ROOM]; /* without a tokenizer beside the file, tokens are bytes if no id is larger */
+    char      beside[PATH_ROOM]; /* path of a tokenizer in the folder of the file; without one, tokens are bytes if
+                                  * no id is larger */
     Tokenizer t = tokenizer_beside(path, beside, sizeof beside)
                       ? tokenizer_create(beside, BPE_MOST_IDS)
                       : tokenizer_create("", c.largest < 256 ? 256 : (int64_t)c.largest + 1);
@@ -276,17 +278,17 @@ static void inspect_shards(Report *r, const char *folder) {
 
 /* --- weights: tensors, types, parameters, norm, range, NaN and Inf ------------------------------------------------ */
 
-enum { BAD_NAMED = 5 }; /* most tensors with values that are not finite that are named by default */
+enum { BAD_NAMED = 5 }; /* by default only so many tensors with values that are not finite are named */
 
 typedef struct {
     WeightsStats all;
-    int64_t      tensors, parameters, silent; /* silent: tensors of types whose values are not read */
+    int64_t      tensors, parameters, silent; /* silent: number of tensors of types whose values cannot be read */
     int64_t      of_type[SAFE_TYPES];
     int          named;
-    cJSON       *list;                        /* borrowed; NULL: no list */
+    cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 
-/* Return the range of the finite values; NaN if there are none. */
+/* least_of returns the least finite value, and most_of the greatest. Both return NaN if there are none. */
 static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
 static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
 
@@ -337,7 +339,7 @@ static void tell_line(Report *r, const char *key, const WeightsStats *s) {
                 (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
 }
 
-/* Reports each tensor of a file in a line. */
+/* Reports each tensor of a file of optimizer states in a line. */
 static void inspect_states(Report *r, const char *path) {
     WeightsFile w = weights_open(path);
     for (int i = 0; i < w.header.tensors; i++) {
@@ -348,7 +350,7 @@ static void inspect_states(Report *r, const char *path) {
     weights_close(&w);
 }
 
-/* Reports one file, or all files of a folder. */
+/* Reports the weights of one file, or of all files of a folder. */
 static void inspect_weights(Report *r, const char *path) {
     Totals  t = {.all = weights_stats_none(), .list = r->json && r->lists_tensors ? cJSON_CreateArray() : NULL};
     char    types[256] = ""; /* tensors of each type, such as "148 F32, 2 U8" */
@@ -394,7 +396,7 @@ static void tell_key(void *ctx, const char *key, const cJSON *now, const cJSON *
     else report_row(d->report, "%-30s %s", key, report_value(now, value));
 }
 
-/* Reports the keys that differ from the defaults. */
+/* Reports the keys of a config that differ from the defaults. */
 static void inspect_config(Report *r, const cJSON *config) {
     Differences d = {r, cJSON_CreateObject()};
     if (!r->json) report_text(r, "config", "what is not the default:");
@@ -457,7 +459,7 @@ static void tell_origin(Report *r, const Manifest *m) {
     if (m->data_files > NAMED) report_row(r, "and %d more", m->data_files - NAMED);
 }
 
-/* Reports a checkpoint, and whether its files verify. Returns an exit code. */
+/* Reports a checkpoint, and whether its files are undamaged. Returns an exit code. */
 static int inspect_checkpoint(Report *r, const char *folder) {
     Manifest m;
     char     fault[MANIFEST_FAULT_BYTES] = "";
@@ -528,7 +530,7 @@ static int inspect_run(Report *r, const char *folder) {
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-/* Reports the strings, numbers and booleans of an object, one line each. */
+/* Reports the strings, numbers and booleans of a JSON object, one line each. */
 static void tell_scalars(Report *r, const cJSON *object) {
     char shown[REPORT_VALUE];
     for (const cJSON *item = object->child; item; item = item->next)
@@ -587,7 +589,7 @@ static int tell_vocabulary(Report *r, const cJSON *json) {
 
 static int has(const cJSON *json, const char *key) { return json_member(json, key) != NULL; }
 
-/* Returns an exit code, as the functions below do. */
+/* Reports a JSON file of any known kind. Returns an exit code. */
 static int inspect_json(Report *r, const char *path, const cJSON *json) {
     if (has(json, "format") && has(json, "run_id")) {
         const char *slash = strrchr(path, '/');
@@ -620,8 +622,8 @@ static int inspect_json(Report *r, const char *path, const cJSON *json) {
 
 typedef struct {
     union { uint8_t byte[SHARD_START_BYTES]; int32_t word[256]; } as;
-    size_t  given; /* bytes that are set */
-    int64_t bytes; /* bytes of the file  */
+    size_t  given; /* number of bytes of the start that were read */
+    int64_t bytes; /* bytes of the file                           */
 } Start;
 
 static Start read_start(const char *path) {
@@ -647,7 +649,7 @@ static int64_t count_lines(const char *path) {
 
 /* --- llm.c's other files ------------------------------------------------------------------------------------------ */
 
-/* Files with a header of 256 int32: the useful numbers and their index. */
+/* Kinds of files that begin with a header of 256 int32: the useful numbers and their index in the header. */
 static const struct {
     int32_t     magic;
     const char *kind;
@@ -728,7 +730,7 @@ static int inspect_other(Report *r, const char *path, const Start *start) {
     return EXIT_DATA;
 }
 
-/* Kinds of JSON Lines, by a key of the first line. */
+/* Kinds of JSON Lines files, recognized by a key of the first line. */
 static const struct { const char *key, *kind; } LINES[] = {
     {"choices", "questions with choices, a task of eval"},
     {"continuation", "texts to be continued, a task of eval"},
@@ -760,7 +762,7 @@ static int inspect_lines(Report *r, const char *path, const Start *start) {
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the header fits into the file and begins with a brace. */
+/* Returns 1 if a file looks like .safetensors: its header fits into the file and begins with a brace. */
 static int is_safetensors(const Start *s) {
     uint64_t header = 0;
     for (int i = 0; s->given >= 9 && i < 8; i++) header |= (uint64_t)s->as.byte[i] << (8 * i);
@@ -772,7 +774,8 @@ static int is_shard(const char *path, const Start *s) {
     ShardHeader header;
     char        fault[SHARD_FAULT_CHARS];
     int32_t     magic = s->given < 4 ? 0 : s->as.word[0];
-    if (magic == 20240520 || magic == 20240801) return 1; /* opening it reports a fault of its header */
+    if (magic == 20240520 || magic == 20240801) return 1; /* a token file with a faulty header is reported when it is
+                                                           * opened */
     return has_ending(path, ".bin") &&
            shard_parse_header(s->as.byte, s->given, (uint64_t)s->bytes, 0, &header, fault) == 0;
 }
@@ -792,7 +795,8 @@ static int inspect_file(Report *r, const char *path) {
     if (is_shard(path, &start)) return inspect_shard(r, path), EXIT_DONE;
     const char *kind = shard_text_kind(byte, given);
     int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
-    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL; /* reads packed JSON, and JSON with a mark */
+    /* also reads packed JSON, and JSON with a byte order mark */
+    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL;
     if (json && !cJSON_IsObject(json) && strcmp(kind ? kind : "", "JSON") != 0) cJSON_Delete(json), json = NULL;
     int         status = json ? inspect_json(r, path, json) : inspect_other(r, path, &start);
     cJSON_Delete(json);
@@ -811,7 +815,7 @@ static int inspect_path(Report *r, const char *path) {
         case PATH_WEIGHTS:    return inspect_weights(r, path), EXIT_DONE;
         case PATH_SHARDS:     return inspect_shards(r, path), EXIT_DONE;
         case PATH_FILE:       return inspect_file(r, path);
-        case PATH_TOKENIZER: /* the file that would be read */
+        case PATH_TOKENIZER: /* the tokenizer file that a run would read */
             tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
             report_text(r, "file", "%s", file);
             return inspect_file(r, file);

@@ -1,4 +1,4 @@
-/* inspect.h - how `inspect` and `diff` read what a path names, and show its values. */
+/* inspect.h - how the verbs `inspect` and `diff` find out what a path is, and show its values. */
 #ifndef TRAIN_GPT_RUN_VERBS_INSPECT_H
 #define TRAIN_GPT_RUN_VERBS_INSPECT_H
 
@@ -15,14 +15,14 @@ typedef enum {
 } PathKind;
 PathKind path_kind(const char *path); /* exit 65 if path does not exist, 74 if it cannot be read */
 
-/* Parses a JSON file of at most 256 MiB, for the caller to delete. Returns NULL if it is no JSON. Exit 74 if it cannot
- * be read. */
+/* Parses a JSON file of at most 256 MiB. The caller deletes the result. Returns NULL if the file is no JSON. Exit 74 if
+ * it cannot be read. */
 cJSON *inspect_read_json(const char *path);
 /* Reads the manifest of a step folder without verifying files. Returns 0 with a fault [MANIFEST_FAULT_BYTES] if it is
  * damaged. Exit 74 if it cannot be read. */
 int    inspect_read_manifest(const char *folder, Manifest *m, char *fault);
 
-/* Writes a value as JSON, cut to REPORT_VALUE bytes, or "-" for NULL. Returns out. */
+/* Writes a JSON value as text, cut to REPORT_VALUE bytes. Writes "-" for NULL. Returns out. */
 enum { REPORT_VALUE = 64 };
 char  *report_value(const cJSON *value, char out[REPORT_VALUE]);
 

@@ -1,6 +1,6 @@
-/* plan.c - `train_gpt plan config.json`: prints the plan, with data and disk as far as they exist. Missing data is no
- * fault, because a plan may be made before the data. A CUDA build without a GPU plans, too, and names what is
- * missing. */
+/* plan.c - `train_gpt plan config.json`: prints the plan of a run, with data and disk as far as they exist. Missing
+ * data is no fault, because a plan may be made before the data. A CUDA build without a GPU plans, too, and prints what
+ * it cannot know. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +15,18 @@
 #include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
-/* The expected MFU: the share of the rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make bench`).
- * Small models reach less. */
+/* The expected MFU: the share of the measured rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make
+ * bench`). Small models reach less. */
 static const double EXPECTED_MFU = 0.8;
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
 
 static int has_nccl(void) { return strcmp(world_nccl(), "none") != 0; }
 
-/* Returns 1 if the grid has more axes than data parallel. */
+/* Returns 1 if the grid of ranks has more axes than data parallel. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
 
-/* Prints a stage: its blocks ("blocks 0-3, 8-11"), micro-batches in flight and memory. */
+/* Prints a pipeline stage: its blocks ("blocks 0-3, 8-11"), micro-batches in flight and memory. */
 static void print_stage(const Config *c, const Plan *p, int stage) {
     PlanRanks    ranks = p->ranks;
     ModelSpec    spec = config_model_spec(c, p->act, ranks.count, stage, NULL);
@@ -50,7 +50,7 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
            (double)one.device_bytes / 1048576.0);
 }
 
-/* Prints all stages if they are few. Else prints the first and the last ones. */
+/* Prints all pipeline stages if they are few, otherwise the first and the last ones. */
 static void print_stages(const Config *c, const Plan *p) {
     int P = p->mesh.size[AXIS_STAGE];
     printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
@@ -69,7 +69,8 @@ static void print_grid(const Config *c, const Plan *p) {
     char text[MESH_TEXT];
     int  devices = device_is_host() ? 0 : device_count();
     printf("grid         %s\n", mesh_text(p->mesh, text));
-    if (devices > 0 && p->ranks.count > devices) /* axes whose neighbours are on different hosts like this one */
+    /* Names the axes whose neighbours would be on different hosts, if each host has as many devices as this one. */
+    if (devices > 0 && p->ranks.count > devices)
         printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
                mesh_crossing(p->mesh, devices, text));
     if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
@@ -86,7 +87,7 @@ static void print_sent(const Plan *p) {
 
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     int    ranks = p->ranks.count, devices = device_count();
-    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks that share a device */
+    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* number of ranks that share a device */
     double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
     char   whose[40] = "";
     if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
@@ -105,8 +106,8 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
-/* matmul_flops: of all ranks together, 0 if not measured. memory_bytes: of a rank's device, to print the largest
- * micro-batch; 0 if not wanted. */
+/* Prints the plan as text. matmul_flops: FLOP/s of all ranks together, 0 if not measured. memory_bytes: memory of the
+ * device of a rank, for the line about the largest micro-batch; 0: no such line. */
 static void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
@@ -151,7 +152,7 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
             "then make BACKEND=cuda\n");
 }
 
-/* Prints every operation of a step of one rank, from the dry run. */
+/* Prints every operation of a step of one rank, as a dry run records it. */
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(config_model_spec(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
@@ -185,9 +186,9 @@ const VerbKey PLAN_KEYS[] = {
     {.name = NULL},
 };
 
-/* Takes an argument. Returns 1 if it is a key of the verb, 0 for a key of the config. */
+/* Reads one argument. Returns 1 if it is a key of the verb, 0 if it is a key of the config. */
 static int take_one(Asked *asked, const char *argument) {
-    if (strcmp(argument, "zero_bubble=false") == 0) return 1; /* a key of former versions, with its default */
+    if (strcmp(argument, "zero_bubble=false") == 0) return 1; /* former versions had this key; false was its default */
     if (strncmp(argument, "zero_bubble=", 12) == 0)
         fail(EXIT_CONFIG,
              "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
@@ -221,7 +222,7 @@ static void check_kernels(const Asked *asked) {
              "search=, fit=, price= and mtbf_hours= are of the whole job");
 }
 
-/* Removes the keys of the verb from the overrides, and reads them. The others keep their order. */
+/* Reads the keys of the verb and removes them from the overrides. The other overrides keep their order. */
 static Asked take_asked(int *count, char **overrides) {
     VerbArgument ranks = verb_default("plan", RANKS);
     Asked        asked = {.ranks = (int)verb_count(&ranks, 1, MOST_RANKS)};
@@ -252,8 +253,8 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-/* Returns the library for collectives of a run on this machine. A CUDA build without a GPU assumes a GPU for each
- * rank. */
+/* Returns the library that a run on this machine uses for collectives. A CUDA build without a GPU assumes a GPU for
+ * each rank. */
 static CommKind comm_of(const Config *c, int ranks) {
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;
@@ -270,12 +271,13 @@ static int verb_plan(int argc, char **argv) {
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
-    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not checked yet */
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0 if their number is checked later */
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    if (config.model.init_from[0]) weights_set_check_json(config.model.init_from); /* the folder may be made later */
+    /* the folder of the weights may be made later */
+    if (config.model.init_from[0]) weights_set_check_json(config.model.init_from);
     if (asked.fits) {
         int fit = search_fit(&config, asked.ranks);
         if (fit == 0) fail(EXIT_CONFIG, "%s", config_check_changed(&config, asked.ranks));
@@ -283,7 +285,7 @@ static int verb_plan(int argc, char **argv) {
         else if (!is_elsewhere) printf("{\"ranks\":%d,\"of\":%d}\n", fit, asked.ranks);
         asked.ranks = fit;
     }
-    if (asked.on.json && !is_elsewhere) { /* scripts/elastic.sh waits, so nothing is measured */
+    if (asked.on.json && !is_elsewhere) { /* a script waits for the JSON (scripts/elastic.sh), so nothing is measured */
         config_free(&config);
         return EXIT_DONE;
     }
@@ -297,9 +299,10 @@ static int verb_plan(int argc, char **argv) {
         return EXIT_DONE;
     }
 
-    int cores = omp_get_num_procs(), present = device_count() > 0; /* cores: those that this process may use */
+    /* cores: processor cores that this process may use */
+    int cores = omp_get_num_procs(), present = device_count() > 0;
     if (present)
-        /* the scratch of a rank depends on its threads */
+        /* the scratch memory of a rank depends on its number of threads */
         device_open(0, cores > asked.ranks ? cores / asked.ranks : 1);
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
     int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */

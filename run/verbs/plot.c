@@ -1,5 +1,5 @@
-/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: draws several runs in one
- * picture, and writes all their points as a table. */
+/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: draws the losses of several runs
+ * in one picture, and writes all their points as a table. */
 #include "run/verbs/plot.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "
 typedef struct {
     const char *out, *csv;
     PlotX       x;
-    char       *dir[MOST_RUNS]; /* borrowed from argv */
+    char       *dir[MOST_RUNS]; /* folders of the runs; borrowed from argv */
     int         dirs;
 } Asked;
 
@@ -63,7 +63,7 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
 
-/* Returns 1 for keys that do not change the trained model, such as those of the folder or the machine. */
+/* Returns 1 for config keys that do not change the trained model, such as those of the folder or the machine. */
 static int is_of_no_interest(const char *key) {
     static const char *const SECTIONS[] = {"$schema", "run.", "checkpoint.", "log.", "sample.", NULL};
     if (strcmp(key, "run.steps") == 0 || strcmp(key, "run.seed") == 0) return 0;
@@ -84,7 +84,8 @@ typedef struct {
     char text[KEY_BYTES];
 } Key;
 
-/* Adds a key in which the runs differ. A run without a config differs in each key. Returns the new number of keys. */
+/* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Returns the new
+ * number of keys. */
 static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
     int          is_different = 0;
     const cJSON *first = find(run[0].log.config, text);
@@ -115,7 +116,8 @@ static int keys_that_differ(Key *key, const PlotRun *run, int runs) {
     return keys;
 }
 
-/* Returns the last name of a key, or the whole key if another key that differs has the same last name. */
+/* Returns the name of a key without its section. If another key that differs has the same name, returns the whole
+ * key. */
 static const char *short_name(const Key *key, int keys, int which) {
     const char *dot = strchr(key[which].text, '.'), *name = dot ? dot + 1 : key[which].text;
     for (int k = 0; k < keys; k++) {
@@ -125,7 +127,7 @@ static const char *short_name(const Key *key, int keys, int which) {
     return name;
 }
 
-/* Appends " · key=value" to a label. */
+/* Appends " · key=value" to the label of a run. */
 static void put_pair(char *out, size_t room, const char *name, const cJSON *value) {
     char       *text = value ? cJSON_PrintUnformatted(value) : NULL;
     size_t      at = strlen(out);
@@ -138,7 +140,7 @@ void plot_label(PlotRun *run, int runs) {
     Key *key = xmalloc(sizeof *key * MOST_KEYS, "the keys of the configs");
     int keys = runs > 1 ? keys_that_differ(key, run, runs) : 0;
     for (int i = 0; i < runs; i++) {
-        int is_double = 0; /* two folders with one name: the path distinguishes them */
+        int is_double = 0; /* 1 if another run's folder has the same name; the path then distinguishes them */
         for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
         snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
         for (int k = 0; k < keys && run[i].log.config; k++)
@@ -172,7 +174,7 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
         length = utf8_bytes(log->name + i, strnlen(log->name + i, 4));
-        if (length == 0) fputc('?', f); /* programs that read tables need UTF-8 */
+        if (length == 0) fputc('?', f); /* programs that read tables expect UTF-8 */
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
@@ -210,8 +212,8 @@ static void refuse_other_file(const char *key, const char *path, int (*is_ours)(
              key, path);
 }
 
-/* Refuses pipes, devices and folders, and links to them, before anything is made beside them. The picture replaces a
- * link to a file. */
+/* Refuses an output path that is a pipe, a device or a folder, or a link to one. Called before anything is written next
+ * to it. If it is a link to a file, the picture replaces the link. */
 static void refuse_kind(const char *key, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))

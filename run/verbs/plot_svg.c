@@ -1,5 +1,5 @@
-/* plot_svg.c - plot_svg() of plot.h: draws each run in its colour: smoothed losses over the raw ones, evaluations as
- * dots. */
+/* plot_svg.c - plot_svg() of plot.h: draws each run in its own colour, with smoothed losses over the raw ones and
+ * evaluations as dots. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ typedef struct {
     FILE       *out;
     const Plot *p;
     SvgPanel    panel;
-    double     *sorted; /* scratch [most trains of a run] */
+    double     *sorted; /* scratch memory for the losses of a run [most training lines of a run] */
 } Picture;
 
 /* --- ranges ------------------------------------------------------------------------------------------------------- */
@@ -28,7 +28,7 @@ static double last_x(const Plot *p, const RunLog *log) {
     return end;
 }
 
-/* Widens the range to the losses of a run, without its first twentieth and a few spikes. */
+/* Widens the range low to high to the losses of a run. Leaves out its first twentieth and a few spikes. */
 static void widen(const Picture *s, const PlotRun *run, double *low, double *high) {
     const RunLog *log = &run->log;
     double        settled = 0.05 * last_x(s->p, log);
@@ -60,19 +60,19 @@ static void choose_ranges(Picture *s) {
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
-/* Returns the dashes of a run. If there are more runs than colours, those that reuse a colour are dashed. */
+/* Returns the dashes of the line of a run. If there are more runs than colours, runs that reuse a colour are dashed. */
 static const char *dashes(int which) {
     return which < SVG_COLOURS       ? ""
            : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\""
                                      : " stroke-dasharray=\"2 3\"";
 }
 
-/* Returns the pixel column of train step i. */
+/* Returns the pixel column of training line i of a log. */
 static double column_of(const Picture *s, const RunLog *log, int64_t i) {
     return floor(svg_x(&s->panel, plot_x(s->p, &log->train[i])));
 }
 
-/* Draws the raw losses, as a line through the least and greatest of each pixel column. */
+/* Draws the raw losses of a run, as a line through the smallest and largest of each pixel column. */
 static void draw_raw(const Picture *s, const RunLog *log) {
     SvgPen pen = svg_pen(s->out, &s->panel,
                          "stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" "
@@ -89,7 +89,7 @@ static void draw_raw(const Picture *s, const RunLog *log) {
     svg_pen_end(&pen);
 }
 
-/* Draws the smoothed losses, as a line through the last one of each pixel column. */
+/* Draws the smoothed losses of a run, as a line through the last one of each pixel column. */
 static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
     const RunLog *log = &run->log;
     char          look[200];
@@ -114,7 +114,7 @@ static void draw_evals(const Picture *s, const RunLog *log) {
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-/* Writes at most `most` bytes of a text, cut between characters. Returns the number of bytes. */
+/* Writes at most `most` bytes of a text, without cutting a character. Returns the number of bytes. */
 static int put_cut(FILE *out, const char *text, int most) {
     char cut[LABEL_BYTES + 8];
     int  bytes = (int)strlen(text), end = bytes < most ? bytes : most;
@@ -133,7 +133,7 @@ static void put_values(const Picture *s, const PlotRun *run) {
         fprintf(s->out, " (step %lld)", (long long)log->eval[log->evals - 1].step);
 }
 
-/* Draws one row for each run: its line, its label, and its last losses at the right. */
+/* Draws the legend, one row for each run: its line, its label, and its last losses at the right. */
 static void draw_legend(const Picture *s) {
     fprintf(s->out, "<g font-size=\"13\" class=\"text\">\n");
     for (int i = 0; i < s->p->runs; i++) {

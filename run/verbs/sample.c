@@ -1,7 +1,7 @@
-/* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: draws text from a checkpoint or a Hugging Face
- * folder, and prints it on stdout, token by token. Everything else goes to stderr. The folder describes the model, so
- * config and data of the run may be missing. It computes in fp32 with the values of the masters. Under mpirun with
- * parallel.tensor, .context or .pipeline the ranks divide the model. Without these rank 0 has all of it. */
+/* sample.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: generates text with the model of a checkpoint or a
+ * Hugging Face folder. Prints it on stdout, token by token. Everything else goes to stderr. The folder describes the
+ * model, so config and data of the run may be missing. It computes in fp32 with the master weights. Under mpirun with
+ * parallel.tensor, .context or .pipeline the ranks divide the model. Without these keys rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
@@ -52,18 +52,18 @@ static const VerbKey SAMPLE_KEYS[] = {
 };
 
 typedef struct {
-    char        path[4096];    /* folder of a run or a checkpoint                      */
-    const char *prompt;        /* a text; @FILE: text of a file; -: standard input     */
-    const char *tokenizer;     /* NULL: the one beside the model                       */
-    const char *out;           /* file for the text; NULL: standard output             */
-    RunLock    *lock;          /* owned: lock of out; NULL on ranks that do not write  */
+    char        path[4096];    /* folder of a run or a checkpoint                                */
+    const char *prompt;        /* the text itself; @FILE: text of a file; -: standard input      */
+    const char *tokenizer;     /* path of a tokenizer; NULL: the one in the folder of the model  */
+    const char *out;           /* file for the text; NULL: standard output                       */
+    RunLock    *lock;          /* owned: lock of the file `out`; NULL on ranks that do not write */
     DrawRule    rule;
     int64_t     tokens, texts, seed;
     MeshSizes   grid;
     int64_t     positions;     /* 0: all positions of the model                        */
     const char *given[KEYS + 1]; /* names of the keys that were given; ends with NULL  */
     int         ends_at_eot;
-    char      **stop;          /* owned [stops] */
+    char      **stop;          /* [stops] texts that end generation; owned */
     int         stops;
 } SampleOptions;
 
@@ -74,7 +74,7 @@ static void add_stop(SampleOptions *o, const char *text) {
     o->stop[o->stops++] = xstrdup(text, "a stop text");
 }
 
-/* Takes a stop text, or a JSON list of them. */
+/* Adds the value of stop=: one text that ends generation, or a JSON list of them. */
 static void take_stop(SampleOptions *o, const char *text) {
     Json      json;
     JsonFault fault;
@@ -113,7 +113,7 @@ static void take_value(SampleOptions *o, VerbArgument a) {
 }
 
 static SampleOptions sample_options(int argc, char **argv) {
-    /* the keys whose default is a value; the others stay not set */
+    /* rows of the keys whose default is set here; the others stay not set */
     static const int VALUES[] = {PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P,
                                  TEXTS, SEED, EOT, TENSOR, CONTEXT, PIPELINE};
     SampleOptions    o = {.grid.replicas = 1};
@@ -124,7 +124,8 @@ static SampleOptions sample_options(int argc, char **argv) {
     if (length >= sizeof o.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
     strcpy(o.path, argv[1]);
     if (length == own && strcmp(o.path, WEIGHTS_SINGLE) == 0) strcpy(o.path, ".");
-    else if (has_ending(o.path, "/" WEIGHTS_SINGLE)) o.path[length - own - 1] = 0; /* the file stands for its folder */
+    /* the path of a weights file stands for its folder */
+    else if (has_ending(o.path, "/" WEIGHTS_SINGLE)) o.path[length - own - 1] = 0;
     for (int i = 2, at; i < argc; i++) {
         VerbArgument a = verb_key_only("sample", argv[i]);
         for (at = 0; o.given[at] && o.given[at] != a.name;) at++;
@@ -204,8 +205,8 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-/* Destination of the text: file, or if that is NULL standard output, token by token. A reader that closes standard
- * output ends the text silently. */
+/* Destination of the text: `file`, or, if file is NULL, standard output, token by token. If the reader closes standard
+ * output, the text ends without a message. */
 typedef struct { int prints, is_closed; FILE *file; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
@@ -222,7 +223,8 @@ static void put_text(void *output, const char *text, size_t bytes) {
 
 static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
 
-/* Prints "step 400 of runs/mine (checkpoints/step_00000400)", or the path of a checkpoint with another name. */
+/* Prints where the weights come from: "step 400 of runs/mine (checkpoints/step_00000400)", or only the path if the
+ * checkpoint has another name. */
 static void print_origin(const char *checkpoint, const Model *m) {
     const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint, *inside = "/checkpoints/";
     size_t      run = slash ? (size_t)(slash - checkpoint) + 1 : 0, length = strlen(inside);
@@ -237,7 +239,8 @@ static void print_origin(const char *checkpoint, const Model *m) {
             (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
 }
 
-/* Prints the texts, each with its own seed. If there are several, each has its number above it. */
+/* Generates and prints the texts, each with its own seed. If there are several, a line with its number precedes
+ * each. */
 static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
                         Output *out) {
     Sampled all = {0};
@@ -251,7 +254,8 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
         Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
         put_text(out, "\n", 1);
         all.tokens += one.tokens, all.ms += one.ms;
-        all.left_off = one.left_off || (plan.leave && out->is_closed); /* with ranks, only one of them knows it */
+        /* on several ranks, only one of them knows that the reader has gone */
+        all.left_off = one.left_off || (plan.leave && out->is_closed);
     }
     if (out->prints)
         fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, all.ms * 1e-3,
@@ -276,7 +280,8 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
                        .stops = asked->stops,
                        .put = put_text,
                        .ctx = &out};
-    if (!job) plan.leave = has_no_reader; /* with ranks the texts are drawn to the end, because all must agree */
+    if (!job) plan.leave = has_no_reader; /* on several ranks the texts are generated to the end, because all ranks
+                                           * must agree */
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,
@@ -287,7 +292,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
-    matmul_algorithms_freeze(); /* timing products would not pay for a text, and could change it */
+    matmul_algorithms_freeze(); /* no algorithms are timed: that would take longer than a text, and could change it */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
@@ -305,7 +310,7 @@ static int verb_sample(int argc, char **argv) {
     SampleOptions asked = sample_options(argc, argv);
     char          checkpoint[4096];
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
-    signal(SIGPIPE, SIG_IGN); /* put_text then gets a failed write */
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
     if (verb_is_of_ranks(argc, argv)) {
         World     *world = world_join(launch_detect());
         Comm      *all = world_all(world);

@@ -1,7 +1,7 @@
-/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own. With several servers, all but
- * the first follow it and have no folder. A server is one process without MPI and without a GPU (DEVICE_NONE). Its
- * weights and momentum are in host memory, in the order and format of a checkpoint. run/outer/server.h has the
- * protocol.
+/* serve.c - the verb serve: the server of islands, training jobs that train one model together. It has a run folder of
+ * its own. With several servers, all except the first follow it and have no folder. A server is one process without MPI
+ * and without a GPU (DEVICE_NONE). Its weights and momentum are in host memory, in the order and format of a
+ * checkpoint. run/outer/server.h has the protocol.
  */
 #include <math.h>
 #include <stdio.h>
@@ -49,15 +49,15 @@ typedef struct {
     Metrics        *metrics;
     Requests        requests;
     Server         *server;
-    const char     *listen;    /* listen=; "": the entry of outer.server */
+    const char     *listen;    /* value of listen=; "": the address in outer.server */
     char            entry[OUTER_ADDRESS_BYTES];
-    const char     *asked_part; /* part=; NULL: not given */
+    const char     *asked_part; /* value of part=; NULL if not given */
     int             part, parts;
 } Serving;
 
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
-/* Reads part=, such as "1/3", which must be an entry of outer.server. */
+/* Reads part=, such as "1/3", and checks that outer.server has an address for it. */
 static void read_part(Serving *s) {
     int  parts = 0;
     char left;
@@ -91,7 +91,7 @@ static void read_config(Serving *s, int argc, char **argv) {
     if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
 }
 
-/* Loads the weights of the newest checkpoint, else of model.init_from, else makes new ones. */
+/* Loads the weights of the newest checkpoint. Without one, loads those of model.init_from, or makes new ones. */
 static void load_weights(Serving *s) {
     const Config *c = &s->config;
     s->checkpoint = (CheckpointState){.config = c,
@@ -224,7 +224,7 @@ static void log_round(Serving *s, const ServerRound *r) {
                   r->islands == 1 ? "" : "s", rate * 1e-3, took);
 }
 
-/* Returns 0 after a request to stop. Ends the program if the lock is lost. */
+/* Returns 1 unless a request to stop has arrived. Ends the program if another job has taken over the run folder. */
 static int goes_on(Serving *s) {
     if (lock_is_lost(s->lock)) lock_fail(s->lock);
     return !requests_stop(&s->requests, 0.0);
@@ -245,8 +245,8 @@ static void serve_rounds(Serving *s) {
     if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
 }
 
-/* Waits until the islands have fetched the last weights and left. Waits `minutes` for late islands, too. Without an
- * answer each of them would end with 77, however often it is started. */
+/* Waits until the islands have fetched the last weights and left. Waits at least `minutes`, so that late islands get an
+ * answer, too. Without an answer each of them would end with 77, however often it is started. */
 static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
@@ -255,7 +255,7 @@ static void see_them_off(Serving *s, double minutes) {
         server_turn(s->server, TURN_MS, &over);
 }
 
-/* Serves a run that was already over at the start. Writes nothing. */
+/* Serves islands of a run that was already over at the start. Writes nothing. */
 static void serve_finished(Serving *s) {
     const Config *c = &s->config;
     double        minutes = c->outer.linger_minutes;
@@ -281,7 +281,8 @@ static void say_ready(const Server *server) {
     progress_note("serving on %s", address);
 }
 
-/* Serves a part as a following server. It has no run folder, because the first server saves its part. */
+/* Serves one part of the model as a server other than the first. It has no run folder, because the first server saves
+ * its part. */
 static int serve_part(Serving *s) {
     const Config *c = &s->config;
     World        *w = world_join((Launch){.size = 1});

@@ -2,10 +2,10 @@
  * validation.
  *
  * If documents are held out, all are read twice: to count them, and to write them. Every n-th document is held out
- * whole. If there are fewer than n, the end of the text is held out, from the beginning of a line on. Memory is
- * constant. Pipes are first copied beside the output. Everything is written into out/tokenize.tmp and moved into place
- * at the end. A call that fails or is interrupted leaves the shards of an earlier call unchanged, and one that succeeds
- * removes them.
+ * whole. If there are fewer than n documents, the end of the text is held out, from the beginning of a line on. Memory
+ * is constant. Pipes are first copied into the folder of the output. Everything is written into out/tokenize.tmp and
+ * moved into place at the end. A call that fails or is interrupted leaves the shards of an earlier call unchanged, and
+ * one that succeeds removes them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -40,23 +40,24 @@ enum {
     COPIED_BYTES = 1 << 28
 };
 
-typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* position of <|endoftext|> in a document */
+typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* place of <|endoftext|> in each document */
 
 typedef struct {
-    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
-    RunLock    *lock;           /* owned: lock of out */
+    /* folder of the output; tmp is out/tokenize.tmp */
+    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM];
+    RunLock    *lock;           /* owned: lock of the folder `out` */
     double      val;
     int64_t     shard_tokens;
-    char      **name;           /* owned [names]: names of the inputs; each borrowed */
+    char      **name;           /* owned [names]: paths of the inputs; each is borrowed */
     int         names;
     DocumentOptions inputs;     /* owns inputs.skip */
-    const char *tokenizer_path; /* NULL: tokens are bytes */
+    const char *tokenizer_path; /* NULL if tokens are bytes */
     Tokenizer   tokenizer;
     Eot         eot;
     Documents  *documents;      /* owned */
 } Job;
 
-/* The shards of a split that are being written. */
+/* The token shards of one split (train or val) that are being written. */
 typedef struct {
     const Job   *job;
     const char  *split;
@@ -64,7 +65,7 @@ typedef struct {
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
 
-/* Removes unfinished files and ends the verb. */
+/* Removes unfinished files and ends the verb with a message. */
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
     char    text[PATH_MAX + 512];
@@ -107,7 +108,7 @@ static void take_value(Job *job, VerbArgument a, char *word) {
         case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
         case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
         case VERB_PATH: job->name[job->names++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
+        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* exit 70 if the key is no row of INPUT_KEY_ROWS */
     }
 }
 
@@ -123,7 +124,7 @@ static Job parse_arguments(int argc, char **argv) {
     return job;
 }
 
-/* Refuses an out= with another tokenizer, because ids beside it would silently be read as other text. */
+/* Refuses an out= folder that has another tokenizer, because new tokens would silently be read as other text. */
 static void refuse_other_tokenizer(const Job *job) {
     char beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
     if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job->out, "train", 0ll).text, beside, sizeof beside)) return;
@@ -136,7 +137,7 @@ static void refuse_other_tokenizer(const Job *job) {
     tokenizer_destroy(&there);
 }
 
-/* Checks every input before anything is written, then copies pipes. */
+/* Checks every input before anything is written. Then copies pipes. */
 static void find_documents(Job *job) {
     char fault[DOCUMENT_FAULT_CHARS];
     job->inputs.is_stopped = signals_stop;
@@ -146,8 +147,8 @@ static void find_documents(Job *job) {
     if (documents_are_empty(job->documents))
         fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job->name[0]),
              job->names > 1 ? " and the other inputs are empty" : " is empty");
-    signals_install(); /* from here on a request to stop removes unfinished files */
-    int rc = io_remove_tree(job->tmp); /* left by a killed call */
+    signals_install(); /* from here on a request to stop removes unfinished files first */
+    int rc = io_remove_tree(job->tmp); /* the folder may be left by a killed call */
     if (rc == 0) rc = io_mkdirs(job->tmp);
     if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, io_error_text(rc));
     exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
@@ -156,7 +157,7 @@ static void find_documents(Job *job) {
 
 /* --- shards of an earlier run ------------------------------------------------------------------------------------- */
 
-/* Returns the number in the name of a shard of the split, or -1 for another name. */
+/* Returns the number in the file name of a shard of the split, or -1 for another name. */
 static int64_t shard_number(const char *name, const char *split) {
     char   again[PATH_MAX];
     size_t length = strlen(split);
@@ -166,8 +167,8 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Returns the tokens of a shard of this verb, 0 for an empty file, or -1 for any other file. vocab_size: from the
- * notes beside it. For byte tokens every value is checked. */
+/* Returns the number of tokens in a shard that this verb wrote, 0 for an empty file, or -1 for any other file.
+ * vocab_size is from the notes in its folder (tokens.json). If tokens are bytes, every value is checked. */
 static int64_t own_tokens(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
@@ -207,7 +208,7 @@ NORETURN static void refuse_folder(const Job *job, const char *what, const char 
          *name ? "/" : "", name, why, shell_word(other).text);
 }
 
-/* Refuses an out/tokenize.tmp with anything but the files of a killed run. Returns 1 if there is one. */
+/* Refuses an out/tokenize.tmp that has other files than those of a killed run. Returns 1 if the folder exists. */
 static int refuse_others_folder(const Job *job) {
     struct stat    st;
     struct dirent *entry;
@@ -227,9 +228,9 @@ static int refuse_others_folder(const Job *job) {
     return 1;
 }
 
-/* Refuses files that have the name of a shard but were not written by this verb, because it replaces or removes only
- * its own. The notes beside the shards count those. A call that was killed while it moved its shards leaves other
- * counts. Returns the number of shards. */
+/* Refuses files that are named like a shard but were not written by this verb, because it replaces or removes only its
+ * own. tokens.json in the folder has the counts of its own shards. A call that was killed while it moved its shards
+ * leaves other counts. Returns the number of shards. */
 static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0, tokens[2] = {0, 0}, noted[2];
     char           path[PATH_MAX];
@@ -300,18 +301,18 @@ static void put_eot(Shards *s, Eot where) {
     if (t->kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
-/* What is held out: `count` of `documents`, evenly spread, or all text from first_byte on. */
+/* What is held out for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
 typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
-/* State of writing documents into the shards of the two splits. */
+/* State of the writer, which divides documents between the shards of the two splits. */
 typedef struct {
     Shards  train, val, *now;
     HeldOut held;
     Encoder encoder;
-    int64_t document, bytes; /* documents begun, and bytes read so far */
+    int64_t document, bytes; /* number of documents begun, and of bytes read so far */
     int     is_row;
-    char    last;            /* last byte read; '\n' before the first */
-    char *window; /* owned [CUT_WINDOW]: unwritten text at the planned beginning of the held-out text */
+    char    last;            /* last byte read; '\n' before the first byte */
+    char *window; /* owned [CUT_WINDOW]: text not yet written, from the planned beginning of the held-out text on */
     size_t  windows;
 } Writer;
 
@@ -336,9 +337,9 @@ static void begin_document(void *writer, int is_row) {
     put_eot(w->now, EOT_FIRST);
 }
 
-/* Returns the index in the window where the held-out text begins, which is the beginning of a line. If there is none
- * and no more text follows (is_last), it is a space between words, else a character. If tokens are bytes it may be any
- * character. Returns -1 if there is no such index. */
+/* Returns the index in the window where the held-out text begins: the beginning of a line. If there is none and no more
+ * text follows (is_last), it begins at a space between words, otherwise at a character. If tokens are bytes, any
+ * character will do. Returns -1 if there is no such index. */
 static int64_t cut_in(const Writer *w, int is_last) {
     const char *text = w->window;
     size_t      n = w->windows, at;
@@ -364,8 +365,8 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window + first, n - first);
 }
 
-/* Writes text. From the planned beginning of the held-out text on, text is kept in the window until a place to cut is
- * known. */
+/* Writes a part of a document. From the planned beginning of the held-out text on, text is kept in the window until a
+ * place to cut is known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
     while (bytes > 0 && w->now == &w->train && w->held.first_byte - w->bytes < (int64_t)bytes) {
@@ -382,11 +383,11 @@ static void take_text(void *writer, const char *text, size_t bytes) {
     put_text(w, text, bytes);
 }
 
-/* Ends a document. If tokens are bytes, a newline ends a row, because there is no token for that. */
+/* Ends a document. If tokens are bytes, a newline ends a row, because there is no token for the end of a row. */
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
-        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* with -1 the next document is held out */
+        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* -1: the next document is held out */
     if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES)
         encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
@@ -401,7 +402,7 @@ static HeldOut choose_held(const Job *job) {
     if (exit_code) give_up(job, exit_code, "%s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
     HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
-    /* Rows are not cut, so at least one is held out. */
+    /* rows are not cut, so at least one whole row is held out */
     if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1;
     if (held.count > 0) return held;
     int64_t held_bytes = (int64_t)(job->val * (double)bytes);
@@ -412,7 +413,7 @@ static HeldOut choose_held(const Job *job) {
     return held;
 }
 
-/* Writes all shards. Returns the number of bytes that are not UTF-8. */
+/* Writes all shards of both splits. Returns the number of bytes that are not UTF-8. */
 static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     char   fault[DOCUMENT_FAULT_CHARS];
     Writer w = {.train = {.job = job, .split = "train"}, .val = {.job = job, .split = "val"}, .held = choose_held(job)};
@@ -434,8 +435,8 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     return w.encoder.invalid;
 }
 
-/* Copies a file into the folder of the shards, under that name. The copy is unpacked, and UTF-8 without a mark, so that
- * other programs can read it. */
+/* Copies the file `from` into the folder of the shards, as `name`. The copy is unpacked, and UTF-8 without a byte order
+ * mark, so that other programs can read it. */
 static void copy_beside(const Job *job, const char *from, const char *name) {
     char    fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
@@ -448,8 +449,8 @@ static void copy_beside(const Job *job, const char *from, const char *name) {
     if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
 }
 
-/* Copies the files of the tokenizer, under names that are found beside the shards. The last two files name the tokens
- * that begin and end a text. */
+/* Copies the files of the tokenizer into the folder of the shards, under the names that a run looks for there. The last
+ * two files name the tokens that begin and end a text. */
 static void copy_tokenizer(const Job *job) {
     static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
                                         "special_tokens_map.json"};
@@ -468,7 +469,7 @@ static void copy_tokenizer(const Job *job) {
     }
 }
 
-/* Replaces a file of notes beside the shards. */
+/* Replaces a file of notes in the folder of the shards. text NULL: removes it. */
 static void put_notes(const Job *job, const char *name, const char *text, size_t bytes) {
     Path path = path_of("%s/%s", job->out, name);
     int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
@@ -481,8 +482,8 @@ static FILE *open_notes(char **text, size_t *bytes) {
     return notes;
 }
 
-/* Writes the list of inputs into tokens.json, or into a file of its own if it is too long for the readers of
- * tokens.json. */
+/* Writes the list of inputs into tokens.json. If it is too long for the readers of tokens.json, writes it into a file
+ * of its own. */
 static void write_inputs(const Job *job, FILE *notes) {
     char   *list, *lines;
     size_t  list_bytes, line_bytes;
@@ -511,13 +512,14 @@ static void write_inputs(const Job *job, FILE *notes) {
     free(list);
 }
 
-/* Copies the files of the tokenizer, and writes tokens.json: what the shards hold, and from which inputs. */
+/* Writes the notes next to the shards: copies of the tokenizer's files, and tokens.json, which says what the shards
+ * hold and from which inputs. */
 static void write_notes(const Job *job, const Shards *train, const Shards *val) {
     char   *text;
     size_t  size;
     int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
     if (job->tokenizer_path) copy_tokenizer(job);
-    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* includes newlines between rows */
+    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
     FILE *notes = open_notes(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
@@ -539,8 +541,8 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
     }
 }
 
-/* Removes shards of an earlier call with higher numbers, because a glob over the folder must find only the new ones.
- * Returns their number. */
+/* Removes shards of an earlier call whose numbers are higher than the new ones. A glob over the folder must find only
+ * the new shards. Returns the number of removed shards. */
 static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
     int64_t        removed = 0;
     struct dirent *entry;
@@ -576,7 +578,8 @@ static int verb_tokenize(int argc, char **argv) {
     find_documents(&job);
     int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
     lock_keep(job.lock);
-    write_notes(&job, &trained, &held); /* before the shards, which never exist without notes */
+    write_notes(&job, &trained, &held); /* written before the shards are moved, so that shards never exist without
+                                         * notes */
     move_into_place(&job, "train", trained.files);
     move_into_place(&job, "val", held.files);
     int64_t removed = remove_stale(&job, trained.files, held.files);

@@ -17,16 +17,16 @@
 #include "run/guard/lock.h"
 #include "run/verbs/verbs.h"
 
-enum { LEAST_IDS = 257 /* the bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
-enum { COUNTED_PART = 8 /* 1/8 of the memory is for words; the rest is for pairs */ };
+enum { LEAST_IDS = 257 /* the 256 bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
+enum { COUNTED_PART = 8 /* 1/8 of the memory is for words; the rest is for pairs of tokens */ };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
 typedef struct {
-    const char *out, *pattern; /* a name of split_named, or a regular expression */
+    const char *out, *pattern; /* pattern: a name that split_named knows, or a regular expression */
     DocumentOptions inputs;    /* owns inputs.skip */
     int32_t     vocab_size;
     double      memory_bytes;
-    char      **text;          /* borrowed from argv */
+    char      **text;          /* paths of the texts; borrowed from argv */
     int         texts;
 } Asked;
 
@@ -49,7 +49,7 @@ static void take_value(Asked *asked, VerbArgument a, char *word) {
         case PATTERN: asked->pattern = verb_text(&a); break;
         case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
         case VERB_PATH: asked->text[asked->texts++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* exit 70 if it is no row of INPUT_KEY_ROWS */
+        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* exit 70 if the key is no row of INPUT_KEY_ROWS */
     }
 }
 
@@ -71,7 +71,7 @@ typedef struct {
     Split      *split;
     BpeTrainer *trainer;
     Cutter      cutter;
-    int64_t     bytes, begun; /* bytes of all text; bytes of this document that were counted */
+    int64_t     bytes, begun; /* bytes of all texts; bytes of the present document that were counted */
 } Counting;
 
 static void count_word(void *with, const char *word, size_t bytes) { bpe_trainer_add((BpeTrainer *)with, word, bytes); }
@@ -95,7 +95,7 @@ static void end_document(void *with) {
     c->begun = 0;
 }
 
-/* Reads all texts and counts their words. Returns the documents, for the caller to free. */
+/* Reads all texts and counts their words. Returns the reader of the documents, for the caller to free. */
 static Documents *count_texts(const Asked *a, Counting *c) {
     char       fault[DOCUMENT_FAULT_CHARS];
     Documents *documents;
@@ -113,7 +113,8 @@ static Documents *count_texts(const Asked *a, Counting *c) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the text of tokenizer.json. Ids 0 to 255 are the bytes. Then come the merges, and last the end of a text. */
+/* Returns the text of tokenizer.json. Ids 0 to 255 are the bytes. The merges follow, and the last id is the end of a
+ * text. */
 static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges,
                              size_t *bytes) {
     Bpe   *b = bpe_create();
@@ -140,8 +141,8 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
-/* Refuses a folder with files of a tokenizer. Shards are useless with another tokenizer, and a vocabulary cannot be
- * made again without its text. */
+/* Refuses an out= folder that has files of a tokenizer. Token shards are useless with another tokenizer, and a
+ * vocabulary cannot be made again without its text. */
 static void refuse_to_write_over(const char *out) {
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {

@@ -1,4 +1,4 @@
-/* verbs.c - see verbs.h: the readers of arguments, help, --version, the dispatch, and the verb schema. */
+/* verbs.c - see verbs.h. Reads arguments, prints help and --version, calls the verb, and has the verb `schema`. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
@@ -62,7 +62,7 @@ void verb_misused(const char *verb, const char *fmt, ...) {
          verb_find(verb)->arguments, verb);
 }
 
-/* Refuses an unknown key, with the keys of the verb that the user may have meant, or with all of them. */
+/* Refuses an unknown key. The message has the keys of the verb that the user may have meant, or all of them. */
 static NORETURN void refuse_unknown(const char *verb, const char *word, int is_file_meant) {
     const VerbKey *keys = verb_find(verb)->keys;
     const char    *names[MOST_KEYS + 1] = {NULL};
@@ -116,8 +116,8 @@ const char *verb_text(const VerbArgument *a) {
     return a->value;
 }
 
-/* Returns a number within the limits. Else ends with "batch=x: a whole number from 1 to 65536 is expected, as in
- * batch=16". */
+/* Returns the number in an argument, within the limits. Otherwise ends the program with "batch=x: a whole number from 1
+ * to 65536 is expected, as in batch=16". */
 static double number_in(const VerbArgument *a, const char *what, double least, double most) {
     char       *end;
     double      value = strtod(a->value, &end);
@@ -232,7 +232,7 @@ static void print_program(FILE *out) {
 static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
     char row[ROW_BYTES], left[160];
     snprintf(left, sizeof left, "%s=%s", k->name, k->example);
-    int is_long = (int)strlen(left) > width; /* the help then begins on the next line */
+    int is_long = (int)strlen(left) > width; /* 1 if the help must begin on the next line */
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
              is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
              k->fallback ? "default" GLUE : "required", !k->fallback ? "" : *k->fallback ? k->fallback : "none");
@@ -255,7 +255,7 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
     terminal_fold(out, row, columns, 9);
 }
 
-/* Refuses an unknown topic: exit 64 with the nearest one. */
+/* Refuses an unknown topic of help: exit 64 with the nearest topic. */
 static NORETURN void refuse_topic(const char *topic, int is_config) {
     const char *words[TOPICS + 2];
     int         count = 0;
@@ -270,8 +270,8 @@ static NORETURN void refuse_topic(const char *topic, int is_config) {
          is_config || near.word == key.word ? "config " : "", near.word);
 }
 
-/* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: what
- * follows "help". */
+/* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: the
+ * arguments after "help". */
 static int print_help(int words, char **word) {
     const Verb *verb = words ? verb_find(word[0]) : NULL;
     char       *text = NULL;
@@ -324,7 +324,7 @@ static int print_version(void) {
     return EXIT_DONE;
 }
 
-/* Refuses a first argument that is no verb, no option and no file: exit 64 with the likely mistake. */
+/* Refuses a first argument that is no verb, no option and no file: exit 64 with what the user probably meant. */
 static NORETURN void refuse_word(const char *word) {
     const char *words[sizeof VERBS / sizeof *VERBS + 4];
     int         count = 0;
@@ -357,8 +357,8 @@ int is_verb(int argc, char **argv) {
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 
-/* Refuses a key of the verb that is given twice, like a config does. Keys of the config may come twice after the name
- * of a config, and the last one counts, because scripts append the keys of the user to their own. */
+/* Refuses a key of the verb that is given twice, like a config does. Keys of the config may be given twice after the
+ * path of a config, and the last one counts. So scripts can append the keys of the user to their own. */
 static void refuse_twice(const Verb *verb, int argc, char **argv) {
     for (const VerbKey *key = verb->keys; key && key->name; key++) {
         const char *first = NULL;
@@ -381,17 +381,17 @@ int verb_main(int argc, char **argv) {
     }
     const Verb *verb = verb_find(argv[1]);
     if (!verb && !is_one_of(argv[1], HELP_WORDS) && !is_one_of(argv[1], VERSION_WORDS)) {
-        world_expect(launch); /* the user probably meant a run of all ranks */
+        world_expect(launch); /* the user probably meant a run of all ranks, so a fault ends all of them */
         refuse_word(argv[1]);
     }
     int of_ranks = (verb == &SAMPLE_VERB || verb == &EVAL_VERB) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
-    else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* only rank 0 runs the verb */
+    else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* under mpirun only rank 0 runs the verb */
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
         fprintf(stderr, "train_gpt: %s is done once, by rank 0; the other %d processes have nothing to do\n", argv[1],
                 launch.size - 1);
     else if (!launch.launched && verb) launch_explain_alone();
-    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails with an error that names the path */
     start_computing();
     int status, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
     for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */

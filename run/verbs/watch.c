@@ -1,6 +1,6 @@
-/* watch.c - `train_gpt watch RUN... [once=true]`: shows runs in the terminal, redrawn from their files every two
- * seconds, on any machine that sees the folders. Each run is a block: its state, its newest numbers, its losses as a
- * curve of braille dots. */
+/* watch.c - `train_gpt watch RUN... [once=true]`: shows runs in the terminal, on any machine that sees their folders.
+ * It reads their files and redraws every two seconds. Each run is a block: its state, its newest numbers, its losses as
+ * a curve of braille dots. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -40,8 +40,8 @@ typedef enum {
     WATCH_EMPTY,     /* no step yet, and no process holds the folder    */
     WATCH_STARTING,  /* no step yet                                     */
     WATCH_RUNNING,
-    WATCH_STOPPED,   /* ended in order before run.steps                 */
-    WATCH_DONE,      /* ended at run.steps                              */
+    WATCH_STOPPED,   /* ended in order before step run.steps */
+    WATCH_DONE,      /* ended at step run.steps              */
     WATCH_LOST,      /* ended without a message: killed, crashed or host lost      */
     WATCH_FAILED     /* ended with a message, the last one in log.txt              */
 } WatchState;
@@ -50,16 +50,16 @@ typedef struct {
     const char *dir;                   /* borrowed */
     char        name[256];
     WatchState  state;
-    int64_t     steps;                 /* run.steps; 0: not known */
-    MetricsLine last, eval;            /* the newest step and evaluation; step -1: none */
-    double      recent_ms[WATCH_RECENT]; /* times of the last steps; the newest at index (seen - 1) % WATCH_RECENT */
-    int64_t     seen;                  /* steps read so far */
+    int64_t     steps;                 /* run.steps of its config; 0 if not known */
+    MetricsLine last, eval;            /* newest step and newest evaluation; step is -1 if there is none */
+    double      recent_ms[WATCH_RECENT]; /* ms of the last steps; the newest at index (seen - 1) % WATCH_RECENT */
+    int64_t     seen;                  /* number of steps read so far */
     Curve       curve;
-    int64_t     at;                    /* bytes of the log that were read, up to a whole line */
-    char        tail[WATCH_TAIL];      /* the last bytes read, which show later whether the log was cut */
-    char        lock[1024];            /* text of the lock file at the last look */
+    int64_t     at;                    /* bytes of metrics.jsonl that were read, up to the end of a line */
+    char        tail[WATCH_TAIL];      /* the last bytes that were read; if they change, the log was cut */
+    char        lock[1024];            /* text of the lock file when it was last read */
     char        message[512];          /* last message of a run in state WATCH_FAILED */
-    double      still_since_ms;        /* time of the last change of the lock file, on clock_ms() */
+    double      still_since_ms;        /* time of clock_ms() at which the lock file last changed */
 } WatchRun;
 
 static void begin_log(WatchRun *w) {
@@ -72,7 +72,8 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* rounds: of a server */
+    /* a round is a line of a server's log */
+    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) {
         int64_t before = w->last.step > 0 ? w->last.step : 0;
         double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
         w->last = *l;
@@ -81,7 +82,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     }
 }
 
-/* Returns 1 if the log still has the bytes that were read. A resume or a rollback cuts it. */
+/* Returns 1 if the log still has the bytes that were read last. A resume or a rollback cuts the log. */
 static int is_as_before(const WatchRun *w, FILE *f) {
     char    now[WATCH_TAIL];
     int64_t bytes = w->at < WATCH_TAIL ? w->at : WATCH_TAIL;
@@ -111,7 +112,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the median of the recent steps; NaN if there are none. */
+/* Returns the median time of the recent steps in ms, or NaN if there are none. */
 static double median_ms(const WatchRun *w) {
     double sorted[WATCH_RECENT];
     int    count = 0, most = w->seen < WATCH_RECENT ? (int)w->seen : WATCH_RECENT;
@@ -124,8 +125,8 @@ static double median_ms(const WatchRun *w) {
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the holder is alive. On this host the kernel knows its process. On another host its beat must have
- * changed between looks, or the file must be recent. */
+/* Returns 1 if the process that holds the lock of a run is alive. On this host the kernel knows the process. On another
+ * host the lock file must have changed since it was last read, or must be recent. */
 static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, const char *path, double now) {
     struct stat st;
     char        host[256] = "";
@@ -136,10 +137,12 @@ static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, c
         double age_s = stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) : 0;
         w->still_since_ms = clock_ms() - age_s * 1e3;
     } else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
-    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS; /* the wall clock may jump */
+    /* uses clock_ms(), because the wall clock may jump */
+    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS;
 }
 
-/* Stores the last message of log.txt if only the indented further lines of that message follow it. */
+/* Stores the last message of log.txt as the reason for the end of a run. Does so only if nothing follows except its own
+ * indented lines. */
 static void read_message(WatchRun *w) {
     enum { END_BYTES = 8192 };
     static const char MARK[] = "train_gpt: ", WARNING[] = "train_gpt: warning:";
@@ -147,7 +150,7 @@ static void read_message(WatchRun *w) {
     FILE  *f = io_open_stream(path_of("%s/log.txt", w->dir).text, IO_READ);
     w->message[0] = 0;
     if (!f) return;
-    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* the file is shorter */
+    if (fseeko(f, -END_BYTES, SEEK_END) != 0) rewind(f); /* the file is shorter than END_BYTES */
     text[fread(text, 1, END_BYTES, f)] = 0;
     fclose(f);
     for (char *at = text; at && *at; at = strchr(at, '\n'), at = at ? at + 1 : NULL)
@@ -194,7 +197,7 @@ enum {
 
 typedef struct {
     int columns, rows, colour;
-} Screen; /* rows: height of a curve */
+} Screen; /* rows: height of a curve in lines of text */
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
@@ -213,7 +216,7 @@ static const char *colour(const Screen *s, const char *code, char out[16]) {
     return out;
 }
 
-/* Returns the columns of a text in a terminal. Each character counts as one column. */
+/* Returns the number of columns that a text takes in a terminal. Each character counts as one column. */
 static int width(const char *text) {
     int columns = 0;
     for (; *text; text++) columns += ((unsigned char)*text & 0xc0) != 0x80;
@@ -229,7 +232,7 @@ static void put_fitting(FILE *out, const char *text, int columns) {
     }
 }
 
-/* Writes state and step, as long as the name still has `least` columns. */
+/* Writes state and step of a run. Shortens the text so that `least` columns are left for its name. */
 static void describe(char out[160], const Screen *s, const WatchRun *w, int least) {
     const char *state = STATES[w->state].word;
     long long   step = (long long)w->last.step, steps = (long long)w->steps;
@@ -297,7 +300,7 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
 
 /* --- the curve ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the mean loss of column x of n, or NaN if it has none. */
+/* Returns the mean loss in column x of n columns of a curve, or NaN if the column has no loss. */
 static double mean_at(const Curve *c, int x, int n) {
     int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
     double sum = 0, count = 0;
@@ -306,8 +309,8 @@ static double mean_at(const Curve *c, int x, int n) {
     return count > 0 ? sum / count : NAN;
 }
 
-/* Finds the range of the columns without the first twentieth, in which the loss falls too fast for few rows. Returns 0
- * if there is none. */
+/* Finds the range of losses to show. Leaves out the first twentieth of the columns, in which the loss falls too fast
+ * for few rows. Returns 0 if there is no loss. */
 static int range_of(const double *value, int n, double *low, double *high) {
     *low = INFINITY, *high = -INFINITY;
     for (int x = n >= 20 ? n / 20 : 0; x < n; x++)
@@ -331,13 +334,13 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
     if (!range_of(value, n, &low, &high)) return;
     for (int x = 0; x < n; x++) {
         int y = isfinite(value[x]) ? (int)lround((4 * s->rows - 1) * (high - value[x]) / (high - low)) : -1;
-        int above = y < 0; /* no loss, or a loss above the picture */
+        int above = y < 0; /* 1 if there is no loss, or a loss above the picture */
         for (int at = last < 0 || above ? y
                       : last < y        ? last + 1
                       : last > y        ? last - 1
                                         : y;
              !above; at += at < y ? 1 : -1) {
-            cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* dots from the height of the last one to this one */
+            cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* draws dots from the height of the last column to this one */
             if (at == y) break;
         }
         last = above ? -1 : y;
@@ -348,7 +351,7 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
         else if (row == s->rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
         fprintf(out, "%s%*s %s%s", colour(s, "2", on), MARGIN, label, colour(s, "0", off), colour(s, "36", on));
         for (int x = 0; x < cells; x++) {
-            unsigned code = 0x2800u + cell[row][x]; /* written as UTF-8 */
+            unsigned code = 0x2800u + cell[row][x]; /* a braille character, written as UTF-8 */
             fputc(0xe0 | code >> 12, out), fputc(0x80 | (code >> 6 & 0x3f), out), fputc(0x80 | (code & 0x3f), out);
         }
         fprintf(out, "%s\n", colour(s, "0", off));
@@ -378,7 +381,7 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
         if (i > 0) fputc('\n', out);
         put_head(out, s, &run[i]);
         put_numbers(out, s, &run[i], now);
-        if (run[i].state == WATCH_FAILED) { /* the message that ended it, as much as fits in a line */
+        if (run[i].state == WATCH_FAILED) { /* prints the message that ended the run, as much as fits in a line */
             char shown[sizeof run[i].message];
             fputs("  ", out);
             put_fitting(out, terminal_plain(shown, sizeof shown, run[i].message), s->columns - 2);
@@ -388,7 +391,7 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
     }
 }
 
-/* Redraws the frame on the alternate screen until a signal ends it. */
+/* Redraws the runs on the alternate screen of the terminal until a signal ends it. */
 static void keep_watching(WatchRun *run, int runs) {
     static const struct timespec PAUSE = {.tv_sec = PAUSE_S};
     sigset_t                     ends;
@@ -436,7 +439,7 @@ static int verb_watch(int argc, char **argv) {
     }
     if (!once) keep_watching(run, runs);
     Screen s = screen_now(runs, 1);
-    put_blocks(stdout, &s, run, runs); /* the last frame stays on the screen */
+    put_blocks(stdout, &s, run, runs); /* the last frame stays on the screen after the end */
     free(run);
     return EXIT_DONE;
 }
