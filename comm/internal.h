@@ -203,7 +203,7 @@ int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to 
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
 void   staging_finish(World *w);                   /* makes the followed stream wait for the copies of staging_out */
-void   staging_drop(World *w, int staged);         /* frees a copy whose result does not go back */
+void   staging_drop(World *w, int staged);         /* frees a copy in host memory that is not copied back to the GPU */
 int    staging_stream_is_idle(World *w);           /* 1 if the followed stream has finished all its work */
 void   staging_close(World *w);
 

@@ -85,7 +85,7 @@ typedef struct {
 typedef struct {
     int64_t memory;         /* memory index of the first element */
     int64_t shard;          /* index of the first element in its owner's shard */
-    int64_t first;          /* number of the first element among the row's elements in this rank's memory */
+    int64_t first;          /* index of the span's first element among the elements of its row in this rank's memory */
     int64_t elems;
     int     param;
     ParamGroup group;

@@ -247,7 +247,7 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
                  ptr<bf16>(gate_up));
 }
 
-/* norms */
+/* layernorm and rmsnorm with an output in fp8 */
 
 enum {
     NORM_WARPS = 8, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS, HELD_PACKS = 8,

@@ -132,7 +132,7 @@ template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, c
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS) word[i] = 0;
-    __syncthreads(); /* the sum is empty */
+    __syncthreads(); /* all words of the block's sum are zero now */
     unsigned tile = (unsigned)((uint64_t)all.tiles * blockIdx.x / gridDim.x) + threadIdx.x / WARP;
     unsigned end = (unsigned)((uint64_t)all.tiles * (blockIdx.x + 1) / gridDim.x);
     Held     h = {};

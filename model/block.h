@@ -43,7 +43,7 @@ typedef enum {
      * width of an expert. */
     ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C,
     ACT_X_FE, ACT_X_2FE, /* X: rows that this rank's experts compute at once; X = R if each rank has all experts */
-    ACT_X, ACT_X_C, ACT_R_SENT /* X and R if ranks divide the experts; otherwise 0 */
+    ACT_X, ACT_X_C, ACT_R_SENT /* rows X and assignments R if ranks divide the experts; otherwise 0 */
 } ActShape;
 /* TYPE_ACT: the type in which the run keeps activations; the other two are fixed */
 typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;

@@ -82,7 +82,7 @@ StepValues step_sums_fetch(const StepSums *n, Stream *s);
 typedef struct {
     int64_t   leaves;              /* micro-batches of a step over all ranks; 0: parallel.deterministic is off */
     int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
-    TreeNodes nodes;               /* sums of this rank's earlier micro-batches; node i is in buffer i */
+    TreeNodes nodes;               /* tree of the sums of this rank's earlier micro-batches; buffer[i] holds node i */
     Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
     Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait for their other half   */
     int       buffers;

@@ -37,7 +37,7 @@ typedef struct { int64_t step; CurveMarkKind kind; } CurveMark;
 
 typedef struct {
     int64_t    first_step;        /* slot i covers steps [first_step + i*stride, first_step + (i+1)*stride) */
-    int64_t    stride;            /* steps of a slot; 0: no step yet */
+    int64_t    stride;            /* steps that one slot of the curve covers; 0: no step yet */
     int        slots, evals, marks;
     CurveSlot  slot[CURVE_SLOTS];
     /* finite evaluations; when full, every second is dropped but the first and the newest */

@@ -92,7 +92,7 @@ typedef struct {
     float      *delta;             /* [elements of the part] the delta, by offset; NULL until a rank sends some of it;
                                     * owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
-    int         takes_changes;     /* 1 if it can fetch changes of x: its config has outer.compress */
+    int         takes_changes;     /* 1 if the island can fetch changes of the weights: its config has outer.compress */
     HeldWeights held;              /* wait=none with outer.compress: the weights that the island has fetched */
     int         parts_in;          /* number of servers that have their part of its delta complete */
     Exact       squares;           /* sum of squares of its delta, over the parts that are complete */

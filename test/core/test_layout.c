@@ -147,7 +147,8 @@ static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
     return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL, 1, 0});
 }
 
-/* Returns the tensor rank that holds element e of a row of 12 columns (q, k, v: of 3 x 12), by the rule in words. */
+/* Returns the tensor rank that holds element e of a matrix with 12 columns (36 for q, k and v), computed without
+ * core/layout.c. */
 static int owner_of(Cut cut, int64_t e, int t, int64_t vocabulary_rows) {
     if (cut == CUT_VOCABULARY) return (int)(e / 12 / vocabulary_rows);
     if (cut == CUT_ROWS) return (int)(e / 12 / (48 / t));

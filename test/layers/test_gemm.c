@@ -30,7 +30,7 @@ static void force_way(uint32_t cluster, uint32_t parts) {
         matmul_algorithms_set(a);
     }
 }
-/* Returns 1 if they still use it, so that it was not refused. */
+/* Returns 1 if the products still use the algorithm that was set, so that it was not refused. */
 static int went_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
