@@ -77,8 +77,8 @@ void hf_members_translate(int arch, const char *text, char *out, size_t capacity
  * that are refused unless they have the one value that the program computes. Exits with 65, naming a member with a
  * value that this kind of model (Arch) does not support. Warns, in one line, of members that are not on the list. */
 void hf_members_check(const cJSON *config, const char *path, int arch);
-/* Checks the members of the object rope_scaling or rope_parameters. Exits with 65 at a member that this program does not
- * support, and warns of unknown ones. */
+/* Checks the members of the object rope_scaling or rope_parameters. Exits with 65 at a member that this program does
+ * not support, and warns of unknown ones. */
 void hf_members_check_rope(const cJSON *rope, const char *path);
 /* Exits with 65 and the message "FILE: key is VALUE; " followed by `ours`, which says what is supported. */
 NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours);

@@ -450,8 +450,8 @@ static int may_hold(Server *s, Member *m) {
            held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
-/* Queues a request for values of weights. With wait=all the leader answers with the weights of the open round, whichever
- * round the request names. */
+/* Queues a request for values of weights. With wait=all the leader answers with the weights of the open round,
+ * whichever round the request names. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;

@@ -74,7 +74,7 @@ struct Server {
                                                          * last ended */
     int64_t     round_tokens, staleness; /* tokens of the deltas that have counted in the open round; their greatest
                                           * age, in rounds */
-    double      round_loss;              /* sum of the losses of the deltas that have counted, each weighted by its tokens */
+    double      round_loss;              /* sum of the losses of the counted deltas, each weighted by its tokens */
     double      norm;                    /* send=gradients: norm of the last gradient */
     ServerWeights whole, weights;        /* first server: the whole model; every server: its own part */
     RoundChange change;                  /* outer.compress: the rounded change of this server's part in the last

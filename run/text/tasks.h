@@ -31,7 +31,7 @@ typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
     int       is_core;            /* 1 if the task belongs to CORE (docs/evaluation.md) */
-    int       by_tokens;          /* 1: acc_norm divides by tokens, as in tasks of CORE and in hellaswag_val.bin of llm.c */
+    int       by_tokens;          /* 1: acc_norm divides by tokens (CORE, hellaswag_val.bin of llm.c) */
     double    baseline;           /* score that guessing gives */
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
