@@ -84,7 +84,7 @@ struct Mma {
 };
 
 static void multiply(void **argument, unsigned) {
-    /* eight columns of b, and of the sums of each row, which are in the order of k */
+    /* Eight: eight columns of a row of b, or of a row of sums. Each sum adds in the order of k. */
     typedef float Eight __attribute__((vector_size(32)));
     float a[16][16];
     Eight b[16], sums[16] = {};

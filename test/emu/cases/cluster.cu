@@ -13,7 +13,8 @@ struct alignas(1024) Ring {
 DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     int      slot = t % SLOTS;
     unsigned rank = cluster_rank(), parity = t / SLOTS & 1;
-    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1; /* 106: loads into itself only */
+    /* fault 106: the block loads its half of the tile into itself only */
+    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1;
     /* 104: fills a slot that the other block may still read */
     if (!BUG(104)) mbarrier_wait_cluster(&ring->empty[slot], parity ^ 1);
     /* 103: expects only its own half */
@@ -23,7 +24,7 @@ DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
 }
 #endif
 
-/* out[block][i] = in[i] + block, with `in` [64 tiles, 64] bf16. */
+/* Block b writes out[b][i] = in[i] + b, with `in` [64 tiles, 64] in bf16. */
 KERNEL __launch_bounds__(THREADS, 1)
     share_kernel(float *__restrict__ out, const __grid_constant__ TensorMap map, int tiles) {
 #ifdef PTX_HOPPER

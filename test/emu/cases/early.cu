@@ -2,7 +2,7 @@
 #include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
-enum { THREADS = 128, COPIED = 4 /* floats that a cp.async copies */ };
+enum { THREADS = 128, COPIED = 4 /* COPIED: floats that one cp.async copies */ };
 
 DEVICE void load_tile(float *tile, const float *in) {
     int t = threadIdx.x;

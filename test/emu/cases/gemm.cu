@@ -101,7 +101,8 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&ring->full[i], 1);
-            mbarrier_init(&ring->empty[i], BUG(43) ? 128 : 4); /* 43: a count that is never reached */
+            /* fault 43: the barrier expects a count of arrivals that is never reached */
+            mbarrier_init(&ring->empty[i], BUG(43) ? 128 : 4);
         }
         mbarrier_init_fence();
     }

@@ -22,8 +22,8 @@ static ncclComm_t open_group(int most_blocks) {
     return comm;
 }
 
-/* Sets out [BLOCK of each block] to 0. One warpgroup gives registers up and the other takes them, so the block has its
- * multiprocessor to itself. */
+/* Sets out[blockIdx.x * BLOCK + threadIdx.x] to 0. One warpgroup of the block gives registers up and the other takes
+ * them, so the block has its multiprocessor to itself. */
 enum { BLOCK = 256 };
 KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
 #ifdef PTX_HOPPER
@@ -33,7 +33,8 @@ KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
     out[blockIdx.x * BLOCK + threadIdx.x] = 0.0f;
 }
 
-/* A kernel whose blocks stay must leave multiprocessors to NCCL's kernels. */
+/* A kernel whose blocks each hold a multiprocessor for the whole launch must leave multiprocessors to NCCL's
+ * kernels. */
 void nccl_beside_case() {
     enum { COLLECTIVES = 3 };
     int          major = 0, multiprocessors = 0;
@@ -55,13 +56,13 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaStreamDestroy(side));
 }
 
-/* An abort frees the communicator. */
+/* ncclCommAbort frees the communicator, so no call may use it afterwards. */
 void nccl_abort_case() {
     ncclComm_t   comm = open_group(1);
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm, &state), "NCCL: a communicator is asked");
     check(ncclCommAbort(comm), "NCCL: an abort");
-    /* 122: uses it after its abort */
+    /* fault 122: uses the communicator after its abort */
     if (BUG(122)) check(ncclCommGetAsyncError(comm, &state), "NCCL: it is asked again");
     expect(state == ncclSuccess, "NCCL: nobody asks after an abort");
 }

@@ -7,7 +7,7 @@ enum { ROWS = 64, ROW_BYTES = 128, STEP_BYTES = 32, STEPS = ROW_BYTES / STEP_BYT
 template <int N> struct alignas(1024) Operands { unsigned char a[ROWS * ROW_BYTES], b[N * ROW_BYTES]; };
 
 #ifdef PTX_HOPPER
-/* Stores rows of 128 bytes, with their 16-byte units permuted as in the 128-byte swizzle. */
+/* Stores rows of 128 bytes with the 16-byte units of each row permuted as in the 128-byte swizzle. */
 DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows, int64_t pitch) {
     for (int i = threadIdx.x; i < rows * 8; i += WARPGROUP) {
         int row = i / 8, unit = i % 8;
@@ -17,7 +17,7 @@ DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows,
 template <int N, int b_transposed> DEVICE void store_b(unsigned char *tile, const unsigned char *b, int t, int64_t k_bytes) {
     if constexpr (!b_transposed) store_rows(tile, b + t * ROW_BYTES, N, k_bytes);
     else
-        for (int c = 0; c < N / 64; c++) /* [k,n] 16 bits: chunks of 64 columns */
+        for (int c = 0; c < N / 64; c++) /* b is [k,n] with 16-bit elements, stored in chunks of 64 columns */
             store_rows(tile + c * 64 * ROW_BYTES, b + (int64_t)t * 64 * N * 2 + c * ROW_BYTES, 64, N * 2);
 }
 #endif
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
                 wgmma<A, B, N, a_transposed, b_transposed>(acc, at_a, at_b, t + i > 0);
             }
         }
-        if (!BUG(69)) wgmma_commit(); /* 69: a group that is never committed */
+        if (!BUG(69)) wgmma_commit(); /* fault 69: a group of products that is never committed */
         if (BUG(70)) words[0][1] ^= 1; /* 70: registers of A are changed in flight */
         if (in_registers && BUG(77)) seen += words[0][1]; /* 77: registers of A are read in flight */
         if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* 71: shared memory is changed in flight */
@@ -91,7 +91,7 @@ PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
 #ifdef PTX_HOPPER
-/* Writes this thread's elements of the warpgroup's [64,64]. */
+/* Writes this thread's elements of the [64,64] product of a warpgroup to out. */
 DEVICE void store_square(float *out, const float (&d)[32]) {
     int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
@@ -118,7 +118,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1)
     }
     wgmma_wait<1>(first);
     store_square(out, first);
-    if (!BUG(75)) wgmma_wait<0>(second); /* 75: uses the second one before its wait */
+    if (!BUG(75)) wgmma_wait<0>(second); /* fault 75: uses the second product before the wait for it */
     store_square(out + ROWS * 64, second);
     if (BUG(75)) wgmma_wait<0>(second);
 #endif
