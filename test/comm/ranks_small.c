@@ -69,7 +69,7 @@ static void all_reduce_of_numbers(void **state) {
     EXPECT_ON_ALL(total == (((int64_t)1 << W) - 1) << 40 && top == INT64_MAX && bottom == 1 - W);
 }
 
-/* Rank r gives r*1000 bytes, so rank 0 gives none. */
+/* Rank r gives r * 1000 bytes, so rank 0 gives none. The result has the bytes of all ranks in order. */
 static void gather_concatenates(void **state) {
     (void)state;
     int W = comm_size(world), r = comm_rank(world);

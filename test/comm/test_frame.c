@@ -155,7 +155,7 @@ static void odd_values_as_int8(void **state) {
     (void)state;
     float   x[4] = {1, -2, INFINITY, 3}, back[4];
     uint8_t payload[8];
-    for (int i = 0; i < 2; i++, x[2] = NAN) { /* the receiver must notice NaN */
+    for (int i = 0; i < 2; i++, x[2] = NAN) { /* one value is infinite, then NaN; the receiver must notice it */
         frame_pack(FRAME_INT8, payload, x, 4);
         frame_unpack(FRAME_INT8, back, payload, 4);
         assert_true(isnan(back[0]) && isnan(back[2]));

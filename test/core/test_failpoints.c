@@ -52,7 +52,7 @@ static void test_which_call(void **state) {
     assert_string_equal(fates("io.writeback", 3), "000");
     assert_int_equal(failpoint_calls("io.write"), 5);
     assert_int_equal(failpoint_calls("io"), 11);
-    rules("io@4:EIO"); /* every call of the group counts */
+    rules("io@4:EIO"); /* a rule for a group counts every call of the group */
     assert_string_equal(fates("io.write", 2), "00");
     assert_string_equal(fates("comm.barrier", 3), "000");
     assert_string_equal(fates("io.fsync", 3), "010");
