@@ -88,8 +88,8 @@ tsan() {
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
-# valgrind_run: runs tests that memcheck.sh adapts to valgrind 3.19, which does not know AVX-512. oneDNN's AVX2 code
-# also reads after the end of one of its own buffers.
+# memcheck.sh limits the instruction sets: valgrind 3.19 does not know AVX-512, and oneDNN's AVX2 code reads after the
+# end of one of its own buffers.
 valgrind_run() {
     make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }

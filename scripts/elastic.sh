@@ -145,8 +145,8 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# choose: writes the hostfile of the next start and sets the number of ranks. Only the first start fails if there are
-# too few hosts; later ones wait for more.
+# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. Then gather ends the
+# first start, and lets a later start wait for hosts.
 choose() {
     : >"$work/silent"
     list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return

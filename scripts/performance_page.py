@@ -64,9 +64,9 @@ def table(program):
     whole = {"calls": "", "launches": plan["launches"], "ms": plan["step_ms"], "limit_ms": plan["limit_ms"]}
     out.append(row(["**sum**"] + figures(whole) + [""]))
     goal_ms = 65536 / plan["goal_tokens_per_s"] * 1e3
-    # If these operations were fused into the matrix products beside them, their share of the time would go. The norm
-    # needs four passes over its rows and would keep two. One of these moves into attention's output product, which
-    # waits for memory anyway.
+    # If these operations were part of the matrix products beside them, this share of their time would disappear. The
+    # norm makes four passes over its rows, and two would disappear. After attention, the output product, which already
+    # waits for memory, would make one of those two itself.
     shares = {"gelu_forward": 1, "gelu_backward": 1, "attention_delta": 1, "residual_layernorm_forward": 3 / 8}
     apart_ms = sum(one["ms"] * shares.get(one["operation"], 0) for one in kernels)
     out += ["", f"Estimate: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %; with each kernel at its limit "

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MANY = WEIGHTS_BLOCK + 70001 }; /* two blocks; the last has an odd number of values */
+enum { MANY = WEIGHTS_BLOCK + 70001 }; /* number of values for two blocks, of which the last is odd */
 
 /* Writes a file of these tensors, with their values one after another. */
 static void write_file(const char *path, SafeTensor *t, int tensors, const void *values, size_t bytes) {
@@ -31,7 +31,7 @@ static void write_file(const char *path, SafeTensor *t, int tensors, const void 
 static float *values_of(int seed) {
     float *x = malloc(sizeof *x * MANY);
     assert_non_null(x);
-    /* values whose squares add exactly */
+    /* fills x with multiples of 1/64, whose squares add up exactly */
     for (int64_t i = 0; i < MANY; i++) x[i] = (float)((i * 37 + seed) % 1001 - 500) / 64.0f;
     return x;
 }

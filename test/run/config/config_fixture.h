@@ -1,4 +1,4 @@
-/* config_fixture.h - a good config, and config_load of a text with overrides. */
+/* config_fixture.h - a good config, and functions that load a text with overrides. */
 #ifndef TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 

@@ -58,7 +58,8 @@ static void other_lines_are_none(void **state) {
     }
 }
 
-/* A line cut anywhere, or without any one byte, is not one of our lines, or has the same step. */
+/* A line that is cut anywhere, or lacks any one byte, is not taken as one of the program's lines, or has the same
+ * step. */
 static void torn_lines_are_none(void **state) {
     (void)state;
     char        cut[sizeof TRAIN];
@@ -74,7 +75,7 @@ static void torn_lines_are_none(void **state) {
     }
 }
 
-/* Foreign, long and torn lines are skipped. */
+/* Foreign, overlong and cut lines in a file are skipped. */
 static void a_file_is_read(void **state) {
     (void)state;
     static char long_line[20000];
