@@ -9,8 +9,8 @@ LAST=step_00000012
 
 quiet muon run.dir="$WORK/one" parallel.deterministic=true
 ok $? "a run with muon"
-# The first 256 x 42 elements are those of wte, and have AdamW's v. The first matrix of a block, 10752 + 40 x 42 + 42 +
-# 42 elements from the begin, has none.
+# The embedding wte, the first 256 x 42 elements, is updated by AdamW and has its second moment v. The first matrix of a
+# block has none. It begins after 10752 + 40 x 42 + 42 + 42 elements.
 python3 - "$WORK/one/checkpoints/$LAST/optimizer.safetensors" <<'PY'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -57,7 +57,8 @@ grid heads 4 parallel.pipeline=2 parallel.zero_stage=2
 grid heads 4 parallel.replicas=2 parallel.zero_stage=3
 grid neurons 4 parallel.tensor=2 parallel.zero_stage=3 optimizer.normuon=true optimizer.newton_schulz=polar_express
 
-# In a llama q, k, v, gate and up are separate matrices, cut by rows; o and down are cut by columns.
+# In a llama model q, k, v, gate and up are separate matrices, which tensor ranks divide by rows; o and down are divided
+# by columns.
 LLAMA="model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96"
 quiet muon run.dir="$WORK/llama" run.steps=8 $LLAMA
 grid llama 2 $LLAMA parallel.tensor=2

@@ -302,7 +302,7 @@ static void test_three_in_a_row_end_the_job(void **state) {
     assert_non_null(strstr(c.said, strerror(ENOSPC)));
     expect_resume_at(1, 1, "three failures");
     assert_false(there("step_00000004.tmp"));
-    /* the second save fails twice and a later one once, so three in a row never fail */
+    /* the first two saves fail, and later another one, so three in a row never fail */
     c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5);
     assert_int_equal(c.code, 0);
 }

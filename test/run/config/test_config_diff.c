@@ -39,7 +39,7 @@ static void test_two(void **state) {
                         "optimizer.learning_rate 0.001 0.0006;");
     assert_string_equal(diff("{}", "{\"optimizer\":{\"learning_rate\":6e-4}}", 0), "");
     assert_string_equal(diff("{}", "{\"optimizer\":{\"eps\":1}}", 1), "optimizer.eps 1e-08 1;");
-    /* run.steps has no default; the program does not know section "other" */
+    /* run.steps has no default; the program does not know the section "later" */
     assert_string_equal(diff("{\"run\":{}}", "{\"run\":{\"steps\":6}}", 1), "run.steps - 6;");
     assert_string_equal(diff("{\"later\":{\"key\":[1,2]}}", "{\"later\":{\"key\":[1,3]}}", 1),
                         "later.key a list a list;");

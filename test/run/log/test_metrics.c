@@ -221,7 +221,7 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        metrics_close(metrics_open(dir, i, about)); /* resumes again, at the step before the note */
+        metrics_close(metrics_open(dir, i, about)); /* resumes at step 0, then at step 1, which the note follows */
         char *text = read_text(found);
         assert_string_equal(text, LINES);
         free(text);
@@ -310,7 +310,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* values of the lines that log_steps wrote after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* the best is from the lines that log_steps wrote after step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
