@@ -1,6 +1,6 @@
-# hosts.sh - two simulated hosts on one machine, for root on Debian 12: network namespaces with their own names, each
-# with its own /dev/shm. A cable (a veth pair) joins them; it can be cut, slowed down, and replaced by a thin link.
-# mpirun starts on hostA and reaches hostB by a launcher script instead of ssh. Sourced; needs the functions of tiny.sh.
+# hosts.sh - two simulated hosts on one machine, for root on Debian 12. Each is a network namespace with its own host
+# name and /dev/shm. A cable (a veth pair) joins them. It can be cut, slowed down, or replaced by a thin link. mpirun
+# starts on hostA and reaches hostB by a launcher script instead of ssh. Sourced; needs the functions of tiny.sh.
 # Nothing outside the namespaces is changed, and they are removed when the test ends in any way.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
@@ -26,7 +26,7 @@ for n in "$A" "$B_"; do
     ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
 done
 
-# on_host HOST COMMAND...: replaces the process by that command on a host. $WORK/shm/HOST is the memory of the host,
+# on_host HOST COMMAND...: replaces the process by the command, run on HOST. $WORK/shm/HOST is the host's shared memory,
 # which stays when its processes have ended.
 mkdir -p "$WORK/shm/hostA" "$WORK/shm/hostB"
 on_host() {
@@ -34,13 +34,13 @@ on_host() {
     [ "$host" = hostA ] || netns=$B_
     exec ip netns exec "$netns" unshare -u -m sh -c 'hostname "$1"; mount --bind "$2" /dev/shm; shift 2; exec "$@"' _ "$host" "$WORK/shm/$host" "$@"
 }
-# agent HOST COMMAND...: replaces ssh. If $WORK/private exists, it is another folder on hostB.
+# agent HOST COMMAND...: replaces ssh. If $WORK/private exists, hostB sees an empty folder in its place.
 cat > "$WORK/agent" <<SH
 #!/bin/sh
 host=\$1; shift
 exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; mount --bind $WORK/shm/\$host /dev/shm; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
-# keep: stores each rank's stderr and exit code, because neither arrives after the cable is cut.
+# keep COMMAND...: runs a rank and stores its stderr and exit code, because neither arrives after the cable is cut.
 cat > "$WORK/keep" <<'SH'
 #!/bin/sh
 "$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
@@ -66,8 +66,8 @@ slow_cable() {
     for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc replace dev cable root $how || return 1; done
     echo "# $how"
 }
-# thin_cable [MBIT_PER_S DELAY_MS]: replaces the veth pair, with its name and addresses, by a link of 20 Mbit/s and 10
-# ms each way. It is thin_link.c, since many kernels have no netem, and tbf has no delay.
+# thin_cable [MBIT_PER_S DELAY_MS]: replaces the veth pair by a link of the same name and addresses, of 20 Mbit/s and 10
+# ms each way if not given. The link is thin_link.c, because many kernels have no netem, and tbf has no delay.
 thin_cable() {
     local n
     ip -n "$A" link del cable
@@ -76,7 +76,7 @@ thin_cable() {
     ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
     for n in "$A" "$B_"; do ip -n "$n" link set cable up; done
 }
-# thin_bytes: prints the bytes that the link has carried from hostA and from hostB, with all headers.
+# thin_bytes: prints the bytes that the link has carried from hostA and from hostB, headers included.
 thin_bytes() {
     local lines; lines=$(wc -l < "$WORK/thin_link")
     kill -USR1 "$THIN_LINK"
@@ -102,8 +102,8 @@ begin() {
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
-# gone SECONDS: checks that all ranks end within SECONDS on a quiet machine; on this machine $PATIENCE times as long.
-# $TOOK is the time.
+# gone SECONDS: checks that all ranks end within SECONDS of a quiet machine; on this machine within $PATIENCE times as
+# long. Sets $TOOK to the time they took.
 gone() {
     local at=$EPOCHREALTIME
     while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done

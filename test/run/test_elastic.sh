@@ -61,8 +61,8 @@ esac
 STAND_IN
 chmod +x "$WORK/bin/mpirun"
 export ENDS=$WORK/ends
-# ends_with STATUS STARTS END...: runs the script on a new run. Its starts end with END in turn. Checks the exit code
-# and the number of starts.
+# ends_with STATUS STARTS END...: runs the script on a new run, whose starts end with each END in turn. Checks the exit
+# code and the number of starts.
 ends_with() {
     local status=$1 starts=$2 got; shift 2
     rm -rf "$run"; printf '%s\n' "$@" > "$ENDS"

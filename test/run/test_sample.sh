@@ -29,7 +29,7 @@ done
 expect "an earlier step" exits 0 "^sample: step 12 of $RUN .checkpoints" \
     "$TRAIN" sample "$RUN/checkpoints/step_00000012" tokens=1
 
-# Prompts: from the command line, a file and standard input.
+# Prompts from the command line, a file and standard input.
 printf 'the quick' > "$WORK/prompt"
 printf 'the quick\n' > "$WORK/line"
 expect "prompt=@FILE" same "$text" "$(sample prompt=@"$WORK/prompt" temperature=0 tokens=100)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_serve.sh - a real server of islands, with islands without a model (test/run/outer/fake_island.c): rounds, joins,
+# test_serve.sh - a real server with simulated islands that have no model (test/run/outer/fake_island.c): rounds, joins,
 # kills, refusals, and that each sample is leased once.
 # Timed: peers that are silent are dropped after a second.
 . "$(dirname "$0")/lib/tiny.sh"

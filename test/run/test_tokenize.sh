@@ -186,7 +186,7 @@ expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids
 expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
-# files next to a tokenizer are copied, for example its begin token; packed files are copied as plain UTF-8
+# Files next to a tokenizer are copied: the begin token's config as it is, a packed tokenizer unpacked.
 cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
 for form in begin begin/tokenizer.json; do
     rm -rf "$WORK/began"; tokenize "$text" out="$WORK/began" val=0.1 tokenizer="$WORK/$form" > /dev/null

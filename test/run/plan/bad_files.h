@@ -17,8 +17,8 @@ static inline void write_file(const char *text) {
 
 typedef struct { const char *text, *says; int lines; } BadFile;
 
-/* Runs load(), which reads the file whose name it is given, on each faulty text. It must end the process with the
- * expected lines. */
+/* Writes each faulty text to a file and runs load(path) in a child. It must end with EXIT_CONFIG and print the expected
+ * line. */
 static inline void expect_refusals(const BadFile *file, size_t files, void (*load)(void *name)) {
     for (size_t i = 0; i < files; i++) {
         write_file(file[i].text);

@@ -122,8 +122,8 @@ static void times_follow_flops_bytes_and_launches(void **state) {
     ledger_free(&l);
 }
 
-/* An attention backward with five products per tile has a better rate than one with more.
- * layers/attention_hopper_heads.cu has such a kernel for some sizes. */
+/* Attention's backward pass has a better rate with five products per tile. layers/attention_hopper_heads.cu computes so
+ * for some sizes. */
 static void five_products_have_a_rate_of_their_own(void **state) {
     (void)state;
     static const struct { int64_t heads, T, D; int is_five; } cases[] = {{768, 1024, 64, 1}, {264, 576, 128, 1}, {264, 577, 128, 0},

@@ -163,7 +163,6 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     assert_true(blocked.step_s > hidden.step_s);
 }
 
-/* A step too long to be simulated is extrapolated from two shorter ones: bytes exactly, and time. */
 /* One micro-batch passes forward through four stages on two nodes, and back. Of six messages, four stay in a node. */
 static void messages_take_the_link_between_their_stages(void **state) {
     (void)state;
@@ -176,6 +175,7 @@ static void messages_take_the_link_between_their_stages(void **state) {
     assert_true(is_near(simulate(&c, F32, 4, &far).step_s - simulate(&c, F32, 4, &near).step_s, less, 1e-9));
 }
 
+/* A step with too many micro-batches to simulate is extrapolated from two shorter ones: bytes exactly, time nearly. */
 static void long_steps_go_on_as_shorter_ones(void **state) {
     (void)state;
     Cluster cluster = slow_links();
