@@ -61,7 +61,8 @@ static int list_grids(int ranks, Grid *grid) {
     return count;
 }
 
-/* Pairs of values that some chosen grid has. new_pairs returns how many pairs of a grid are new. */
+/* covered: pairs of values of two axes that some chosen grid has. new_pairs returns how many pairs of a grid are new,
+ * and marks them if asked to. */
 static char covered[FACTORS][VALUES][FACTORS][VALUES];
 static int new_pairs(Grid g, int marks) {
     int news = 0;
@@ -74,7 +75,8 @@ static int new_pairs(Grid g, int marks) {
     return news;
 }
 
-/* Chooses, again and again, the grid with the most new pairs, until there are none, and at least LEAST_GRIDS. */
+/* Chooses again and again the grid with the most new pairs, until there are none left and at least LEAST_GRIDS are
+ * chosen. */
 enum { LEAST_GRIDS = 4 };
 static int choose(const Grid *grid, int count, Grid *chosen) {
     int n = 0;
@@ -98,7 +100,7 @@ static int some_of(const Grid *grid, int all, Grid *chosen) {
     return count;
 }
 
-/* Returns the grids chosen for `ranks` ranks, after those for more ranks. malloc'ed. */
+/* Returns the grids chosen for `ranks` ranks, after those chosen for more ranks. The caller frees them. */
 static Grid *grids_of(int ranks, int *count, int *all) {
     static const int RANKS[] = {8, 4, 3, 2, 1};
     memset(covered, 0, sizeof covered);
@@ -158,8 +160,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns the next micro-batch. Micro-batch k of a step has sequences k B to k B + B. A data index has micro_batches of
- * them, one after another. */
+/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B. Each data rank takes
+ * several micro-batches, one after another. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -181,7 +183,7 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid. Only after STEPS steps are the last weights compared with the record. */
+/* Trains on a grid. The last weights are compared with the record only after STEPS steps. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};

@@ -1,4 +1,4 @@
-/* attention_bounds.h - how far the results of attention may be from those of float64. */
+/* attention_bounds.h - bounds for the difference between the results of attention and those in float64. */
 #ifndef TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 #define TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 

@@ -20,10 +20,11 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* n: length of the sum for one element           */
-    double roundings; /* r: 1, or more if factors are stored            */
-    double inner;     /* error of 16-bit terms, see above; ignored for F32 */
-    double size;      /* typical size of the terms, or 0                */
+    double terms;     /* n in the formula above: number of terms in the sum for one element */
+    double roundings; /* r in the formula above: 1, or more if factors of the result are stored before */
+    /* error of terms that are rounded to 16 bits, in units of u rms (the third term above); ignored for F32 */
+    double inner;
+    double size;      /* typical size of the terms if they cancel; else 0 */
 } Bound;
 
 static inline Bound bound_sum(int64_t terms) {
@@ -51,7 +52,7 @@ double compare_norm(Tensor got, const double *want);
 /* Returns the largest |a - b| / max|b| of two float64 arrays. */
 double compare_doubles(const double *a, const double *b, int64_t n);
 
-/* An assertion of cmocka: the error is within the bound. */
+/* A cmocka assertion: each element of got is within the bound of want. */
 #define assert_close(got, want, act, bound)                                                          \
     do {                                                                                             \
         double ratio_ = compare_ratio(#got, got, want, act, bound);                                  \
