@@ -73,7 +73,7 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         int seen[9] = {0};
         for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* of 24 samples 18 are from source a and 6 from b */
+        /* 18 of the 24 samples are from source a and 6 from b */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2);
         for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
         /* in the next stage source a continues in its fourth epoch */

@@ -245,7 +245,7 @@ static void test_whole_tiles(void **state) {
         {1, 1, {1, 1, 64}},   {2, 63, {1, 1, 128}}, {1, 128, {2, 1, 64}}, {1, 129, {1, 1, 128}},
         {1, 191, {1, 1, 64}}, {7, 65, {1, 1, 64}},  {2, 193, {2, 1, 64}}};
     for (int t = 0; t < stage_act_types(); t++) {
-        if (ACT_TYPES[t] == F32) continue; /* these kernels take only 16-bit types */
+        if (ACT_TYPES[t] == F32) continue; /* left out, because these kernels take only 16-bit types */
         for (int i = 0; i < COUNT(cases); i++)
             if (!stage_is_slow() || (i + t) % 2) compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, 1 + 2 * (i % 2));
         compare_context(ACT_TYPES[t], 2, 1, 256, (HeadShape){2, 1, 128});

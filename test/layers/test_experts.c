@@ -80,7 +80,7 @@ static void test_records(void **state) {
     Tensor     dy = stage_record(&s, record_find(&f, "mlp.dy"), F32), none = tensor_none();
     const Record *shape = record_find(&f, "mlp.k");
     int64_t    N = x.dim[0], C = x.dim[1], E = gate.dim[0], F = w_out.dim[1], k = (int64_t)record_value(shape, 0), R = N * k;
-    /* these are the matrices of expert 0; the others follow in memory */
+    /* w_in and w_out become the matrices of expert 0; those of the others follow in memory */
     w_in = tensor_2d(w_in.data, F32, 2 * F, C), w_out = tensor_2d(w_out.data, F32, C, F);
     Tensor logits = stage_tensor(&s, F32, 2, N, E), p = stage_tensor(&s, F32, 2, N, E), expert = stage_tensor(&s, I32, 2, N, k);
     Tensor weight = stage_tensor(&s, F32, 2, N, k), order = stage_tensor(&s, I32, 1, R, 1), place = stage_tensor(&s, I32, 1, R, 1);

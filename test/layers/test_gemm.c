@@ -122,7 +122,7 @@ static void check_shape(DType act, Shape h) {
     assert_int_equal(own_records(), has_own());
     Tensor first = stage_copy(&x->s, x->c);
     int    parts = x->c.type == F32 && h.k > 128 ? 3 : 1;
-    /* each cluster size and number of parts gives the same bits */
+    /* each cluster size gives the same bits */
     for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         product_check(x);
@@ -238,7 +238,7 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     Tensor first = stage_copy(&s, dbias), dpre_first = stage_copy(&s, dpre);
-    /* each cluster size and number of parts gives the same bits */
+    /* each cluster size gives the same bits */
     for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         memcpy(dbias.data, dbias0.data, tensor_bytes(dbias0));
@@ -269,7 +269,7 @@ static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     ref_attention_delta(delta64, stage_widen(&s, dx), stage_widen(&s, x), N, H, D);
     assert_close(delta, delta64, F32, bound_sum(D));
     Tensor first = stage_copy(&s, delta);
-    /* each cluster size and number of parts gives the same bits */
+    /* each cluster size gives the same bits */
     for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);

@@ -117,7 +117,7 @@ static void test_shapes(void **state) {
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], way & 1, way >> 1);
 }
 
-/* Of experts with equal logits, the one with the lower number is chosen first. With logits that are NaN, k experts are
+/* If experts have equal logits, the one with the lower number is chosen first. With logits that are NaN, k experts are
  * still chosen. */
 static void test_ties(void **state) {
     (void)state;

@@ -82,7 +82,8 @@ static void test_flops(void **state) {
     assert_true(flops_of(&one, "matmul") == 6.0 * N * (12.0 * L * C * C + V * C));
     assert_true(flops_of(&four, "matmul") == 4.0 * flops_of(&one, "matmul"));
     assert_true(flops_of(&one, "attention") == 7.0 * L * B * H * (C / H) * T * (T + 1));
-    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once in a step */
+    /* the update runs once in a step, however many micro-batches */
+    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update"));
     assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
     /* products for weight gradients add, except those of blocks in the first micro-batch */
     double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C;

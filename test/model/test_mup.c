@@ -5,9 +5,8 @@
 #include "model/params.h"
 
 enum { T = 40 };
-/* gpt2 with muP. The width is m = 2 times the base's, and b = 2 is the factor of scores for heads of base size `head`.
- * Both are powers of two, so that the program's first values equal the record's exactly. The base's head is 16 times as
- * large. */
+/* A gpt2 with muP. m = 2 is its width over the base's. b = 2 is the fourth root of the base's head size over its own,
+ * which is 16. Powers of two let the program's first values equal the record's exactly. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}

@@ -146,7 +146,7 @@ static void reverse_case() {
     auto            x = random_vector<float>(n);
     OnDevice<float> dx(x), out(n);
     double          from = now_ms(), error = 0;
-    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* 29: passes a pointer to host memory */
+    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* fault 29: passes a pointer to host memory */
     auto   got = out.host();
     double ms = now_ms() - from;
     for (int i = 0; i < n; i++) widen(&error, got[i] - x[i ^ 31]);

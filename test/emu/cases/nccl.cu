@@ -42,9 +42,9 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     if (major != 9) return;
-    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* 123: one block for each multiprocessor */
+    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* fault 123: one block for each multiprocessor */
     OnDevice<float> x(64), out((size_t)blocks * BLOCK);
-    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* 124: NCCL may hold all multiprocessors */
+    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* fault 124: NCCL may hold all multiprocessors */
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMemset(x.p, 0, 64 * sizeof(float)));
     for (int i = 0; i < COLLECTIVES; i++) check(ncclAllReduce(x.p, x.p, 64, ncclFloat32, ncclSum, comm, side), "NCCL: an all-reduce");

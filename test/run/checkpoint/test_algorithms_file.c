@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 
 #include "layers/algorithms.h"
 #include "run/checkpoint/algorithms_file.h"

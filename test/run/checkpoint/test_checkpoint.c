@@ -222,7 +222,7 @@ static void test_lost_checkpoints(void **state) {
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(access(metrics.text, F_OK), -1);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
-    /* the same a second time, which must not replace a kept file */
+    /* loses the checkpoints a second time, which must not replace a kept file */
     assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));

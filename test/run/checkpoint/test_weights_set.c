@@ -240,7 +240,7 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    /* the same tensor also appears under its other name */
+    /* one tensor appears under both of its names */
     write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight");
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");

@@ -81,7 +81,7 @@ static void flipped_bits_are_found(void **state) {
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
-        /* of two ranks it is unknown which one is right, so both are named */
+        /* both ranks are named, because it is unknown which one is right */
         {2, {1, 2}, {1, 1}},
         {3, {5, 5, 6}, {0, 0, 1}}, {3, {INT64_MIN, 5, 5}, {1, 0, 0}}, {3, {-1, INT64_MAX, -1}, {0, 1, 0}}, {3, {1, 2, 3}, {1, 1, 1}},
         {4, {0, 0, -1, 0}, {0, 0, 1, 0}}, {4, {7, 7, 8, 8}, {1, 1, 1, 1}}, {4, {7, 8, 7, 9}, {1, 1, 1, 1}}, {4, {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MAX}, {0, 0, 1, 0}},

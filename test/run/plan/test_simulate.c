@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -246,7 +246,8 @@ static void fits_are_the_largest(void **state) {
     (void)state;
     Config c = config_of(2, 1, 2, 1, 1, 1);
     assert_int_equal(search_fit(&c, 16), 16);
-    assert_int_equal(search_fit(&c, 15), 8); /* of 15 ranks only 8 fit: 3 does not divide the 64 micro-batches */
+    /* 8 of the 15 ranks are the most that fit, because 3 does not divide the 64 micro-batches */
+    assert_int_equal(search_fit(&c, 15), 8);
     assert_int_equal(search_fit(&c, 3), 0);
 }
 
