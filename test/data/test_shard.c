@@ -39,7 +39,7 @@ static void known_headers_are_read(void **state) {
     put_header(start, 20240801, 7, INT32_MAX);
     assert_null(parse(start, 1024, 1024 + 4ull * INT32_MAX, &h));
     memset(start, 1, sizeof start);
-    assert_null(parse(start, 1024, 6ull << 30, &h)); /* refused: a file without a header */
+    assert_null(parse(start, 1024, 6ull << 30, &h)); /* accepted: a file without a header */
     assert_true(h.token_bytes == 2 && h.data_offset == 0 && h.tokens == 3ll << 30);
 }
 
@@ -64,7 +64,7 @@ static void truncation_is_seen_at_every_byte(void **state) {
     }
     assert_null(parse(file, 1024, sizeof file, &h));
     assert_fault(file, 1024, 1030, "it holds 1030 bytes, its 10 tokens take 1044");
-    assert_fault(file, 8, 1044, "is truncated"); /* the header promises more bytes than are given */
+    assert_fault(file, 8, 1044, "is truncated"); /* only 8 bytes are given of a file that has 1044 */
     assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
     assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
     assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, there are 1064");
