@@ -72,7 +72,7 @@ bench_kinds() {
     done
 }
 
-# bench_documents: what data.document_mask costs and saves, for whole steps and for attention.
+# bench_documents: how much time data.document_mask costs and saves, for whole steps and for attention alone.
 bench_documents() {
     local line
     line=$("$B/test/bench/bench_documents" fp32) || exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# elastic.sh - trains on the hosts that answer until run.steps are done: after a loss on those that are left, and on
-# more when more are there, each time from the newest checkpoint.
+# elastic.sh - trains on the hosts that answer until run.steps are done. After a loss it trains on the hosts that are
+# left, and it uses more hosts when more answer. Each start resumes from the newest checkpoint.
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
@@ -11,14 +11,14 @@
 #
 # Exit codes of the job:
 #   0                done
-#   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
+#   75               stopped and saved: the end, or another start if this script asked for it because hosts changed
 #   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
 #                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
-#   73               after a loss the old job is still ending: again, for ten seconds
-#   any other        another start would end the same way
+#   73               the run folder is in use: after a loss the old job may still be ending, so ten seconds of tries
+#   any other        the end, because another start would end the same way
 #
 # USR1, TERM, HUP and Ctrl-C make the job save and stop (75), a second TERM or Ctrl-C ends it at once, USR2 makes it
-# save. The variables are in docs/elastic.md. Each thing done is a line on stderr and in run.dir/elastic.log.
+# save and go on. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
 set -u
 
 TRIES=3 LOCKED_TRIES=10
@@ -180,8 +180,8 @@ nap() { # SECONDS
     wait $sleeper && trap - TERM
 }
 
-# watch_hosts: runs during the job. Asks the job to stop once the hosts allow another number of ranks, or a host in use
-# is no longer listed.
+# watch_hosts: runs during the job. It asks the job to stop once the hosts allow another number of ranks, or a host in
+# use is no longer listed.
 watch_hosts() {
     local more gone
     cp "$work/hosts" "$work/seen"

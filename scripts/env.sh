@@ -13,7 +13,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
-# unbuilt PROGRAM: succeeds if it is missing, and prints the command that builds the tests of $B.
+# unbuilt PROGRAM: succeeds if PROGRAM is missing, and prints the command that builds the tests of $B.
 unbuilt() {
     local words=BACKEND=cpu san
     [ ! -x "$1" ] || return

@@ -2,10 +2,11 @@
 # fetch.sh - fetches data to train on into datasets/NAME: text, token shards or parquet files.
 #   scripts/fetch.sh                              the names, with size and use
 #   scripts/fetch.sh NAME [FOLDER] [shards=N]     N: of the training files; those for validation come always
-# A cut download goes on where it stopped, here and when the same command is typed again: FILE.part becomes FILE when
-# its size, its SHA-256 (where the server names one, or this script does) and its own header are right.
-# FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): downloads in a row that bring nothing new.
-# Exit: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 no room or no right to write.
+# A download that was cut continues where it stopped, at once and when the same command is typed again. FILE.part
+# becomes FILE when its size, its SHA-256 (if the server or this script names one) and its own header are right.
+# FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): tries in a row that bring no new bytes before it
+# gives up. Exit codes: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 a full disk or no
+# right to write.
 set -u
 invoked_from=$PWD ROOM="make room, name another folder, or take fewer shards="
 cd "$(dirname "$0")/.." || exit 74
@@ -42,7 +43,7 @@ files() { # NAME SHARDS
         done ;;
     fineweb-10b) shards fineweb "$hub/kjj0/fineweb10B-gpt2/resolve/main" "$numbers" ;;
     fineweb-edu) shards edu_fineweb "$hub/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main" "$numbers" ;;
-    climbmix) # the last file is for validation
+    climbmix) # in the list of climbmix the last file is for validation
         for i in 6542 $(seq 0 $(($2 - 1))); do
             file=$(printf 'shard_%05d.parquet' "$i")
             echo "$file $hub/karpathy/climbmix-400b-shuffle/resolve/main/$file"
@@ -75,7 +76,7 @@ free_bytes() { df -B1 --output=avail "$1" | tail -n 1; }
 gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9) }'; }
 
 said() { tr '\r' '\n' <"$log" | sed -n 's/^curl: //p' | head -n 1; } # beside its progress
-# explain CURL'S-STATUS URL: prints why curl failed, and sets the exit code.
+# explain CURL'S-STATUS URL: prints why curl failed, and sets the exit code of this script.
 explain() { # CURL'S-STATUS URL
     local host=${2#*//}; host=${host%%/*}
     case $1 in

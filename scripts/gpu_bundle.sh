@@ -36,8 +36,8 @@ bundle_curve() {
     note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(grep '"kind":"train"' "$bundle/curve/metrics.jsonl" | tail -n 1 | cut -c 1-80)"
 }
 
-# copy_needed FOLDER FILE...: copies to FOLDER the shared libraries that the files need and a bare machine may lack. Not
-# those of glibc, the compiler and the driver.
+# copy_needed FOLDER FILE...: copies to FOLDER the shared libraries that the files need and a bare machine may lack. The
+# libraries of glibc, the compiler and the driver are left out.
 copy_needed() { # FOLDER FILE...
     local library folder=$1; shift
     for library in $(ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u); do

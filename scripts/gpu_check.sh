@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
-# Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
-# gpu-bundle, where the CPU build is at home).
+# make gpu-check: runs the checks of the CUDA build that need a GPU. It prints a line for each step, "ok|FAIL|skip NAME:
+# detail (seconds)", and never stops at a failure. Logs are in build/gpu-check/. Files that this machine lacks come from
+# build/gpu-bundle (make gpu-bundle on another machine).
 #   scripts/gpu_check.sh [WORD...]     only the steps named: build sass calibration ops turns bits curve memcheck resume comm ranks
 #                                      visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck
 set -u
@@ -277,7 +277,8 @@ step build build
 if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
 [ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
 # The steps that others rely on are first, because a GPU may be available for only half an hour.
-step sass make -s BACKEND=cuda sass # another nvcc may spill, or warn that it serializes wgmma
+# checked first, because another nvcc may spill registers, or warn that it serializes wgmma
+step sass make -s BACKEND=cuda sass
 step calibration calibration
 step ops ops
 step turns-ops turns_of_ops

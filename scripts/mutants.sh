@@ -47,7 +47,7 @@ emulated() { # emulated BUILD TEST[:early]: runs one test program on the emulato
     OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" > test.log 2>&1 < /dev/null || return 1
 }
 
-# restore: puts the original file back, newer than the objects built from the mutant.
+# restore: puts the original file back, with a time later than that of the objects built from the mutant.
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 

@@ -166,7 +166,7 @@ def natural_loops(next_of):
             stack.append((t, iter(next_of[t])))
     order.reverse()
     rank = {n: i for i, n in enumerate(order)}
-    immediate = {0: 0}  # dominators by Cooper, Harvey, Kennedy: "A simple, fast dominance algorithm"
+    immediate = {0: 0}  # computes dominators as in Cooper, Harvey, Kennedy: "A simple, fast dominance algorithm"
 
     def meet(a, b):
         while a != b:

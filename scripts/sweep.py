@@ -289,7 +289,7 @@ class Sweep:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
-            if self.config != self.given:  # the sweep has begun, so the journal is ours
+            if self.config != self.given:  # the sweep has begun, so the journal belongs to it and may be mended
                 sweep_methods.mend_journal(f"{self.out}/study.journal")
             yield
 

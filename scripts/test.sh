@@ -123,10 +123,11 @@ case $B in
     *)           folders="$code interop" ;;
 esac
 ranks="1 2 3 4" scripts="test_*.sh"
-# For a quick check while working: unit tests, ranks two by two, and one script that trains, saves and resumes.
+# SMOKE=1, a quick check while working: unit tests, rank tests with two ranks, and one script that trains, saves and
+# resumes.
 [ -z "${SMOKE:-}" ] || folders=$code ranks=2 scripts="test_train.sh"
 
-# What a test says of itself, in lines of its head that begin with "# " in a script and with " * " in C:
+# Lines in the head of a test that this script reads. They begin with "# " in a script and with " * " in C:
 #   Runs on 1 2 ranks.    the numbers of ranks of a rank test; without this line 1 to 4
 #   Long: WHY             not among the tests of SMOKE=1
 #   Timed: WHY            holds a clock against the program, so it runs beside no other timed test

@@ -1,4 +1,4 @@
-/* times.h - clocks and medians of the benches. */
+/* times.h - clocks and medians that the benches use. */
 #ifndef TRAIN_GPT_TEST_BENCH_TIMES_H
 #define TRAIN_GPT_TEST_BENCH_TIMES_H
 

@@ -42,7 +42,7 @@ static Group cut(int split) {
     return g;
 }
 
-/* Returns a small integer, exact in every type and in any order of additions: sums of four stay under 128. */
+/* Returns a small integer that every type holds exactly, in any order of additions: sums of four stay under 128. */
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 static float sum_of(const Group *g, int64_t i, int salt) {
     float sum = 0;

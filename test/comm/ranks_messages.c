@@ -7,8 +7,8 @@ enum { MOST = 16 };
 
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 
-/* Sends messages round a ring of pairs, several in flight in each, of one element and more. Each arrives whole and in
- * order, and nothing else changes. Collectives of all ranks run at the same time. */
+/* Sends messages round a ring of pairs of ranks, several in flight in each pair, of one element and more. Each message
+ * arrives whole and in order, and nothing else changes. Collectives of all ranks run at the same time. */
 static void messages_in_order(void **state) {
     (void)state;
     enum { MESSAGES = 5 };

@@ -1,4 +1,4 @@
-/* ranks_small.c - ranks and hosts, and the small blocking calls. */
+/* ranks_small.c - numbers of ranks and hosts, and the small collectives that block. */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
@@ -116,7 +116,7 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* Progress is reported at once, but not at every call, and not to a listener that was removed. */
+/* Progress is reported to a listener at once, but not at every call. A listener that was removed gets no reports. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

@@ -1,5 +1,5 @@
-/* ranks_tree.c - sums in the order of the tree, on any number of ranks. The bits equal those of the tree written down
- * plainly, on the CPU and in GPU memory, by messages and by NCCL. */
+/* ranks_tree.c - sums of micro-batches in the order of a tree, on any number of ranks. The bits equal those of a plain
+ * recursive definition, on the CPU and in GPU memory, by messages and by NCCL. */
 #include <math.h>
 
 #include "core/rng.h"

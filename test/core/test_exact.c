@@ -40,7 +40,7 @@ static void paper_add(Paper *p, double x, int64_t times) {
     }
 }
 
-/* Returns the sign of a - b. */
+/* Returns the sign of a - b: -1, 0 or 1. */
 static int paper_compare(const Paper *a, const Paper *b) {
     int64_t carry[2] = {0, 0};
     /* compares a.up + b.down with b.up + a.down, so that no difference is negative */

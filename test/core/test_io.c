@@ -29,7 +29,7 @@ static int leave_folder(void **state) {
     return rc;
 }
 
-/* Makes the nth call from now on fail. */
+/* Sets a fault rule, which counts calls from now on. */
 static void fail_at(const char *spec) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", spec, 1);

@@ -381,7 +381,8 @@ static void test_quote(void **state) {
                         "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9...\"");
 }
 
-/* Reports a fault in a file as a sentence with path and place. The cure names the file quoted for a shell. */
+/* A fault in a file is reported as a sentence with path and place. The proposed command quotes the file's name for a
+ * shell. */
 static void test_files(void **state) {
     (void)state;
     static const char big[] = "{\"most\": 1000000000000000019884624838656}", twice[] = "{\"a\": 1,\n \"a\": 1000000000000000019884624838656}";

@@ -1,5 +1,5 @@
-/* test_tensor.c - the 16-bit types on the host: every value of fp16 to f32 and back, and rounding to the nearest
- * value. */
+/* test_tensor.c - the 16-bit types on the host: every value of fp16 is converted to f32 and back, and f32 is rounded to
+ * the nearest value. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

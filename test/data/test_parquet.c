@@ -367,7 +367,8 @@ static void gzip_members_are_one_page(void **state) {
     assert_int_equal(page_unpack(GZIP, packed, packed_bytes - 1, out, BYTES), 0);
 }
 
-/* The second group's first page is moved from byte 458, where the first group ends, to 452. */
+/* Moves the first page of the second row group in the footer from byte 458, where the first group ends, to 452, inside
+ * the first group. The file is refused. */
 static void groups_that_overlap_are_refused(void **state) {
     (void)state;
     size_t size;

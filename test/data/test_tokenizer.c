@@ -1,4 +1,4 @@
-/* test_tokenizer.c - bytes to ids and back, and text for a terminal. */
+/* test_tokenizer.c - texts to ids and back, printing ids to a terminal, and one tokenizer in several kinds of files. */
 #include "data/tokenizer.h"
 
 #include "core/error.h"

@@ -1,4 +1,5 @@
-/* bulk.cpp - the emulated twins of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory is seen.
+/* bulk.cpp - emulates the functions of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory
+ * is accessed.
  *
  * The asynchronous proxy (TMA's stores, wgmma) has its own view of shared memory. A TMA load writes both views; what
  * threads write reaches the asynchronous view only through a fence.proxy.async. An asynchronous read of bytes that no

@@ -144,7 +144,8 @@ void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
     bool        is_shared = p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES;
     if (!is_shared) {
         const Allocation *a = find_allocation(p);
-        if (!a || p + n > a->base + a->bytes) return; /* a constant, or a fault that the race checker reports */
+        /* the address is a constant, or a fault that the race checker reports */
+        if (!a || p + n > a->base + a->bytes) return;
         sums.kernel->moved += first_touches(*a, p, n, writes);
     }
     for (size_t done = 0; done < n; done += 16) note_part(p + done, std::min<size_t>(16, n - done), at, is_shared);

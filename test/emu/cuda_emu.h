@@ -66,7 +66,8 @@ struct Body {
     virtual ~Body() = default;
     virtual void operator()() = 0;
 };
-/* Runs the kernel, or records it if the stream is being captured. Owns the body from now on. */
+/* Runs the kernel on a stream, or records it if the stream is being captured. submit frees the body when the kernel has
+ * run for the last time. */
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 

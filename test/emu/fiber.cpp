@@ -272,8 +272,8 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
     jump(me, to, COMES_BACK);
 }
 
-/* Refuses the end of a thread that others wait for. On the hardware they would hang, or the barrier would change its
- * meaning. */
+/* Refuses the end of a thread that other threads wait for. On the hardware these would hang, or their barrier would
+ * count differently. */
 static void check_exit(const Fiber &f, const Warp &w) {
     if (f.is_async) {
         bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());

@@ -1,4 +1,4 @@
-/* hopper.cpp - the emulated twins of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads, setmaxnreg.
+/* hopper.cpp - emulates the functions of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads, setmaxnreg.
  *
  * Emulated: 2-D tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle.
  */

@@ -199,8 +199,8 @@ cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
 cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) { return allocate(p, bytes, MANAGED); }
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes, PINNED); }
-/* Registers whole pages, once. Copies of an unpinned range would run while the host waits. EMU_PINNED=bytes refuses
- * larger ranges. */
+/* Registers whole pages of host memory, once. A copy from memory that is not registered would run while the host waits.
+ * EMU_PINNED=bytes refuses larger ranges. */
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
     if ((uintptr_t)p % 4096 || bytes == 0) return remember(cudaErrorInvalidValue);
     if (find_allocation(p) || find_allocation((char *)p + bytes - 1)) return remember(cudaErrorHostMemoryAlreadyRegistered);

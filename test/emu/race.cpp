@@ -423,14 +423,14 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-/* Only host code calls these hooks. Its atomics do not concern kernels. */
+/* Hooks for atomics of host code, which alone calls them. They do not concern kernels. */
 #define ATOMIC_HOOKS(bits, type)                                                                                                               \
     type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
     void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \
     type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_add(volatile type *p, type v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_sub(volatile type *p, type v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }
-ATOMIC_HOOKS(8, char) /* also used by the guards of local statics */
+ATOMIC_HOOKS(8, char) /* 8-bit atomics are also used by the guards of local statics */
 ATOMIC_HOOKS(32, int)
 ATOMIC_HOOKS(64, long)
 #undef ATOMIC_HOOKS

@@ -1,4 +1,5 @@
-/* tensor.cpp - the emulated twins of core/ptx.cuh for the warp's matrices: ldmatrix, stmatrix, mma.sync; and cp.async.
+/* tensor.cpp - emulates the functions of core/ptx.cuh for matrices of a warp: ldmatrix, stmatrix, mma.sync; and
+ * cp.async.
  *
  * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order
  * of k, which differs from the hardware's in the last bits.

@@ -1,4 +1,4 @@
-# The program of the CUDA build on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
+# Runs the CUDA build's program on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
 # precision.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt

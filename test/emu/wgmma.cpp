@@ -1,5 +1,5 @@
-/* wgmma.cpp - the emulated twins of core/ptx.cuh: matrix products of a warpgroup. Results arrive in the registers at
- * the wait for the product's group.
+/* wgmma.cpp - emulates the functions of core/ptx.cuh for matrix products of a warpgroup. Results arrive in the
+ * registers at the wait for the product's group.
  *
  * Until then the accumulators are NaN. Everything that a product still reads or writes must stay as it was at issue:
  * accumulators, registers of a, shared memory. Operands must be visible to the asynchronous proxy (bulk.cpp). Emulated:

@@ -87,7 +87,7 @@ static int choose(const Grid *grid, int count, Grid *chosen) {
             if (news > most) most = news, best = i;
         }
         if (best < 0 || (most == 0 && n > 0 && count <= LEAST_GRIDS)) return n;
-        if (most == 0) best = n * count / LEAST_GRIDS; /* no new pairs: takes any grid */
+        if (most == 0) best = n * count / LEAST_GRIDS; /* no grid has new pairs: takes grids spread over the list */
         new_pairs(grid[best], 1);
         chosen[n++] = grid[best];
     }

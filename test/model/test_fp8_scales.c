@@ -38,7 +38,7 @@ static void test_window(void **state) {
     Fp8History h = fp8_history_create(2);
     assert_int_equal(h.cells, 2 * PRODUCTS * 3);
     assert_exponents(&h, 0, 0);
-    add(&h, 0.0f); /* adds a step without a maximum */
+    add(&h, 0.0f); /* adds a step whose maximum is 0, which does not count */
     assert_exponents(&h, 0, 0);
     add(&h, 1.0f); /* 128 <= 448/2, 16384 <= 57344/2 */
     assert_exponents(&h, 7, 14);

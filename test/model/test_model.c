@@ -89,7 +89,7 @@ static void test_flops(void **state) {
     double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C;
     assert_true(flops_of(&one, "matmul, set") == blocks && flops_of(&one, "matmul, added") == head);
     assert_true(flops_of(&four, "matmul, set") == blocks && flops_of(&four, "matmul, added") == 3.0 * blocks + 4.0 * head);
-    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch */
+    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch: 4 bytes for each of L C channels */
     assert_true(bytes_of(&one, "device_zero") < 4.0 * 12 * C * C && bytes_of(&one, "zero_tensors") == bytes_of(&four, "zero_tensors") - 3.0 * sums);
     Layout layout = model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     assert_true(bytes_of(&one, "zero_tensors") == 4.0 * ((double)layout.memory_elems - 12.0 * L * C * C) + sums);

@@ -148,7 +148,7 @@ double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spre
     return x;
 }
 
-/* splitmix64, Steele et al., OOPSLA 2014 */
+/* the mixing function of splitmix64, Steele et al., OOPSLA 2014 */
 double random_value(uint64_t seed, int64_t i) {
     uint64_t z = (seed << 32) + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

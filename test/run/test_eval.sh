@@ -75,7 +75,7 @@ expect "and the loss" near <(get 'r["loss"]' < "$WORK/one.json") <(get 'r["loss"
 run_ranks 2 "$TRAIN" eval "$WORK/plain" data= tasks="$WORK/which.jsonl" json=true > "$WORK/alone.json"
 expect "without a grid rank 0 alone answers" [ "$(wc -l < "$WORK/alone.json")" = 1 ]
 
-# tasks_every, resume, and a run without data.val.
+# eval.tasks_every, a resume, and a run without data.val.
 train run.dir="$WORK/often" data.val= eval.tasks="[\"$WORK/which.jsonl\"]" eval.tasks_every=4 run.steps=10 > /dev/null
 expect "tasks_every and the end, without data.val" [ "$(steps_of "$WORK/often" task)" = "0 4 8 10 " ]
 train run.dir="$WORK/half" eval.tasks="$LIST" optimizer.learning_rate=5e-3 run.stop_step=7 > /dev/null 2>&1

@@ -64,7 +64,7 @@ expect "config.json of bf16" [ "$(grep -cE '"(torch_)?dtype":\s*"bfloat16"' "$WO
 first_loss bf16 > "$WORK/narrow"; expect "weights to start from, in bf16: nearly the same first loss" near "$WORK/narrow" "$WORK/wanted" 1e-3
 first_loss fp16 > "$WORK/narrow"; expect "and in fp16" near "$WORK/narrow" "$WORK/wanted" 1e-3
 
-# A value that is too large for fp16.
+# A value that is too large for fp16 is refused.
 python3 - "$WORK" <<'PY'
 import struct, sys
 path = sys.argv[1] + "/plain/model.safetensors"

@@ -75,7 +75,7 @@ train precision=bf16 $LLAMA run.dir="$WORK/llama16" > /dev/null
 expect "llama trains" quiet train precision=fp8 $LLAMA run.dir="$WORK/llama"
 expect "llama: bf16's losses within 1 %" same_losses "$WORK/llama" "$WORK/llama16" 1e-2
 
-# What plan prints, and what is refused.
+# What plan prints for fp8, and which configs are refused.
 expect "plan says fp8" grep -q '^memory per rank (bf16, with products in fp8)' <("$TRAIN" plan "$WORK/tiny.json" $SMALL)
 expect "plan for H100s says fp8" grep -q 'H100 80GB SXM, fp8' <("$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-h100)
 expect "a cluster without fp8" exits 64 'dgx-a100 says no rate of fp8 products: gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100

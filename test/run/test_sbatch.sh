@@ -10,15 +10,16 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 mkdir bin
 
-# The program: `check` prints the run folder as train_gpt does, or fails. The simulated launcher does the training.
+# A stand-in for the program: `check` prints the run folder as train_gpt does, or fails. The simulated launcher does the
+# training.
 cat > bin/train_gpt <<'SH'
 #!/usr/bin/env bash
 dir=runs/config
 for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
 echo "steps       12"; echo "last step   12"; echo "run folder  $dir"
 SH
-# A launcher records its arguments and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), "step
-# STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
+# A stand-in for a launcher. It records its arguments and does what the next line of `ends` says: CODE, "save STEP CODE"
+# (a checkpoint first), "step STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then cat version 2> /dev/null; exit 0; fi
@@ -148,7 +149,7 @@ unset SLURM_JOB_END_TIME
 (unset SLURM_JOB_ID; bash "$script" --help > told)
 ok "--help prints the head comment, without SLURM" [ "$(grep -cE '^train.sbatch - trains on a SLURM cluster|eight models, four at a time' told)" -eq 2 ]
 
-# Launchers, and missing programs.
+# Each launcher gets its own options. Missing programs are reported.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
 ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
 mkdir scripts; ln -s ../bin/mpirun scripts/elastic.sh

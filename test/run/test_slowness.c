@@ -20,7 +20,7 @@ static int due(Slowness *s, int steps, double ms) {
 static void test_a_slow_stretch(void **state) {
     (void)state;
     Slowness s = {0};
-    assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is slow */
+    assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is always slow, so it does not count */
     assert_int_equal(due(&s, 50, 10.0), 0);
     assert_int_equal(due(&s, 50, 50.0), 0);  /* a step may take up to five times as long as usual */
     assert_int_equal(due(&s, 9, 51.0), 0);

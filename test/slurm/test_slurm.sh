@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make test-slurm: scripts/train.sbatch, that very file, under a real SLURM (cluster.sh): time limit, signal, checkpoint, requeue, resume, arrays,
-# a crash loop, mpirun and srun, processes killed and jobs cancelled. Needs root and Debian 12's packages, which it installs. Some five minutes.
+# make test-slurm: tests scripts/train.sbatch under a real SLURM (cluster.sh): time limit, signal, checkpoint, requeue,
+# resume, arrays, a crash loop, mpirun and srun, processes killed and jobs cancelled. Needs root and Debian 12's
+# packages, which it installs. Some five minutes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ "$(id -u)" = 0 ] || { echo "skip all of it: a slurmctld and slurmd of one's own need root"; exit 0; }

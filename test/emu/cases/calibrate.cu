@@ -31,7 +31,7 @@ enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, E
 /* Runs a primitive in each warp on its own. 32 rows of 16 bytes are written to shared memory, read by ldmatrix and
  * multiplied. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
-    struct alignas(16) Row { T x[8]; }; /* the whole row is an operand of cp.async */
+    struct alignas(16) Row { T x[8]; }; /* a row is 16 bytes, aligned, because cp.async copies a whole row */
     SMEM(Row, rows, [THREADS]);
     T (*tile)[8] = &rows[0].x;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;

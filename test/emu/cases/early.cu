@@ -10,7 +10,7 @@ DEVICE void load_tile(float *tile, const float *in) {
     cp_async_commit();
 }
 
-/* out[i] = 2 in[i]; both [n], with n a multiple of THREADS. */
+/* out[i] = 2 in[i]. Both arrays have n elements, with n a multiple of THREADS. */
 KERNEL double_kernel(float *out, const float *in) {
     SMEM(float, tile, [THREADS]);
     int i = blockIdx.x * THREADS + threadIdx.x, warp = threadIdx.x / WARP;

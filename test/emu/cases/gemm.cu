@@ -136,7 +136,8 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
         wgmma_commit();
         /* fault 46: releases the slot and reads the accumulator before the products are complete */
         if (!BUG(46)) wgmma_wait<0>(acc);
-        nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f; /* an ordinary read of the tile */
+        /* reads the tile by an ordinary load, so that a proxy fence is needed before TMA writes it again */
+        nothing += to_f32(ring->a[stage][threadIdx.x]) * 0.0f;
         /* fault 47: no proxy fence before TMA fills the slot again */
         if (!BUG(47)) fence_proxy_async();
         __syncwarp();

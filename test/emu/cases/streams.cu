@@ -51,7 +51,7 @@ void edges_case() {
     expect(has_all_rounds(sums), "streams: one makes, the other adds up");
 }
 
-/* Pinned memory belongs to the copy until it has ended. */
+/* The host may not change pinned memory before a copy from it has ended, nor read it before a copy to it has ended. */
 void pinned_case() {
     Beside          up, down;
     OnDevice<float> buffer(N), sums = zeros();

@@ -33,7 +33,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     uint32_t words[STEPS][4], seen = 0;
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
         if (BUG(61)) fence_proxy_async(); /* fault 61: fences before the writes */
-        /* a is [k,64], 16 bits */
+        /* operand a is stored as [k,64], with 16-bit elements */
         if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES);
         else if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);

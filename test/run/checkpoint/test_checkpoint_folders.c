@@ -1,5 +1,5 @@
-/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that look like ours, other kinds of files, folders
- * that cannot be read, paths that are too long. */
+/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that look like checkpoints, other kinds of files,
+ * folders that cannot be read, paths that are too long. */
 #include "test/run/lib/child.h"
 
 #include <errno.h>

@@ -107,7 +107,8 @@ static void test_diff(void **state) {
 static void test_other_types(void **state) {
     (void)state;
     static const uint16_t bits[6] = {0x3F80, 0xC000, 0x7FC0,
-                                     0x3C00, 0xC000, 0x7C00}; /* bf16 1, -2, NaN; f16 1, -2, inf */
+                                     /* above this line bf16 1, -2, NaN; below it f16 1, -2, infinity */
+                                     0x3C00, 0xC000, 0x7C00};
     SafeTensor            t[3] = {{.name = "b", .type = SAFE_BF16, .dims = 1, .dim = {3}},
                                   {.name = "h", .type = SAFE_F16, .dims = 1, .dim = {3}},
                                   {.name = "u", .type = SAFE_U8, .dims = 1, .dim = {4}}};

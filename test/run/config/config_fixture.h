@@ -9,7 +9,7 @@
 
 #include "run/config/config.h"
 
-/* cmocka has a macro fail(), so it comes after the program's headers. */
+/* cmocka.h has a macro fail(), so it is included after the program's headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -261,7 +261,7 @@ static void a_lost_folder_is_noticed(void **state) {
     (void)state;
     RunLock *l = take();
     lock_sign(l);
-    assert_int_equal(io_unlink(path), 0); /* a missing file is the lock of no job */
+    assert_int_equal(io_unlink(path), 0); /* removes the lock file, which then names no job */
     assert_int_equal(lock_is_held(l), 1);
     sign_from_elsewhere(1);
     for (int i = 0; i < 400 && !lock_is_lost(l); i++) rest_ms(10);

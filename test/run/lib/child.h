@@ -1,5 +1,5 @@
-/* child.h - runs a part of a test in its own process, for calls that end the program. Returns its exit code and its
- * stderr. */
+/* child.h - runs a function of a test in a child process, for calls that end the program. The result has the child's
+ * exit code and its stderr. */
 #ifndef TRAIN_GPT_TEST_RUN_CHILD_H
 #define TRAIN_GPT_TEST_RUN_CHILD_H
 

@@ -33,7 +33,7 @@ while [ "$killed" -lt "$kills" ]; do
         [ $failed -lt 10 ] || break
     else
         killed=$((killed + 1))
-        # Checks that a start that printed the banner has resumed from the newest checkpoint.
+        # Checks that a start that reached its first output has resumed from the newest checkpoint.
         if [ -n "$before" ] && grep -q "^start " "$WORK/out"; then failed=$((failed + 1)); echo "not ok began anew in spite of step $before"; fi
         if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
             failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"

@@ -1,4 +1,5 @@
-/* test_metrics_line.c - lines of metrics.jsonl, read back: every field, and nothing taken from a line that is not whole. */
+/* test_metrics_line.c - reading lines of metrics.jsonl: every field is read, and nothing is taken from a line that is
+ * cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

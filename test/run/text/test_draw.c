@@ -102,7 +102,7 @@ static void rules_by_hand(void **state) {
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.6}, (double[]){0, 1, 0, 0});
     /* top_k keeps the fourth token too, because it is as likely as the third */
     assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
-    /* top_p is relative to the 0.75 that remain, not to 1 */
+    /* top_p is relative to the 0.75 that top_k leaves, not to 1 */
     assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 2, 0.6, 0}, (double[]){0, 1, 0, 0});
     /* After the temperature the other tokens have 1/16 and 1/4 of the likeliest token's weight, so min_p = 0.2 leaves
