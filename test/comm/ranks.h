@@ -1,5 +1,5 @@
 /* ranks.h - shared by tests under mpirun. All ranks run the same cases and agree on each verdict: a case that fails on
- * one rank fails on every rank, so that no rank waits in a collective forever. Rank 0 alone prints.
+ * one rank fails on every rank, so that no rank waits in a collective forever. Only rank 0 prints.
  */
 #ifndef TRAIN_GPT_TEST_COMM_RANKS_H
 #define TRAIN_GPT_TEST_COMM_RANKS_H

@@ -1,4 +1,5 @@
-/* test_frame.c - headers of frames, whatever their bytes; values as bf16 and int8; the key file. */
+/* test_frame.c - the header of a frame (a message with values) of any bytes, values as bf16 and int8, and the file with
+ * the key. */
 #include "comm/frame.h" /* before cmocka.h, which defines fail() as a macro */
 #include "comm/key.h"
 #include "core/error.h"

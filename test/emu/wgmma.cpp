@@ -263,7 +263,8 @@ void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int
     warpgroup_collective("wgmma.wait_group", waited, nullptr, file, line);
 }
 
-/* Returns which registers of products in flight a kernel accesses on its stack; the race checker calls it. */
+/* Returns which registers of products in flight contain the n bytes at p on the fiber's stack; NULL if none. The race
+ * checker calls it. */
 const char *wgmma_holds(const Fiber &f, const void *p, size_t n) {
     for (const Accumulator &x : f.accumulators)
         if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return "accumulators";

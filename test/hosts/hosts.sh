@@ -88,8 +88,8 @@ at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both hosts. MPIRUN has more options for mpirun, CONFIG another config. The
-# ranks' stderr is in $KEEP.
+# two_hosts RANKS_EACH [OPTION...]: trains with RANKS_EACH ranks on each host. $MPIRUN has more options for mpirun;
+# $CONFIG is another config than tiny.json. The ranks' stderr is in $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
@@ -110,13 +110,13 @@ gone() {
     TOOK=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     ! ranks_left && awk -v t="$TOOK" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit t > s * p }'
 }
-# fails JOB: checks that mpirun ends with a failure. Open MPI 5's mpirun ends with 0 when it loses a host; then rank 0
-# on hostA must fail.
+# fails JOB: checks that the job ends with a failure. Open MPI 5's mpirun ends with 0 when it loses a host, so then rank
+# 0 on hostA must have failed.
 fails() {
     if ! wait "$1"; then return; fi
     [ $LAUNCHER_MCA = --prtemca ] || return
     for _ in $(seq 50); do [ -s "$WORK/kept/code.0" ] && break; sleep 0.1; done
     [ "$(cat "$WORK/kept/code.0")" -ne 0 ]
 }
-# ended STATUS: checks the exit code of mpirun.
+# ended STATUS: checks that mpirun's exit code matches the pattern STATUS.
 ended() { wait $JOB; local got=$?; [[ $got =~ ^$1$ ]] || { echo "mpirun's exit code: $got"; tail -n 12 "$WORK/err"; return 1; }; }

@@ -86,5 +86,5 @@ for tokenizer in "" "$WORK/bpe" "$WORK/ranks/gpt2.tiktoken"; do
     said=$("$PYTHON" test/interop/check_hf_tokenizer.py "$folder" "$WORK/prose" "$WORK/ids" 2>&1)
     ok $? "transformers $VERSION loads a checkpoint's tokenizer, ${tokenizer##*/}: $(tail -n 1 <<< "$said")"
 done
-bash test/interop/check_eval.sh || STATUS=1 # the scores of lm-eval
+bash test/interop/check_eval.sh || STATUS=1 # compares the scores of eval with those of lm-eval
 exit $STATUS

@@ -4,7 +4,7 @@
 # of PyPI's Optuna (check_sweeps.py); test_sweep_search.sh tests Debian's. Installs these into a virtual environment
 # under build/. Prints "skipped: ..." and ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
-bash test/interop/check_tensorboard.sh || STATUS=1 # uses its own virtual environment
+bash test/interop/check_tensorboard.sh || STATUS=1 # check_tensorboard.sh has its own virtual environment
 DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
 . test/interop/venv.sh
 in_venv interop "tokenizers, tiktoken, pyarrow, optuna" tokenizers tiktoken pyarrow optuna

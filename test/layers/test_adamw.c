@@ -53,8 +53,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Two calls, cut at an
- * odd place, give the same bits. */
+/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Updating in two calls,
+ * cut at an odd place, gives the same bits. */
 static void compare(DType act, int64_t n) {
     enum { STEPS = 7 };
     Stage   s = stage_create(0);

@@ -110,7 +110,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
-    if (has_bias) add_columns(dbias64, dqkv); /* if the function returns 0, dbias is unchanged */
+    if (has_bias) add_columns(dbias64, dqkv); /* if attention_backward returns 0, it has not added to dbias */
     assert_close(dbias, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
@@ -278,7 +278,7 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
-/* FLOPs of wgmma so far, on the emulator. */
+/* FLOPs that wgmma has computed so far, on the emulator */
 double emu_products(void) __attribute__((weak));
 
 /* Returns the FLOPs of five products for each tile that is computed. A tile is 128 keys by 64 queries, and is computed

@@ -178,9 +178,10 @@ static void test_extremes(void **state) {
     Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1),
            loss = stage_tensor(&s, F32, 1, 3, 1);
     for (int i = 0; i < 3; i++) ((int32_t *)targets.data)[i] = 18;
-    tensor_set(logits, 18, 5.0f);                                  /* a confident row: loss 18 e^-14 = 1.5e-5 */
-    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* logits far from 0 */
-    tensor_set(logits, 2 * V, -1e30f);                              /* logits far apart */
+    /* row 0: a confident row, whose loss is 18 e^-14 = 1.5e-5 */
+    tensor_set(logits, 18, 5.0f);
+    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* row 1: logits far from 0 */
+    tensor_set(logits, 2 * V, -1e30f);                              /* row 2: logits far apart */
     double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
     ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
     ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);

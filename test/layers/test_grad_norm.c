@@ -27,7 +27,7 @@ static void test_sizes(void **state) {
         }
         norm_squared(&s.stream, norm, &x, 1);
         sum_forward(&s.stream, sum, x);
-        /* the bound of compare.h in float64 */
+        /* the bound of compare.h for sums in float64 */
         assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square);
         assert_true(fabs(value_of(sum) - (double)plain) <=
                     0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));

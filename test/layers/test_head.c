@@ -58,7 +58,7 @@ static void test_records(void **state) {
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
-    /* the record has values in the padding, which PyTorch's model does not read */
+    /* PyTorch's model does not read the padding, so the record has values there; they are set to zero */
     zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
     ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);

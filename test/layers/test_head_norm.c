@@ -2,7 +2,7 @@
  * float64 reference of rmsnorm (tested in test_rmsnorm.c) and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, first, heads, D, wide; } Shape;
 

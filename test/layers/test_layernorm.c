@@ -3,7 +3,7 @@
  * records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 
@@ -145,8 +145,8 @@ static void add_columns(double *sums, Tensor x) {
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
 }
 
-/* Runs backward twice, with and without a residual gradient. The second time dx is the residual gradient itself, and
- * there is no bias. */
+/* Runs backward twice, with and without a residual gradient. The second time dx is the same tensor as the residual
+ * gradient, and there is no bias. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);

@@ -2,7 +2,7 @@
  * reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *rstd, *x, *w, *dy; } Case;
 
@@ -111,7 +111,8 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
     return sqrt(square / (double)(N * C));
 }
 
-/* Runs backward twice, with and without a residual gradient. The second time dx is the residual gradient itself. */
+/* Runs backward twice, with and without a residual gradient. The second time dx is the same tensor as the residual
+ * gradient. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
@@ -151,7 +152,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* Rows of zeros, and rows so small that eps is most of the number under the root. */
+/* Tests rows of zeros, and rows so small that eps is most of the number under the root. */
 static void test_small(void **state) {
     (void)state;
     enum { N = 4, C = 40 };

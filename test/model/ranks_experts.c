@@ -1,6 +1,6 @@
-/* ranks_experts.c - experts divided among ranks (parallel.expert) against PyTorch's float64 records of a model with experts, as
- * test_qwen3_moe.c on one rank: the first step's gradients by row of the parameter table, losses, norms and the last weights; with room
- * for all rows at once and with so little that they take rounds.
+/* ranks_experts.c - a model whose experts are divided among ranks (parallel.expert), compared with PyTorch's float64
+ * records. Compared are the first step's gradients by row of the parameter table, the losses, the norms and the last
+ * weights. Memory is enough for all rows of the experts at once, or so small that they are exchanged in rounds.
  *
  * Runs on 2 4 ranks.
  */

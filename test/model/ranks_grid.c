@@ -1,11 +1,12 @@
-/* ranks_grid.c - the model on grids of ranks against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py):
- * the first step's gradients by row of the parameter table, losses, norms, and the last weights.
+/* ranks_grid.c - the model on grids of ranks, compared with PyTorch's float64 record of twenty AdamW steps
+ * (test/ref/generate.py). Compared are the first step's gradients by row of the parameter table, the losses, the norms,
+ * and the last weights.
  *
  * Runs on 1 2 3 4 8 ranks.
  *
- * One launch walks through many grids. All launches together have every pair of values of two axes that any grid has, the
- * larger ones first, and each some of its own: the first two of a launch take all twenty steps, the others the first
- * five. ALL_GRIDS=N: instead eight grids of all, from number N on, all steps.
+ * One launch tests many grids. All launches together, the larger ones first, contain every pair of values of two axes
+ * that any grid has. Each launch adds some grids of its own. Its first two grids run all twenty steps, the others the
+ * first five. ALL_GRIDS=N tests instead eight of all grids, from number N on, in all steps.
  * Long: tries many grids.
  */
 #include "test/model/ranks_fixture.h"

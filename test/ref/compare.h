@@ -1,15 +1,16 @@
-/* compare.h - how far an op may be from its float64 reference, derived and never tuned.
+/* compare.h - bounds for the difference between an op and its float64 reference. The bounds are derived, never tuned.
  *
- * A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u sqrt(n) times the
- * sum's typical size (each addition rounds by at most u times the partial sum; the roundings are independent), u =
- * 2^-24. The typical size is the root mean square of the tensor, since a single element may be small by cancellation. K
- * = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of roundings of each term:
+ * Let u = 2^-24. A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u
+ * sqrt(n) times its typical size. Each addition rounds by at most u times the partial sum, and the roundings are
+ * independent. The typical size is the root mean square (rms) of the tensor, because a single element may be small by
+ * cancellation. K = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of
+ * roundings of each term:
  *
  *     |got - want| <= K u32 sqrt(n) (|want| + rms)  +  r u |want| (1 + 2^-7)  +  K u inner rms
  *
- * rms is that of want or, where the terms cancel far below their own size, the terms' (Bound.size).
- * The second term is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the
- * whole result is stored before it. The third is for terms rounded to 16 bits on the way into an f32 sum: inner is the
+ * rms is that of want or, where terms cancel far below their own size, that of the terms (Bound.size). The second term
+ * is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the whole result is
+ * stored before it. The third term is for terms that are rounded to 16 bits before they enter an f32 sum: inner is the
  * error of such a sum in units of u rms. fp16 (u = 2^-11) also loses up to 2^-25 a rounding among its subnormals.
  */
 #ifndef TRAIN_GPT_TEST_REF_COMPARE_H

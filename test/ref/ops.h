@@ -1,9 +1,9 @@
-/* ops.h - every op of layers/layers.h in float64 and plain loops: the reference for the real ops.
+/* ops.h - every op of layers/layers.h in float64 and plain loops, as the reference for the real ops.
  *
- * The references are written from the formulas, not from the implementations, and checked in two ways: gradients
- * against finite differences, values against PyTorch's (test/ref/generate.py). Symbols are those of layers.h. Forward
- * and activation gradients are set, weight gradients are added to, as in layers.h. There is no padding: V is the number
- * of columns, rows and so on, unless a stride is given. */
+ * The references are written from the formulas, not from the implementations, and checked in two ways: gradients by
+ * finite differences, values by PyTorch's (test/ref/generate.py). Symbols are those of layers.h. Forward and activation
+ * gradients are set, weight gradients are added to, as in layers.h. There is no padding: V is the number of columns,
+ * rows and so on, unless a stride is given. */
 #ifndef TRAIN_GPT_TEST_REF_OPS_H
 #define TRAIN_GPT_TEST_REF_OPS_H
 

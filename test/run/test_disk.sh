@@ -64,7 +64,7 @@ expect "at step 0" [ ! -e "$WORK/limit/metrics.jsonl" ]
 expect "a folder below a file is refused" exits 74 "/dev/null/run: cannot create" train run.dir=/dev/null/run
 if unshare -m true 2> /dev/null; then
     mkdir -p "$WORK/mount"
-    # on OPTIONS COMMAND...: runs the command with a new memory file system on $WORK/mount
+    # on OPTIONS COMMAND...: runs the command with a new file system in memory, mounted with OPTIONS on $WORK/mount
     on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/lib/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
     expect "a file system without room for three checkpoints is refused" \
         on size=1m exits 74 "[01].[0-9] MiB free, .* [0-9.]+ MiB .* 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2," \

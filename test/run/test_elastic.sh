@@ -133,8 +133,9 @@ expect "a loss while it stops is not started again" signalled TERM 77 "await USR
 
 # --- real ranks ------------------------------------------------------------------------------------------------------------------------------------
 
-# Simulates ssh: every host is this machine, until its name is in down/. Each has its own folder for mpirun's daemons,
-# which hang if several share one. Each also has its own host name, because Open MPI 5 distinguishes ranks by it.
+# Simulates ssh. Every host is this machine, and answers until its name is in down/. Each host has its own folder for
+# mpirun's daemons, which hang if several share one. Each also has its own host name, because Open MPI 5 distinguishes
+# ranks by it.
 mkdir "$WORK/down" "$WORK/tmp"
 named=''
 for how in "unshare -u" "unshare -r -u"; do if $how true 2> /dev/null; then named=$how; break; fi; done

@@ -66,7 +66,8 @@ static const Special specials[] = {
     {3, 50.0, STEP_FINE}, {20, 9.0, STEP_FINE},
     {5, NAN, STEP_NOT_FINITE}, {60, NAN, STEP_NOT_FINITE}, {61, INFINITY, STEP_NOT_FINITE},
     {150, 9.0, STEP_SPIKE}, {151, 1e30, STEP_SPIKE}, {152, -INFINITY, STEP_NOT_FINITE}, {153, 9.0, STEP_SPIKE},
-    {200, 0.5, STEP_FINE},                                                    /* a fall is not a spike */
+    /* a sudden fall of the loss is not a spike */
+    {200, 0.5, STEP_FINE},
     {250, 3.4, STEP_SPIKE}, {300, NAN, STEP_NOT_FINITE}, {399, 4.0, STEP_SPIKE},
 };
 

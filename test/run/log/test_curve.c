@@ -170,14 +170,16 @@ static void the_first_steps_do_not_set_the_range(void **state) {
     char *svg = draw(&c, "range");
     assert_non_null(strstr(svg, ">3.8</text>"));
     assert_null(strstr(svg, ">5.0</text>"));
-    /* The evaluation at step 0 is above the picture, so the line of evaluations begins at step 100. */
+    /* The evaluation at step 0 is above the visible part of the picture, so the line of evaluations begins at step
+     * 100. */
     const char *line = strstr(strstr(svg, "<g class=\"c1\">"), "d=\"M");
     assert_non_null(line);
     assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* 76 + (872 - 76) / 4 */
     free(svg);
 }
 
-/* A run that got worse from its first step on: its best evaluation is outside of the picture, and so is its ring. */
+/* A run got worse from its first step on. Its best evaluation is outside of the visible part of the picture, so it gets
+ * no ring. */
 static void a_best_off_the_picture_has_no_ring(void **state) {
     (void)state;
     static Curve c;
