@@ -242,7 +242,8 @@ transformers() {
     with_plain_python -c 'import torch, transformers' 2>/dev/null || { skip "transformers is not installed (make check-hf installs it)"; return; }
     interop test/interop/check_hf.sh transformers
 }
-interop() { # interop SCRIPT NAME: runs a script and counts its lines ok, not ok and skip
+# interop SCRIPT NAME: runs the script; a line "skip" in the log of step NAME skips the step with that reason
+interop() {
     PYTHON=$(for python in python3 /usr/bin/python3; do $python -c 'import torch' 2>/dev/null && echo $python && break; done)
     PYTHON=${PYTHON:-python3} bash "$1"; local status=$?
     ! grep -q '^skip' "$work/${2}.log" || { skip "$(sed -n 's/^skip[a-z]*:* *//p' "$work/${2}.log" | tail -n 1)"; return; }

@@ -46,7 +46,7 @@ with_bundle_mpi() {
     env PATH="$BUNDLE/bin:$PATH" LD_LIBRARY_PATH="$BUNDLE/mpi/shared:$BUNDLE/lib:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$BUNDLE/mpi" \
         PMIX_MCA_mca_base_component_path="$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix" "$@"
 }
-small_libraries() { # small_libraries: succeeds if this machine can build and run with all of the libraries below
+small_libraries() { # small_libraries: succeeds if this machine can build and run with the small libraries
     printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h openssl/ssl.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
         "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lssl -lcrypto -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
 }

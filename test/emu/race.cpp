@@ -423,7 +423,7 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-/* Hooks for atomics of host code, which alone calls them. They do not concern kernels. */
+/* Hooks for atomic operations. Only host code in .cu files calls them, so they do not concern kernels. */
 #define ATOMIC_HOOKS(bits, type)                                                                                                               \
     type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
     void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \

@@ -16,7 +16,8 @@ expect "gzip as data" exits 65 "lines.jsonl.gz is gzip, not tokens" train $SHORT
 expect "plan says so, too" grep -q "book.txt is UTF-8 text" <<< "$("$TRAIN" plan "$WORK/tiny.json" data.train="$WORK/book.txt")"
 expect "nothing was begun" [ ! -e "$WORK/x" ]
 
-# With a larger run.steps the schedule changes, and evaluations read other tokens, so a resume is refused.
+# With a larger run.steps at a resume the schedule changes, and with another eval.tokens evaluations read other tokens.
+# A message says so.
 quiet train run.dir="$WORK/more"
 expect "run.steps raised on resume" told train run.dir="$WORK/more" run.steps=24
 expect "both rates are said" said "run.steps is 24, in the checkpoint 12: the learning rate of step 13 is [0-9.e-]+, and was to be 1.000e-04"

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* Sizes without common factors, except that the number of heads, 12, divides the width. */
+/* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
 /* Checks that a rank's extents need no more memory than the rank has promised. */
