@@ -1,6 +1,6 @@
 # train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
 BACKEND_ASKED := $(BACKEND)
-# Run as many jobs at once as there are processors, unless -j is given. Several goals that are not files are made one
+# Runs as many jobs at once as there are processors, unless -j is given. Several goals that are not files are made one
 # after the other.
 ifeq ($(MAKELEVEL)$(if $(word 2,$(MAKECMDGOALS)),$(filter-out build/%,$(MAKECMDGOALS))),0)
 MAKEFLAGS += -j$(shell nproc)
@@ -11,8 +11,8 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk scripts/say.mk
-# Install what the goals need before pkg-config is called: not with -n, nor in a make that a script or another make
-# calls. DEPS=0: never.
+# Installs what the goals need before pkg-config is called. It does nothing with -n, or in a make that a script or
+# another make calls. DEPS=0 switches it off.
 $(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
 $(foreach g,smoke op-tests bench bench-comm bench-peer test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
 FOR_all    := build
@@ -29,9 +29,9 @@ $(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CF
 endif
 
 WARN    := -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers $(if $(WERROR),-Werror)
-# The emulator's debug information has only line numbers, so it compiles in two thirds of the time.
+# The emulator's debug information has only line numbers, because it then compiles in two thirds of the time.
 OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(BACKEND)),-O2,-O3)) $(if $(filter emu,$(BACKEND)),-g1,-g)
-# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons are vectorized.
+# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps, sqrtf and comparisons can be vectorized.
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) $(ASAN_LIB) -fopenmp -pthread
@@ -49,15 +49,15 @@ COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/core/version.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
 FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs
-# A file of layers/ with #if SIMD_HOST (core/simd.h) is compiled once per instruction set: layers/X.o, X.avx2.o and
-# X.avx512.o. A .cu file of its stem replaces all of them.
+# A file layers/X.c with #if SIMD_HOST (core/simd.h) is compiled once per instruction set: to X.o, X.avx2.o and
+# X.avx512.o. If layers/X.cu is built, it replaces all three.
 SETS     := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),avx2 avx512)
 SET_avx2 := -DSIMD_BYTES=32 -mavx2 -mfma -mf16c -mbmi2
 SET_avx512 := -DSIMD_BYTES=64 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512vl -mavx512bw -mavx512dq $(if $(findstring clang,$(CC)),,-mprefer-vector-width=512)
 KERNELS  := $(filter-out $(if $(CUCC),$(basename $(wildcard layers/*.cu))),$(basename $(shell grep -l "^.if SIMD_HOST" layers/*.c)))
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu))) $(foreach set,$(SETS),$(patsubst %,%.$(set),$(filter $(1)/%,$(KERNELS))))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
-# The folders that each folder may use. The linker enforces this on the folder's tests.
+# NEEDS_x: the folders that folder x may use. The linker enforces this when it links the tests of x.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 SEEN := $(B)/data.a $(NEEDS_model)
@@ -73,7 +73,8 @@ all: $(B)/train_gpt        ## the program, linked as ./train_gpt; this is what m
 	@$(next)
 	@$(if $(QUIET)$(UNSAID),,$(lacks)):
 
-# Sources with failpoints are compiled a second time, for tests: all for the program, those of core/ for tests that include core/failpoints.h.
+# Sources with failpoints are compiled a second time, for tests. The program gets all of them; tests that include
+# core/failpoints.h get those of core/.
 FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
 FAILING  := $(patsubst %.c,$(B)/%.o,$(shell grep -ls '"core/failpoints.h"' test/*/*.c test/*/*/*.c))
 $(FAILING): CFLAGS += -DFAILPOINTS
@@ -101,7 +102,7 @@ $(B)/%.o: %.c $(B)/.flags
 .SECONDEXPANSION:
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	$(call short,ar,$@)rm -f $@; ar rcs $@ $^
-# The presets of models in the program: names and texts of configs/presets/*.json, by family and size.
+# The model presets in the program: names and texts of configs/presets/*.json, sorted by family and size.
 PRESETS := $(shell printf '%s\n' configs/presets/*.json | LC_ALL=C sort -t- -k1,1 -k2,2V)
 $(B)/run/config/presets.c: $(PRESETS) configs/presets $(B)/.flags
 	@{ echo '#include "run/config/options.h"'; \
@@ -112,14 +113,14 @@ $(B)/run/config/presets.c: $(PRESETS) configs/presets $(B)/.flags
 $(B)/run/config/presets.o: $(B)/run/config/presets.c
 	$(call short,cc,$<)$(CC) $(CFLAGS) -c -o $@ $<
 $(B)/run/config.a: $(B)/run/config/presets.o
-# A test is one source. Helpers that tests share are in test/ref (float64 references, record/replay). A __wrap_x() in a
-# test replaces x() (ld --wrap).
+# A test is one source file. Helpers that tests share are in test/ref (float64 references, record and replay). A
+# function __wrap_x() in a test replaces x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(patsubst %,$(B)/core/%.o,error format io json terminal) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -ldnnl,$(LIBS))
-# Flags and commit are part of the build: if they change, everything that contains them is built again.
+# Compiler flags and the commit are part of the build: if they change, everything that contains them is built again.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE

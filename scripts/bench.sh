@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
+# Measures the speed of whole training steps, the time to the first step, and peak memory against the plan. It prints
+# the results and appends them to test/results/.
 #   scripts/bench.sh [train|kinds|documents|ops|muon|start|memory|deterministic|checkpoint]      one part only
 #   scripts/bench.sh peer      training beside PyTorch (make bench-peer): installs it from PyPI in build/venv-torch; PYTHON=... has it
 set -u
@@ -9,8 +10,8 @@ wanted=${1:-train kinds documents ops muon start memory deterministic checkpoint
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
-# bench_train: GPT-2 124M, T 256, 4 sequences, optimizer included, compared with oneDNN at M=N=K=1024; up to three tries
-# for a quiet machine.
+# bench_train: training steps of GPT-2 124M with T 256 and 4 sequences, optimizer included. They are compared with
+# oneDNN's product at M=N=K=1024. Up to three tries wait for a quiet machine.
 bench_train() {
     local dtype try line rate
     for dtype in fp32 bf16; do
@@ -57,8 +58,8 @@ bench_peer() {
     done
 }
 
-# bench_kinds: Llama and Qwen3 of GPT-2 124M's size, compared with it. On a busy machine set OMP_NUM_THREADS=1, which
-# uses the processor's clock.
+# bench_kinds: training steps of Llama and Qwen3 models of GPT-2 124M's size, compared with GPT-2 124M. On a busy
+# machine set OMP_NUM_THREADS=1; then only the processor time counts.
 bench_kinds() {
     local dtype kind line
     for dtype in fp32 bf16; do
@@ -71,7 +72,7 @@ bench_kinds() {
     done
 }
 
-# bench_documents: what data.document_mask costs and saves, for whole steps and for attention.
+# bench_documents: how much time data.document_mask costs and saves, for whole steps and for attention alone.
 bench_documents() {
     local line
     line=$("$B/test/bench/bench_documents" fp32) || exit 1
@@ -80,8 +81,8 @@ bench_documents() {
     json_result bench_documents.jsonl command="scripts/bench.sh documents" $line
 }
 
-# bench_ops: ops that only move bytes, with 1024 rows of 768 channels on one core, compared with copies of as many
-# bytes. WORDS: parts of ops' names.
+# bench_ops: operations that only move bytes, with 1024 rows of 768 channels on one core, compared with copies of as
+# many bytes. WORDS: parts of the operations' names.
 bench_ops() {
     local dtype word line kind
     for dtype in fp32 bf16; do
@@ -95,7 +96,7 @@ bench_ops() {
     done
 }
 
-# bench_muon: the update of Muon compared with AdamW's, in a step of 524,288 tokens.
+# bench_muon: the time of an update of Muon compared with AdamW's, in a step of 524,288 tokens.
 bench_muon() {
     local line
     line=$("$B/test/bench/bench_muon" fp32) || exit 1
@@ -109,8 +110,8 @@ make_text() { # make_text N: writes a text of N bytes that is the same on every 
     awk -v n="$1" 'BEGIN { srand(1); while (bytes < n) { w = int(rand() * 5000); s = sprintf("%d ", w * w); bytes += length(s); printf "%s", s } }'
 }
 
-# bench_start: the time from exec to the line of step 1, for the demo's model without an evaluation at step 0; median of
-# five.
+# bench_start: the time from exec to the output of step 1, for the demo's model without an evaluation at step 0. The
+# result is the median of five runs.
 bench_start() {
     make_text 600000 > "$work/text.txt"
     "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null || exit 1
@@ -156,8 +157,8 @@ PY
     json_result bench_values.jsonl what="peak memory of 124M training, fp32" command="make bench" value="$used MiB" note="plan says $planned MiB: $off %"
 }
 
-# bench_deterministic: the cost of parallel.deterministic. Runs with and without it alternate; the median of their
-# steps; 4 micro-batches of 512 tokens a step.
+# bench_deterministic: the cost of parallel.deterministic. Runs with and without it alternate, and the medians of their
+# steps are compared. A step has 4 micro-batches of 512 tokens.
 bench_deterministic() {
     local ranks ratio
     [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }
@@ -186,7 +187,7 @@ PY
     done
 }
 
-# bench_checkpoint: how long training waits for a checkpoint, compared with the plain copy of as many bytes.
+# bench_checkpoint: how long training waits for a checkpoint, compared with a plain copy of as many bytes in memory.
 bench_checkpoint() {
     local stall copy mib
     read -r _ stall copy mib < <("$B/test/bench/bench_checkpoint" 101)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# make bench-comm: the ring against MPI's own collectives at 2 and 4 ranks of one thread, one line per figure in test/results/bench_comm.jsonl; then the simulator against steps.
+# make bench-comm: compares the program's ring with MPI's own collectives at 2 and 4 ranks of one thread. It writes one
+# line per figure to test/results/bench_comm.jsonl. Then it compares the simulator with measured steps.
 #   scripts/bench_comm.sh [MEGABYTES_AT_MOST]
 set -eu
 . "$(dirname "$0")/env.sh"
-unset OMPI_MCA_btl_vader_single_copy_mechanism # env.sh sets this for quiet tests; a user's run has no such setting
+# env.sh sets this for quiet tests; a user's run has no such setting, so it is removed
+unset OMPI_MCA_btl_vader_single_copy_mechanism
 export OMP_NUM_THREADS=1
 most=${1:-64}
 log=$(mktemp); trap 'rm -f "$log"' EXIT
@@ -20,8 +22,8 @@ for ranks in 2 4; do
     done < <(grep -v '^#' "$log")
 done
 
-# This machine as a cluster, configs/clusters/here.json: its grids of two ranks compared with the output of `plan
-# cluster=here`.
+# Describes this machine as a cluster in configs/clusters/here.json, and compares runs on its grids of two ranks with
+# the output of `plan cluster=here`.
 python3 test/bench/bench_here.py "$B" "$launch" | tee "$log"
 while read -r grid measured simulated ratio; do
     json_result bench_grids.jsonl "command=make bench-comm" "grid=${grid//,/ }" "measured_ms=$measured" "simulated_ms=$simulated" "ratio=$ratio"

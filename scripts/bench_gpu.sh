@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make bench on a GPU: whole steps of GPT-2 at four sizes, the program itself, every kernel, and PyTorch on the same GPU in the same run. Prints,
-# and appends to test/results/bench_gpu.jsonl. Sizes that do not fit the GPU's memory are left out.
+# make bench on a GPU: measures training steps of GPT-2 at four sizes, whole runs of the program, every kernel, and
+# PyTorch on the same GPU in the same session. It prints the results and appends them to test/results/bench_gpu.jsonl.
+# Sizes that do not fit the GPU's memory are left out.
 #   scripts/bench_gpu.sh [train|program|kernels|peers|124m|355m|774m|1558m ...]      only these parts, only these sizes
 set -u
 . "$(dirname "$0")/env.sh"
@@ -24,13 +25,13 @@ case $gpu in # dense bf16, NVIDIA's data sheets; other GPUs get no MFU against t
 *) peak_tflops=0 ;;
 esac
 
-# shape_of SIZE: layers heads width, then micro-batches to try
+# shape_of SIZE: prints layers, heads and width, then the micro-batches to try
 shape_of() { case $1 in 124m) echo 12 12 768 ;; 355m) echo 24 16 1024 ;; 774m) echo 36 20 1280 ;; 1558m) echo 48 25 1600 ;; esac; }
 batches_of() { case $1 in 124m) echo 64 128 32 ;; 355m) echo 32 64 16 ;; 774m) echo 16 32 8 ;; 1558m) echo 16 8 4 ;; esac; }
 field() { echo "$2" | tr ' ' '\n' | sed -n "s/^$1=//p" | tail -n 1; } # KEY LINE
 
-# watched COMMAND...: prints the command's output, and sets $watch to the clock, power and memory that nvidia-smi
-# reported at its highest load.
+# watched COMMAND...: prints the command's output. Sets $watch to the clock, power and memory that nvidia-smi reported
+# when the load was highest.
 watched() {
     nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,memory.used,temperature.gpu --format=csv,noheader,nounits -lms 100 > "$work/smi" 2>/dev/null &
     local watcher=$! status
@@ -41,8 +42,9 @@ watched() {
              if (n) printf "sm_mhz=%.0f power_w=%.0f smi_memory_mib=%d celsius=%d", sum / n, watts / n, memory, hot}' "$work/smi")
     return $status
 }
-# rates LINE LAYERS WIDTH: prints model TFLOP/s by 6P+6LCT (causal) and 6P+12LCT, compared with the data sheet and the
-# measured product at 8192.
+# rates LINE LAYERS WIDTH: prints model TFLOP/s, counted as 6P+6LCT FLOPs per token (causal) and as 6P+12LCT, with P
+# parameters, L layers, C channels, T positions. Compares them with the data sheet and with the measured product at
+# 8192.
 rates() {
     awk -v p="$(field parameters "$1")" -v rate="$(field tokens_per_s "$1")" -v gemm="$(field matmul_8192 "$1")" -v l="$2" -v c="$3" -v t=$T -v peak="$peak_tflops" 'BEGIN {
         causal = rate * (6 * p + 6 * l * c * t) * 1e-12; full = rate * (6 * p + 12 * l * c * t) * 1e-12
@@ -70,8 +72,8 @@ bench_train() {
     done
 }
 
-# make_shard: writes an llm.c shard of 20 million tokens, equal each time. Token k is about as frequent as in text
-# (Zipf).
+# make_shard: writes a data file in llm.c's format with 20 million tokens, the same each time. Token k is about as
+# frequent as in text (Zipf).
 make_shard() {
     python3 - "$1" <<'PY'
 import array, random, struct, sys
@@ -87,8 +89,8 @@ with open(sys.argv[1], "wb") as f:
         (tokens[cut:] + tokens[:cut]).tofile(f)
 PY
 }
-# bench_program: the program itself, as a user runs it: no accumulation, the numbers of metrics.jsonl, the time from
-# exec to the first step.
+# bench_program: measures the program as a user runs it, without gradient accumulation. It reports the numbers of
+# metrics.jsonl and the time from exec to the first step.
 bench_program() {
     local batch size=124m
     case " $sizes " in *" $size "*) ;; *) return ;; esac
@@ -107,7 +109,7 @@ steps = [json.loads(line) for line in open(f"{work}/program/metrics.jsonl")]
 steps = [s for s in steps if s["kind"] == "train"][10:]
 plan = open(f"{work}/plan").read()
 rows = [re.search(pattern, plan, re.M) for pattern in (r"^ *total, GPU memory +([0-9.]+) MiB", r"^ *not ours, an estimate.* ([0-9.]+) MiB")]
-# without the estimates, which a run's own number does not contain
+# the plan's total, less its estimate for libraries, which a run's own number does not contain
 planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0
 used = re.findall(r"\| *([0-9.]+) GiB \|", open(f"{work}/out").read())
 median = lambda key: statistics.median(s[key] for s in steps if s[key] is not None)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
+# make check: checks the sources, besides the tests. It prints a line for each check; the first word is ok or FAIL.
 #   scripts/check.sh [WORD...]    only the checks named: comments includes ops length flags readme figures mutants schema sass
 #                               cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
@@ -9,7 +9,7 @@ wanted=" ${*:-$all} "
 for word in "$@"; do case " $all " in *" $word "*) ;; *) echo "check: there is no check $word; there are: $all" >&2; exit 64 ;; esac; done
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
-check() { # NAME COMMAND...: passes when the command succeeds
+check() { # check NAME COMMAND...: passes when the command succeeds
     local name=$1; shift
     case $wanted in *" $name "*) ;; *) return ;; esac
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
@@ -23,12 +23,13 @@ can() {
     return 1
 }
 
-# includes: core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer, text, log, plan} <- run <-
-# run/verbs <- train_gpt.cu. Of these seven folders of run/, each may include the ones before it. mpi.h and nccl.h only
-# in comm/, oneDNN only in layers/.
+# includes: checks which folders include headers of which. The order is core <- {layers, comm, data} <- model <-
+# run/{config, guard, checkpoint, outer, text, log, plan} <- run <- run/verbs <- train_gpt.cu. Of the seven folders in
+# run/, each may include the ones before it. Only comm/ may include mpi.h and nccl.h, only layers/ oneDNN.
 includes() {
     local bad=""
-    sees() { # sees FOLDER SEES...: prints includes by FOLDER's own files that are in another folder
+    # sees FOLDER ALLOWED...: prints the includes in FOLDER's files that name a folder other than FOLDER and ALLOWED
+    sees() {
         local folder=$1 allowed; shift
         allowed=$(printf '%s/[a-z0-9_]+\\.(h|cuh)"|' "$folder" "$@"); allowed=${allowed%|}
         grep -nE '#include "[a-z_]+/' "$folder"/*.* | grep -vE "#include \"($allowed)"
@@ -46,7 +47,7 @@ includes() {
     [ -z "$bad" ] || { echo "$bad"; return 1; }
     echo "$(cat core/* layers/* comm/* data/* model/* run/*.* run/*/* | grep -c '#include "') includes, all downwards"
 }
-# Every op of layers.h is called in test/layers.
+# ops: checks that every operation of layers.h is called in test/layers.
 ops() {
     local op missing="" n=0
     for op in $(grep -oE '^(void|int|size_t|double) +[a-z0-9_]+\(' layers/layers.h | grep -oE '[a-z0-9_]+\(' | tr -d '('); do
@@ -64,20 +65,21 @@ length() {
 flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | grep -vE 'No -ffast|grep' && echo "no flag that breaks NaN or ties the program to this machine"; }
 readme() { python3 test/results/table.py --check; }
 figures() { python3 test/results/table.py --commits; }
-# has_history: succeeds if all commits are there: this tree is its own clone, and not a shallow one.
+# has_history: succeeds if the repository has all commits: it is a clone of its own, and not a shallow one.
 has_history() { [ "$(git rev-parse --show-toplevel)" = "$(pwd -P)" ] && [ "$(git rev-parse --is-shallow-repository)" = false ]; }
 mutants() { python3 test/mutants.py check test/mutants.txt; }
 schema() {
     make -s BACKEND=cpu build/cpu/train_gpt && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
         build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
 }
-# sass: the kernels that nvcc compiles are not worse than test/results/sass.tsv.
+# sass: checks that the kernels that nvcc compiles are not worse than test/results/sass.tsv.
 sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
-# Uses clang's OpenMP, which reports its own synchronization to ThreadSanitizer (libarcher); gcc's does not.
+# tsan: builds with clang, whose OpenMP reports its own synchronization to ThreadSanitizer (libarcher). gcc's OpenMP
+# does not.
 tsan() {
     local part
     make -s BACKEND=cpu SAN=-tsan CC=clang tests || return 1
@@ -86,7 +88,8 @@ tsan() {
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
-# valgrind 3.19 does not know AVX-512, and oneDNN's AVX2 code reads after the end of one of its own buffers.
+# memcheck.sh limits the instruction sets: valgrind 3.19 does not know AVX-512, and oneDNN's AVX2 code reads after the
+# end of one of its own buffers.
 valgrind_run() {
     make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }

@@ -15,7 +15,7 @@ import sys
 
 from run_files import EXIT_CONFIG, EXIT_DATA, EXIT_IO, Stop, fault_of, run_script, say, write_file
 
-# nanochat's seeds: for the order of questions; and, plus the number of a question, for its examples
+# Seeds of nanochat's evaluation: for the order of the questions, and for the examples of question n (SHOTS_SEED + n)
 SHUFFLE_SEED, SHOTS_SEED = 1337, 1234
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From text to a trained model: `make demo` calls this after the build. Text: the King James Bible of Debian's bible-kjv, or a file.
-# A demo of the same text that was stopped goes on. Nothing of a finished one is removed: the next one trains in runs/demo-2 with
-# datasets/demo-2, or the next free number.
+# Trains a model on a text and prints samples; `make demo` calls this after the build. The text is the King James Bible
+# of Debian's bible-kjv, or a file. A stopped demo of the same text is continued. A finished demo is kept: the next one
+# trains in runs/demo-2 with datasets/demo-2, or the next free number.
 #   scripts/demo.sh [TEXT]          TRAIN_GPT: the program (./train_gpt)
 set -u
 invoked_from=$PWD
@@ -25,7 +25,7 @@ if [ -z "$text" ]; then
     text=$(mktemp -t train_gpt-demo.XXXXXX); trap 'rm -f "$text"' EXIT
     bible -f gen1:1-rev22:21 > "$text" || die "bible could not print its text"
 fi
-# is_stopped RUN DATA: succeeds if RUN trains on this text, as DATA has it, and its last step is not saved yet.
+# is_stopped RUN DATA: succeeds if folder RUN holds a run on the text in folder DATA whose last step is not saved yet.
 is_stopped() {
     local steps; steps=$(grep -oE '"steps":[[:space:]]*[0-9]+' "$1/config.json" 2> /dev/null | head -n 1 | grep -o '[0-9]*$')
     [ -n "$steps" ] && [ -e "$2/tokens.json" ] && cmp -s "$text" "$2/text.txt" && [ ! -e "$1/checkpoints/step_$(printf %08d "$steps")" ] &&

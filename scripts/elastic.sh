@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# elastic.sh - trains on the hosts that answer until run.steps are done: after a loss on those that are left, and on
-# more when more are there, each time from the newest checkpoint.
+# elastic.sh - trains on the hosts that answer until run.steps are done. After a loss it trains on the hosts that are
+# left, and it uses more hosts when more answer. Each start resumes from the newest checkpoint.
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
@@ -11,14 +11,14 @@
 #
 # Exit codes of the job:
 #   0                done
-#   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
+#   75               stopped and saved: the end, or another start if this script asked for it because hosts changed
 #   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
 #                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
-#   73               after a loss the old job is still ending: again, for ten seconds
-#   any other        another start would end the same way
+#   73               the run folder is in use: after a loss the old job may still be ending, so ten seconds of tries
+#   any other        the end, because another start would end the same way
 #
 # USR1, TERM, HUP and Ctrl-C make the job save and stop (75), a second TERM or Ctrl-C ends it at once, USR2 makes it
-# save. The variables are in docs/elastic.md. Each thing done is a line on stderr and in run.dir/elastic.log.
+# save and go on. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
 set -u
 
 TRIES=3 LOCKED_TRIES=10
@@ -28,7 +28,8 @@ if [ -n "${SLURM_JOB_NODELIST:-}" ]; then # each question is a job step there
 fi
 read -ra agent <<<"${AGENT:-ssh -o BatchMode=yes -o ConnectTimeout=3}"
 read -ra options <<<"${OPTIONS:-}"
-own_session=() # a terminal's Ctrl-C then reaches only this script; mpirun would end its ranks at once
+# setsid keeps a terminal's Ctrl-C from mpirun, which would end its ranks at once; only this script gets it
+own_session=()
 if (: </dev/tty) 2>/dev/null; then own_session=(setsid); fi
 work=$(mktemp -d) || exit 74
 trap 'rm -rf "$work"' EXIT
@@ -84,7 +85,7 @@ rest() { # SECONDS
 # --- hosts: files of lines "host slots=N", as mpirun reads them -------------------------------------------------------
 
 slots_here() { { nvidia-smi -L 2>/dev/null | grep -c '^GPU'; nproc; } | awk '$1 > 0 { print; exit }'; }
-slurm_hosts() { # SLURM_TASKS_PER_NODE as 2(x3),1
+slurm_hosts() { # reads SLURM_TASKS_PER_NODE, which has the form 2(x3),1
     paste -d: <(scontrol show hostnames) \
         <(tr , '\n' <<<"$SLURM_TASKS_PER_NODE" | awk -F'[(x)]+' '{ for (i = 0; i < ($2 ? $2 : 1); i++) print $1 }')
 }
@@ -119,12 +120,13 @@ list_hosts() {
                for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 
-# answers HOST IN_USE: succeeds if a host answers. Hosts in use, the lines of $2, are not asked.
+# answers HOST IN_USE: succeeds if the host answers. Hosts among the lines of IN_USE count as answering without being
+# asked.
 answers() { # HOST IN_USE
     case $1 in localhost | 127.0.0.1 | "$(hostname)" | "$(hostname -s)") return ;; esac
     grep -q "^${1//./\\.} " "$2" || timeout 10 "${agent[@]}" "$1" true </dev/null >/dev/null 2>&1
 }
-# answering LIST IN_USE: prints the hosts of a list that answer, in the list's order. All are asked at once.
+# answering LIST IN_USE: prints the hosts of LIST that answer, in the order of LIST. All are asked at once.
 answering() ( # LIST IN_USE
     heard=$(mktemp -d "$work/heard.XXXXXX") || exit 74
     while read -r host _; do if answers "$host" "$2"; then touch "$heard/$host"; fi & done <"$1"
@@ -133,7 +135,7 @@ answering() ( # LIST IN_USE
     rm -r "$heard"
 )
 
-# fit: prints the most ranks that the config allows on the hosts of a file.
+# fit FILE: prints the largest number of ranks that the config allows on the hosts of FILE.
 fit() {
     local slots
     slots=$(awk -F= '{ n += $2 } END { print n + 0 }' "$1")
@@ -143,8 +145,8 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# choose: writes the hostfile of the next start and sets the number of ranks. The first start does not wait for enough
-# hosts.
+# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. Then gather ends the
+# first start, and lets a later start wait for hosts.
 choose() {
     : >"$work/silent"
     list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return
@@ -178,8 +180,8 @@ nap() { # SECONDS
     wait $sleeper && trap - TERM
 }
 
-# watch_hosts: runs during the job. Asks the job to stop once the hosts allow another number of ranks, or a host in use
-# is no longer listed.
+# watch_hosts: runs during the job. It asks the job to stop once the hosts allow another number of ranks, or a host in
+# use is no longer listed.
 watch_hosts() {
     local more gone
     cp "$work/hosts" "$work/seen"
@@ -199,8 +201,9 @@ watch_hosts() {
     done
 }
 
-# Runs during the job, because mpirun waits silently for a host's daemon that cannot report. If no rank has signed
-# RUN/lock after START seconds, mpirun and its processes are ended, which counts as a loss.
+# signed: prints a sign that a rank has opened RUN/lock. It is needed because mpirun waits silently for a host's daemon
+# that cannot report. If no rank has opened the lock after START seconds, mpirun and its processes are ended, which
+# counts as a loss.
 signed() { stat -c '%i %z' "$run_dir/lock" 2>/dev/null; }
 watch_start() {
     local before waited mpirun
@@ -227,7 +230,8 @@ newest_step() { # newest_step: prints the newest step in a checkpoint or in the 
     } | sort -n | tail -n 1
 }
 
-# start: without keepalive mpirun would wait a quarter of an hour for a host that disappeared silently.
+# start: starts the job. ssh gets keepalive options, because mpirun would wait a quarter of an hour for a host that
+# disappeared silently.
 start() {
     local watchers
     rm -f "$work/changed"

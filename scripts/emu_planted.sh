@@ -2,12 +2,13 @@
 # make emu-planted: each fault planted in test/emu/cases must be caught where the table has an X. The clean kernels must
 # pass everywhere.
 #   scripts/emu_planted.sh [NUMBER...]     only these faults; 0 is the clean kernels
-# Prints one line per fault, three letters per variant: forward schedule and late copies, reverse and late, forward and early.
-# X caught, - not; a run counts as caught when it ends with a diagnosis or a wrong value, not when it hangs. Lower case: the table differs.
+# Prints one line per fault, with three letters for each build: threads forward and copies late, reverse and late,
+# forward and early. X is caught, - is not. A run counts as caught when it ends with a diagnosis or a wrong value, not
+# when it hangs. A letter in lower case differs from the table.
 set -u
 . "$(dirname "$0")/env.sh"
-# The columns: number, case, builds that must catch it (plain, ASan, race; a dot: not required), fault. 20 needs a
-# watched host, 22 is legal on the hardware.
+# The columns: number of the fault, case, builds that must catch it (plain, ASan, race; a dot means not required),
+# fault. Fault 20 is seen only where ASan watches the host; fault 22 is legal on the hardware.
 table='
  1 layernorm   XXX XXX XXX missing row mask
  2 layernorm   XXX XXX XXX misaligned 128-bit load
@@ -109,7 +110,8 @@ table='
 124 nccl_beside XXX XXX XXX NCCL without a limit beside blocks that stay'
 variants=(-plain "" -race)
 
-one() { # one NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit code 1 if it was not caught
+# one NUMBER CASE EXPECTED... WORDS: runs one fault in every build and schedule; exit code 1 if the table expects more
+one() {
     local number=$1 case=$2 expected="$3 $4 $5" seen="" message="" verdict i=0 variant run out status
     shift 5
     for variant in "${variants[@]}"; do
@@ -131,7 +133,7 @@ one() { # one NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit cod
     printf '%2d %s%-9s %-44s %s\n' "$number" "$seen" "$verdict" "$*" "${message:0:110}"
     [ "$verdict" = caught ] || [ "$verdict" = legal ]
 }
-clean() { # clean: runs every case under every schedule; exit code 1 on the first that fails
+clean() { # clean: runs every case without a fault under every schedule; exit code 1 at the first failure
     local variant schedule async runs=0
     for variant in "${variants[@]}"; do
         for schedule in forward reverse random:1 random:2; do

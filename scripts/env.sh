@@ -1,5 +1,5 @@
-# env.sh - the environment of every script: the project's folder, Open MPI's leave to run as root. Sourced, not run.
-# A test is skipped where a tool is missing that it names, or a file that it sources: no test passes or fails without its tools.
+# env.sh - the environment of every script; sourced, not run. It changes to the project's folder and lets Open MPI run
+# as root. A test is skipped if its source, or a file that it sources, names one of these tools and the tool is missing.
 if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")"/test/* ]]; then
     for tool in python3:python3 pgrep:procps xz:xz-utils; do
         command -v "${tool%:*}" > /dev/null || ! grep -qsw -- "${tool%:*}" "${BASH_SOURCE[@]:1}" && continue
@@ -13,7 +13,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
-# unbuilt PROGRAM: succeeds if it is missing, and prints the command that builds the tests of $B.
+# unbuilt PROGRAM: succeeds if PROGRAM is missing, and prints the command that builds the tests of $B.
 unbuilt() {
     local words=BACKEND=cpu san
     [ ! -x "$1" ] || return
@@ -24,15 +24,16 @@ unbuilt() {
     echo "not ok $1 is not built; type: make $words tests"
 }
 unset MAKEFLAGS MAKELEVEL # a make that a script calls is independent of the make that called the script
-export DEPS=0             # such a make installs nothing
+export DEPS=0             # a make that a script calls installs no packages
 
-# Options of mpirun whose names differ between Open MPI 4 and 5: LAUNCHER_MCA is before a parameter of the launcher, REMOTE_SHELL
-# the parameter that names the remote shell. OUTPUT_OPTIONS keeps stdout and stderr of ranks apart, which Open MPI 5 may join.
+# Options of mpirun whose names differ between Open MPI 4 and 5. LAUNCHER_MCA: the option before a parameter of the
+# launcher. REMOTE_SHELL: the parameter that names the remote shell. OUTPUT_OPTIONS: keeps stdout and stderr of ranks
+# apart, which Open MPI 5 may join.
 case $(mpirun --version 2>/dev/null) in
 *"(Open MPI) 5."*) LAUNCHER_MCA=--prtemca REMOTE_SHELL=plm_ssh OUTPUT_OPTIONS="--output :raw" ;;
 *) LAUNCHER_MCA=--mca REMOTE_SHELL=plm_rsh OUTPUT_OPTIONS= ;;
 esac
-# run_ranks N COMMAND...: runs the command under mpirun of the MPI that this build links.
+# run_ranks N COMMAND...: runs the command on N ranks, under the mpirun of the MPI that build $B links.
 run_ranks() {
     local n=$1; shift
     case $B in

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make faults: the faults that a run must survive (test/faults.txt), each with the tests that prove it, run now: pass, FAIL or skip.
+# make faults: lists the faults that a run must survive (test/faults.txt). For each it runs the tests that prove it now,
+# and prints pass, FAIL or skip.
 #   scripts/faults.sh [F1 F7 ...]    only these
 set -u
 . "$(dirname "$0")/env.sh"
@@ -9,7 +10,7 @@ done
 declare -A result
 status=0
 
-prove() { # prove TEST: runs a test once and keeps pass, FAIL or skip
+prove() { # prove TEST: runs a test, unless it has run already, and keeps pass, FAIL or skip
     local last
     case $1 in
         test/slurm/*) last="skip: make test-slurm" ;;

@@ -2,10 +2,11 @@
 # fetch.sh - fetches data to train on into datasets/NAME: text, token shards or parquet files.
 #   scripts/fetch.sh                              the names, with size and use
 #   scripts/fetch.sh NAME [FOLDER] [shards=N]     N: of the training files; those for validation come always
-# A cut download goes on where it stopped, here and when the same command is typed again: FILE.part becomes FILE when
-# its size, its SHA-256 (where the server names one, or this script does) and its own header are right.
-# FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): downloads in a row that bring nothing new.
-# Exit: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 no room or no right to write.
+# A download that was cut continues where it stopped, at once and when the same command is typed again. FILE.part
+# becomes FILE when its size, its SHA-256 (if the server or this script names one) and its own header are right.
+# FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): tries in a row that bring no new bytes before it
+# gives up. Exit codes: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 a full disk or no
+# right to write.
 set -u
 invoked_from=$PWD ROOM="make room, name another folder, or take fewer shards="
 cd "$(dirname "$0")/.." || exit 74
@@ -13,7 +14,7 @@ TRIES=${FETCH_TRIES:-5} # downloads in a row that bring nothing new
 
 die() { local code=$1; shift; echo "fetch: $*" >&2; exit "$code"; }
 
-# name | bytes of a training file, about | how many there are | taken by default | use
+# The columns: name | bytes of a training file, about | number of training files | number taken by default | use
 NAMES='
 tinyshakespeare | 1115394    | 1    | 1   | text, 1.1 MB: a first run on a laptop (configs/laptop.json)
 tinystories     | 2250000000 | 1    | 1   | text, 2.3 GB: stories in simple words, for small models
@@ -42,7 +43,7 @@ files() { # NAME SHARDS
         done ;;
     fineweb-10b) shards fineweb "$hub/kjj0/fineweb10B-gpt2/resolve/main" "$numbers" ;;
     fineweb-edu) shards edu_fineweb "$hub/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main" "$numbers" ;;
-    climbmix) # the last file is for validation
+    climbmix) # in the list of climbmix the last file is for validation
         for i in 6542 $(seq 0 $(($2 - 1))); do
             file=$(printf 'shard_%05d.parquet' "$i")
             echo "$file $hub/karpathy/climbmix-400b-shuffle/resolve/main/$file"
@@ -54,7 +55,7 @@ shards() { # PREFIX URL NUMBERS
     for i in $3; do printf '%s_train_%06d.bin %s/%s_train_%06d.bin\n' "$1" "$i" "$2" "$1" "$i"; done
 }
 
-next() { # next NAME FOLDER: prints what to type then
+next() { # next NAME FOLDER: prints the command to type after the fetch
     local keys='' # of data elsewhere than the configs have them
     [ "$2" = "datasets/$1" ] || keys=" data.train='$2/*train_*.bin' data.val='$2/*val_*.bin'"
     case $1 in
@@ -75,7 +76,7 @@ free_bytes() { df -B1 --output=avail "$1" | tail -n 1; }
 gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9) }'; }
 
 said() { tr '\r' '\n' <"$log" | sed -n 's/^curl: //p' | head -n 1; } # beside its progress
-# explain CURL'S-STATUS URL: prints why curl failed, and sets the exit code.
+# explain CURL'S-STATUS URL: prints why curl failed, and sets the exit code of this script.
 explain() { # CURL'S-STATUS URL
     local host=${2#*//}; host=${host%%/*}
     case $1 in
@@ -89,8 +90,8 @@ explain() { # CURL'S-STATUS URL
     esac
 }
 
-# ask URL: sets size and sha256 to the server's values. For files in large-file storage the hub sends both (x-linked-*);
-# for others only the size is used. "" if the server does not send one.
+# ask URL: sets size and sha256 to the values that the server sends, or to "" if it sends none. For files in large-file
+# storage the hub sends both (x-linked-*). For other files only the size is used.
 ask() { # URL
     local headers
     headers=$(curl -fsSIL --max-time 60 "$1" 2>"$log") || explain $? "$1"
@@ -101,8 +102,8 @@ ask() { # URL
 }
 
 get() { curl -fL --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$@"; }
-# download URL FILE: fetches into FILE until it has `size` bytes. A connection that was cut is continued at the byte
-# where it was cut.
+# download URL FILE: fetches into FILE until it has `size` bytes. After a cut connection it continues at the byte where
+# it was cut.
 download() { # URL FILE
     local before tries=0 status
     while :; do
@@ -116,7 +117,7 @@ download() { # URL FILE
         case $status in
         0) [ -z "$size" ] && return ;;                   # else the size decides
         33 | 36) rm -f "$2" ;;                           # this server cannot go on in the middle
-        18 | 28 | 52 | 55 | 56 | 92) ;;                  # the connection was cut, or hangs
+        18 | 28 | 52 | 55 | 56 | 92) ;;                  # curl's exit codes for a connection that was cut or hangs
         *) explain $status "$1" ;;
         esac
         if [ "$(size_of "$2")" -gt "$before" ]; then tries=0; else tries=$((tries + 1)); fi
@@ -128,8 +129,8 @@ download() { # URL FILE
 }
 
 u32() { od -An -tu4 -j "$2" -N 4 --endian=little "$1" | tr -d ' '; }
-# is_whole FILE NAME: succeeds if a file is what its name promises: an llm.c header and as many tokens, or parquet's
-# marks at both ends.
+# is_whole FILE NAME: succeeds if FILE is what its name promises: an llm.c header with as many tokens as it says, or
+# parquet's marks at both ends.
 is_whole() { # FILE NAME
     case $2 in
     *.bin)     [ "$(u32 "$1" 0) $(u32 "$1" 4) $(size_of "$1")" = "20240520 1 $((1024 + 2 * $(u32 "$1" 8)))" ] ;;

@@ -39,14 +39,15 @@ finish() {
 }
 trap 'finish $?' EXIT
 trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
-# patient COMMAND...: runs a command so that a trap can act before it ends.
+# patient COMMAND...: runs a command in the background and waits, so that a trap can act before the command ends.
 patient() { "$@" & job=$!; wait $job; local status=$?; job=''; return $status; }
 
-# sources RELEASE: prints the lines of apt for a release, from this machine's mirror if it is Debian, else debian.org.
+# sources RELEASE: prints the lines of apt's list for a release, from this machine's mirror if it is a Debian machine,
+# else from debian.org.
 sources() { # RELEASE
     local here main security
     here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    # Prints both forms of apt lists as "URI SUITE".
+    # Prints both formats of apt's lists as "URI SUITE".
     lists() {
         sed -nE 's/^deb +(\[[^]]*\] +)?([^ ]+) +([^ ]+) .*/\2 \3/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2> /dev/null
         cat /etc/apt/sources.list.d/*.sources 2> /dev/null | awk -F': *' '/^URIs:/ { uri = $2 } /^Suites:/ { n = split($2, s, " "); for (i = 1; i <= n; i++) print uri, s[i] }'
@@ -60,7 +61,7 @@ sources() { # RELEASE
 apt_proxies() { apt-config dump 2> /dev/null | grep -iE '^Acquire::(http|https|ftp)::Proxy'; }
 proxies() { env | grep -iE '^((https?|ftp|all|no)_proxy|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST))='; }
 
-base() { # base RELEASE: makes build/fresh/RELEASE.tar, a root with only git and make
+base() { # base RELEASE: makes build/fresh/RELEASE.tar, a Debian root folder with only git and make
     local options=() line lines=()
     find "$kept" -name "$1.tar" -mtime +14 -delete
     [ ! -s "$kept/$1.tar" ] || return 0
@@ -73,7 +74,7 @@ base() { # base RELEASE: makes build/fresh/RELEASE.tar, a root with only git and
     mv "$kept/$1.new" "$kept/$1.tar"
 }
 
-anew() { # anew RELEASE: makes a new $root of the release, with a clone of HEAD and a user
+anew() { # anew RELEASE: makes a new root folder $root of the release, with a clone of HEAD and a user
     root=$work/root
     rm -rf --one-file-system "$root"; mkdir -p "$root" "$kept/archives-$1/partial"
     tar -xf "$kept/$1.tar" -C "$root" --exclude='./dev/*'
@@ -101,7 +102,7 @@ types() {
         exit $?' _ "$root" "$archives" "$id" HOME="$home" USER="$1" PATH="$path" LANG=C.UTF-8 TERM=xterm "${settings[@]}" \
         bash -c "cd ~/train_gpt && $2" > "$said" 2>&1 < /dev/null
 }
-verdict() { # verdict NAME STATUS SINCE: prints the result, and after a failure the end of the output
+verdict() { # verdict NAME STATUS SINCE: prints the result of a step, and after a failure the end of its output
     if [ "$2" -eq 0 ]; then
         echo "ok $1: $(tail -n 1 "$said") ($(($(date +%s) - $3)) s)"
     else
@@ -115,7 +116,8 @@ try() { # WHO NAME COMMAND
     local at; at=$(date +%s)
     types "$1" "$3"; verdict "$2" $? "$at"
 }
-# asks NAME COMMAND: checks that a user without rights is refused with one line for root, and runs that line as root.
+# asks NAME COMMAND: checks that the command, for a user without rights, prints one line for root to type. Then runs
+# that line as root.
 asks() {
     local line
     types newcomer "$2" && { failed=$((failed + 1)); echo "not ok $1: done without the packages that it needs"; return; }

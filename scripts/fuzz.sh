@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers with libFuzzer under ASan and UBSan: any bytes, never a crash, a leak, 256 MiB or a second.
+# Fuzzes the parsers with libFuzzer under ASan and UBSan. No input may cause a crash or a leak, or take more than 256
+# MiB or a second.
 #   scripts/fuzz.sh [SECONDS] [TARGET...]     default: 20 s each of test/fuzz/fuzz_*.c, two at a time
 # Prints "ok TARGET: N inputs" or "not ok TARGET" with the finding, which is kept in build/fuzz/; "skip" where clang has no libFuzzer.
 set -u
@@ -12,8 +13,8 @@ mkdir -p "$out"
 
 compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
          -DBACKEND_cpu -DNO_MPI)
-# Code that is built without the fuzzer's counters: the comparisons of an edit distance take two thirds of the time and
-# do not help.
+# Sources that are built without the fuzzer's counters. The comparisons of faults.c's edit distance would take two
+# thirds of the time and do not help.
 untraced=" run/config/faults.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
@@ -21,7 +22,7 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 0
 fi
 
-# The parsers and the code below them get the fuzzer's counters. Everything else is from the plain build.
+# The parsers and the code below them get the fuzzer's counters. All other code is from the plain build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
 rest=(build/cpu/run/config/presets.o build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
@@ -40,7 +41,8 @@ for source in "${sources[@]}"; do
     "${compile[@]}" "${untrace[@]}" -c -o "$object" "$source" || exit 1
 done
 
-# The quarantine keeps freed memory for a while, to see late uses. It is small, since the limit is on all memory.
+# ASan's quarantine keeps freed memory for a while, to see late uses. It is small, because the limit on memory includes
+# it.
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
 fuzz() { # TARGET
     local log=$out/$1.log corpus=$out/corpus_$1 count

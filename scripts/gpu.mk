@@ -1,4 +1,4 @@
-# gpu.mk - a build's backend and its compiler of .cu files. In cuda and emu a .cu file replaces the .c file of its stem.
+# gpu.mk - a build's backend (cpu, emu, cuda) and its compiler of .cu files. In cuda and emu, X.cu replaces X.c.
 CUDA_HOME ?= /usr/local/cuda
 NVCC    := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA_H  := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
@@ -14,32 +14,34 @@ endif
 
 comma   := ,
 quote   := "
-# Only emu is built with AddressSanitizer and UBSan. SAN=-race has the race checker of test/emu instead, SAN=-plain
-# nothing.
+# The emulator is built with AddressSanitizer and UBSan by default. SAN=-race has the race checker of test/emu instead,
+# SAN=-plain nothing.
 ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)$(if $(filter cpu-tsan,$(BACKEND)$(SAN)),-fsanitize=thread)
 $(if $(filter cpu cpu-asan cpu-tsan emu emu-race emu-plain cuda,$(BACKEND)$(SAN)),,$(error SAN=$(SAN): -asan or -tsan with BACKEND=cpu, -race or -plain with BACKEND=emu))
-# Each switch of the emulator's stacks calls ASan's library for its thread. Linked statically, the call does not go
-# through the loader.
+# Each switch between the emulator's stacks calls ASan's library. Linked statically, the call does not go through the
+# loader.
 ASAN_LIB := $(if $(ASAN),$(if $(filter emu,$(BACKEND)),$(if $(wildcard $(shell $(CXX) -print-file-name=libasan.a)),-static-libasan)))
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
 CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)
 CUCC    := $(CXX) -x c++
-# Local variables begin as garbage. AddressSanitizer finds what checks of null, sizes and sums of pointers would find;
-# without these checks a kernel compiles in three quarters of the time. test/emu/race.cpp defines the hooks of
-# -fsanitize=thread, so the sanitizer's library is not linked. Under AddressSanitizer device functions that are neither
-# small nor called once are not inlined (EMU_CALLS). Under the race checker all are inlined, because test/emu/count.cpp
-# distinguishes the instructions of a warp by their addresses.
+# Local variables begin as garbage. UBSan's checks of null, sizes and sums of pointers are left out, because
+# AddressSanitizer finds the same faults. A kernel then compiles in three quarters of the time. test/emu/race.cpp
+# defines the hooks of -fsanitize=thread, so the sanitizer's library is not linked. Under AddressSanitizer (EMU_CALLS),
+# device functions are inlined only if they are small or called once. Under the race checker all are inlined, because
+# test/emu/count.cpp distinguishes the instructions of a warp by their addresses.
 WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-DEMU_CALLS -finline-small-functions -fno-sanitize-recover=undefined -fno-sanitize=null$(comma)object-size$(comma)pointer-overflow$(comma)vptr,-O1 -fsanitize=thread)
 CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
            -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
-# Optimize the engine: its inner loops take most of the time, and it has no undefined behaviour to find there.
+# Optimizes the emulator's own sources. Their inner loops take most of the time, and have no undefined behaviour for
+# UBSan to find.
 $(ENGINE): CXXFLAGS += -O3 $(if $(ASAN),-fno-sanitize=undefined)
 endif
-# Compile every CUDA source for each supported architecture, with an object folder each; `skip` if there is no nvcc.
+# archs: compiles every CUDA source for each supported architecture, each in an object folder of its own. It prints
+# `skip` if there is no nvcc.
 SUPPORTED := 80 90a 100
-# The architectures that this nvcc compiles for; 100 needs CUDA 12.8. If nvcc lists none, each is tried.
+# The architectures that this nvcc compiles for; 100 needs CUDA 12.8. If nvcc does not list them, each is tried.
 KNOWN     := $(patsubst compute_%,%,$(if $(filter cuda,$(BACKEND))$(filter archs,$(MAKECMDGOALS)),$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 known      = $(if $(KNOWN),$(foreach a,$(1),$(if $(filter $(a:a=),$(KNOWN)),$(a))),$(1))
 # NCCL is not part of the toolkit. Without it the program uses one GPU: comm/nccl.c replaces comm/nccl.cu.
@@ -74,9 +76,9 @@ performance:               ## the estimated step of docs/performance.md, written
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
-# Code for the GPUs of this machine, or for all supported ones if there are none, and PTX of the last of them for later
-# GPUs. For a GPU newer than this nvcc, it is PTX of the newest architecture that nvcc knows and that is not newer than
-# the GPU; the driver compiles it.
+# ARCHS: the code for the GPUs of this machine, or for all supported ones if there are none. NEWEST: the PTX that is
+# added for later GPUs, that of the last architecture. For a GPU newer than this nvcc it is the newest architecture that
+# nvcc knows and that is not newer than the GPU. The driver compiles the PTX.
 CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
 UNKNOWN := $(filter-out $(call known,$(CAPABLE)),$(CAPABLE))
 ifeq ($(origin ARCHS),undefined)
@@ -96,12 +98,12 @@ $(B)/comm/nccl.o: comm/nccl.c $(B)/.flags
 	$(call short,cc,$< (no NCCL))$(CC) $(CFLAGS) -DNO_NCCL -c -o $@ $<
 endif
 endif
-# Prints what a build lacks, a line each.
+# lacks: prints what the build leaves out, one line each.
 lacks = $(if $(filter cuda,$(BACKEND)),$(if $(filter 0,$(NCCL)),echo "left out: NCCL$(comma) since nccl.h is not here: ranks on several GPUs would exchange by way of host memory. Install libnccl-dev$(comma) then make";) \
     $(if $(ARCHS_LEFT),echo "left out: code for $(ARCHS_LEFT:%=sm_%)$(comma) which $(NVCC) does not know$(if $(UNKNOWN),; the driver compiles compute_$(NEWEST) for this machine's GPU); a newer CUDA toolkit does";)) \
     $(if $(BACKEND_ASKED),,$(if $(filter cpu,$(BACKEND)),echo "left out: the GPU's part$(comma) since $(if $(NVCC),no NVIDIA GPU is here: make BACKEND=cuda builds it,no nvcc is here: set CUDA_HOME)";))
 ARCHS_LEFT = $(or $(UNKNOWN),$(filter-out $(call known,$(SUPPORTED)),$(if $(CAPABLE),,$(SUPPORTED))))
-# The targets that need a GPU, or replace one.
+# The targets that need a GPU, or that emulate one.
 gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
 gpu-bundle:                ## files that such a machine may lack, in build/gpu-bundle/

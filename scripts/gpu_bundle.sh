@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# make gpu-bundle: files that a bare GPU machine may lack, in build/gpu-bundle/, and packed beside it as gpu-bundle.tar.gz (at most
-# 40 MiB, to travel with the sources): the CPU build's loss curve and its tokens, Open MPI's runtime, small libraries with their headers,
-# the emulator's calibration dump, and the CUDA build's programs where they have been built.
+# make gpu-bundle: collects files that a bare GPU machine may lack. They go to build/gpu-bundle/ and, packed, to
+# gpu-bundle.tar.gz beside it (at most 40 MiB, to be copied with the sources). They are the CPU build's loss curve and
+# its tokens, Open MPI's runtime, and small libraries with their headers. The emulator's calibration results and the
+# CUDA build's programs are added if they exist.
 #   scripts/gpu_bundle.sh [PART...]     only some: data curve libraries mpi calibration programs
 set -eu
 . "$(dirname "$0")/env.sh"
 bundle=$PWD/build/gpu-bundle
-limit_mib=40 # MiB, packed
+limit_mib=40 # limit on the size of the packed bundle, in MiB
 wanted=" ${*:-data curve libraries mpi calibration programs} "
 mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/include"
 note() { printf '%-12s %s\n' "$1" "$2"; }
@@ -15,7 +16,7 @@ size() { du -sm "$@" | tail -n 1 | cut -f 1; }
 
 cpu_build() { make -s BACKEND=cpu build/cpu/train_gpt; }
 
-# bundle_data: the first megabyte of the King James text, a token for each byte.
+# bundle_data: packs the first megabyte of the King James text, one token for each byte.
 bundle_data() {
     cpu_build
     rm -rf "$bundle/data"; mkdir -p "$bundle/data"
@@ -24,7 +25,8 @@ bundle_data() {
     rm "$bundle/data/text.txt"
 }
 
-# bundle_curve: 200 steps in fp32 on this machine's CPU with one thread, the curve that CUDA must reproduce.
+# bundle_curve: trains 200 steps in fp32 on this machine's CPU with one thread, and packs the losses, which CUDA must
+# reproduce.
 bundle_curve() {
     cpu_build
     rm -rf build/gpu-curve
@@ -34,8 +36,8 @@ bundle_curve() {
     note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(grep '"kind":"train"' "$bundle/curve/metrics.jsonl" | tail -n 1 | cut -c 1-80)"
 }
 
-# copy_needed FOLDER FILE...: copies to FOLDER the shared libraries that the files need and a bare machine may lack. Not
-# those of glibc, the compiler and the driver.
+# copy_needed FOLDER FILE...: copies to FOLDER the shared libraries that the files need and a bare machine may lack. The
+# libraries of glibc, the compiler and the driver are left out.
 copy_needed() { # FOLDER FILE...
     local library folder=$1; shift
     for library in $(ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u); do
@@ -45,7 +47,7 @@ copy_needed() { # FOLDER FILE...
         esac
     done
 }
-# library_of HEADER LIBRARY: the header to build with, and the library to run with.
+# library_of HEADER LIBRARY: packs the header to build with, and the library to run with.
 library_of() {
     local header=$1 name=$2 found
     mkdir -p "$bundle/include/$(dirname "$header")"
@@ -59,7 +61,8 @@ library_of() {
 bundle_libraries() {
     library_of cjson/cJSON.h cjson
     library_of xxhash.h xxhash
-    # OpenSSL as archives: a shared one would replace that of the machine's other programs, such as Python.
+    # OpenSSL is packed as archives, because a shared library would replace that of the machine's other programs, such
+    # as Python.
     cp -rL /usr/include/openssl "$bundle/include/"
     cp -rL /usr/include/x86_64-linux-gnu/openssl "$bundle/include/"
     cp -L /usr/lib/x86_64-linux-gnu/lib{ssl,crypto}.a "$bundle/lib/"
@@ -80,9 +83,9 @@ bundle_libraries() {
     note libraries "libcjson, libxxhash, OpenSSL, PCRE2, Oniguruma, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
-# bundle_mpi: Open MPI from Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one
-# machine (no network hardware). Its libraries have a folder of their own, because in the path of another Open MPI they
-# would break its launcher.
+# bundle_mpi: packs Open MPI from Debian's packages: the launcher, libraries, and the components for one machine (no
+# network hardware). OPAL_PREFIX names its new place. Its libraries have a folder of their own, because in the path of
+# another Open MPI they would break that one's launcher.
 bundle_mpi() {
     local from=/usr/lib/x86_64-linux-gnu to=$bundle/mpi/lib/x86_64-linux-gnu component
     [ -e $from/openmpi/lib/openmpi3 ] || { note mpi "skipped: libopenmpi3 is not installed"; return; }
@@ -100,7 +103,7 @@ bundle_mpi() {
     ln -sfn libmpi.so.40 "$bundle/mpi/shared/libmpi.so"
     mkdir -p "$bundle/include/openmpi-c"
     cp -L $from/openmpi/include/mpi.h $from/openmpi/include/mpi_portable_platform.h "$bundle/include/openmpi-c/"
-    # Answers the Makefile's only question on machines without Open MPI's development package.
+    # A pkg-config that answers the Makefile's only question, for machines without Open MPI's development package.
     cat > "$bundle/bin/pkg-config" <<'SH'
 #!/bin/sh
 bundle=$(cd "$(dirname "$0")/.." && pwd)
@@ -115,7 +118,7 @@ SH
     note mpi "Open MPI $(/usr/bin/orterun --version | sed -n '1s/.* //p'), $(find "$to/openmpi" -name "*.so" | wc -l) components, $(size "$bundle/mpi") MiB"
 }
 
-# bundle_calibration: the emulator's result for every primitive of core/ptx.cuh, to compare with a GPU's.
+# bundle_calibration: packs the emulator's result for every primitive of core/ptx.cuh, to compare with a GPU's.
 bundle_calibration() {
     local cases=build/emu-plain/test/emu/cases/cases
     if ! make -s BACKEND=emu SAN=-plain $cases || ! $cases calibrate > "$bundle/calibrate.txt"; then
@@ -124,7 +127,8 @@ bundle_calibration() {
     note calibration "$(wc -l < "$bundle/calibrate.txt") lines of the emulator"
 }
 
-# bundle_programs: programs for a machine on which they cannot be built. A build of the machine itself is preferred.
+# bundle_programs: packs the programs for a machine on which they cannot be built. A build made on that machine is
+# preferred.
 bundle_programs() {
     local program
     rm -rf "$bundle/programs"
@@ -138,7 +142,7 @@ bundle_programs() {
     note programs "$(find "$bundle/programs" -type f | wc -l) of build/cuda, $(size "$bundle/programs") MiB"
 }
 
-# pack: scripts/gpu_env.sh unpacks the archive if it is newer than the folder.
+# pack: packs the folder. scripts/gpu_env.sh unpacks the archive if it is newer than the folder.
 pack() {
     tar -czf "$bundle.tar.gz" -C "$(dirname "$bundle")" --exclude .unpacked "$(basename "$bundle")"
     touch "$bundle/.unpacked"

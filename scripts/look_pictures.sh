@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pictures of small runs for `make look`, in build/look/: loss.svg of a run with a resume, a skipped step and a rollback, light and dark; three runs in
-# one plot; the terminal's curves.
+# Makes pictures of small runs in build/look/, for `make look`: loss.svg of a run with a resume, a skipped step and a
+# rollback, light and dark; three runs in one plot; the terminal's curves.
 set -eu
 . "$(dirname "$0")/env.sh"
 out=build/look work=$(mktemp -d)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Plants the one-line faults of test/mutants.txt, one at a time, in a copy of the sources: the suite must catch each.
 #   scripts/mutants.sh [FILTER]      only mutants whose name contains FILTER
-# A mutant is caught when the part of the suite it names fails; that part passes on the unchanged sources (checked first).
-# The copy is build/mutants, for one of these at a time: a second is refused, exit 73.
+# A mutant is caught when the part of the suite that it names fails. That part must pass on the unchanged sources, which
+# is checked first. The copy is build/mutants. A second run of this script at the same time is refused with exit code
+# 73.
 set -u
 . "$(dirname "$0")/env.sh"
 if [ -z "${MUTANTS_LOCKED:-}" ]; then # -o: nothing that a test leaves behind holds the lock
@@ -20,7 +21,7 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
-# targets: prints make's targets for a part: its test programs, or all tests if it has a script.
+# targets PART: prints make's targets for a part of the suite: its test programs, or all tests if it has a script.
 targets() {
     local test programs=""
     for test in $(find test -name 'test_*.*' -o -name 'ranks_*.c' | grep -F -- "$1"); do
@@ -28,8 +29,8 @@ targets() {
     done
     echo "$programs"
 }
-# suite PART: builds and runs a part in the copy and keeps the logs. Exit code 2: it does not build. 3: no test ran,
-# which proves nothing. 124: the mutant hangs.
+# suite PART: builds and runs a part of the suite in the copy, and keeps the logs. Exit code 2: it does not build. 3: no
+# test ran, which proves nothing. 124: the mutant hangs.
 suite() { # PART
     local status verdict
     case $1 in *:*) emulated "${1%%:*}" "${1#*:}"; return ;; esac
@@ -41,12 +42,12 @@ suite() { # PART
     [ $status -eq 0 ]
 }
 
-emulated() { # emulated BUILD TEST[:early]: runs a test on the emulator
+emulated() { # emulated BUILD TEST[:early]: runs one test program on the emulator; with :early, copies arrive at once
     make -s BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" > build.log 2>&1 || return 2
     OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" > test.log 2>&1 < /dev/null || return 1
 }
 
-# restore: puts the original file back, newer than the objects built from the mutant.
+# restore: puts the original file back, with a time later than that of the objects built from the mutant.
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 

@@ -6,7 +6,8 @@ import os
 import signal
 
 EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
-for number in (signal.SIGINT, signal.SIGTERM):  # until run_script() sets its own handlers
+# Ctrl-C and TERM end the script at once until run_script() sets its own handlers.
+for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
 
 # pylint: disable=wrong-import-position
@@ -18,8 +19,8 @@ import shutil
 import stat
 import sys
 
-MOST_BYTES = 16 << 20  # bytes of a file of JSON
-MOST_OF_A_LINE = 1 << 20  # bytes; a run writes no longer line into metrics.jsonl
+MOST_BYTES = 16 << 20  # most bytes of a JSON file that is read
+MOST_OF_A_LINE = 1 << 20  # most bytes of a line of metrics.jsonl; no run writes a longer one
 
 
 class Stop(SystemExit):
@@ -38,7 +39,7 @@ def plain(text):
 
 def fault_of(error):
     """FILE: what is wrong, of an OSError."""
-    # copytree raises a list of (source, copy, what)
+    # copytree raises a list of (source, copy, reason)
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return f"{error.args[0][0][1]}: {error.args[0][0][2]}"
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
@@ -56,7 +57,8 @@ def end_quietly(code, text):
     """Leaves with the code, whatever state the standard streams are in."""
     with contextlib.suppress(OSError):
         os.write(2, (plain(text) + "\n").encode())
-    with contextlib.suppress(Exception):  # unwritten bytes of a closed standard output must not change the exit code
+    # output that a closed standard output did not take must not change the exit code
+    with contextlib.suppress(Exception):
         sys.stdout.flush()
     os._exit(code)
 

@@ -3,7 +3,7 @@ LETTERS := $(filter-out --%,$(firstword -$(MAKEFLAGS)))# of make's own options
 QUIET := $(findstring s,$(LETTERS))
 short  = $(if $(V),,@$(if $(QUIET),,echo "$(1) $(2)";))
 PROGRAM = $(if $(filter emu,$(BACKEND))$(SAN),$(B),.)/train_gpt
-# Prints the last line of a build.
+# next: prints the last line of a build, with what to type then.
 next   = $(if $(QUIET),,echo "built $(PROGRAM) ($(BACKEND)). Next: make demo, or $(PROGRAM) --help")
 .PHONY: help
 help:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make soak: the long proofs, in pieces. Each piece appends one line to test/results/soak.jsonl; the totals so far stand against their goals.
+# make soak: runs the long tests, in pieces. Each piece appends one line to test/results/soak.jsonl. The totals so far
+# are printed with their goals.
 #   scripts/soak.sh [MINUTES] [PART...]     a piece of about MINUTES (20 at most), shared among the parts: test/soak/*.sh
 set -u
 . "$(dirname "$0")/env.sh"

@@ -11,12 +11,12 @@ started=$SECONDS limit=600 patience=600 # seconds of one script, of one program
 lane_jobs=()
 mark=${TRAIN_GPT_TEST:+$TRAIN_GPT_TEST/}$$ tests=0 # in the environment of all that a test starts, also where it leaves its session
 
-# started_by MARK [SESSION]: prints the ids of the processes that a test, or all tests, have started and that still run.
+# started_by MARK [SESSION]: prints the ids of the running processes that one test, or all tests, have started.
 started_by() {
     grep -lzsE "^TRAIN_GPT_TEST=$1(/|$)" /proc/[0-9]*/environ | cut -d/ -f3
     [ -z "${2:-}" ] || cat /proc/[0-9]*/stat 2> /dev/null | awk -v s="$2" '{ pid = $1; sub(/.*\) /, "") } $1 != "Z" && $4 == s { print pid }'
 }
-# end_all SECONDS MARK [SESSION]: asks these processes to end, and kills those that remain after SECONDS.
+# end_all SECONDS MARK [SESSION]: asks the processes of started_by to end, and kills those that remain after SECONDS.
 end_all() {
     local patience=$(($1 * 10)) there; shift
     for there in $(started_by "$@"); do kill -TERM "$there" 2> /dev/null; done
@@ -87,7 +87,7 @@ run_cmocka() { # NAME COMMAND...
 }
 export -f run_ranks; export B OUTPUT_OPTIONS
 
-# Prints why no ranks can be started; nothing if they can.
+# Sets the reason why no ranks can be started; empty if they can.
 case $B in
 *nompi*) launchless="this build has no MPI" ;;
 *mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
@@ -101,7 +101,7 @@ run_shell() {
     apart $limit bash "$name"; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
-run_test() { # NAME, as every_test prints it
+run_test() { # run_test NAME: runs one test, with its NAME as every_test prints it
     local name=$1 program n=${1##*, }
     program=$B/${name%%.c*} n=${n% ranks}
     case $name in
@@ -113,8 +113,8 @@ run_test() { # NAME, as every_test prints it
     esac
 }
 
-# Test folders of a build. The plain CPU build runs all tests, its variants those of the code that they compile, the
-# emulator and a GPU those of the code that runs there.
+# Folders whose tests a build runs. The plain CPU build runs all tests. Its variants run the tests of the code that they
+# compile. The emulator and a GPU run those of the code that runs there.
 code="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs"
 case $B in
     build/cpu)   folders="$code emu interop fuzz" ;;
@@ -123,10 +123,11 @@ case $B in
     *)           folders="$code interop" ;;
 esac
 ranks="1 2 3 4" scripts="test_*.sh"
-# For a quick check while working: unit tests, ranks two by two, and one script that trains, saves and resumes.
+# SMOKE=1, a quick check while working: unit tests, rank tests with two ranks, and one script that trains, saves and
+# resumes.
 [ -z "${SMOKE:-}" ] || folders=$code ranks=2 scripts="test_train.sh"
 
-# What a test says of itself, in lines of its head that begin with "# " in a script and with " * " in C:
+# Lines in the head of a test that this script reads. They begin with "# " in a script and with " * " in C:
 #   Runs on 1 2 ranks.    the numbers of ranks of a rank test; without this line 1 to 4
 #   Long: WHY             not among the tests of SMOKE=1
 #   Timed: WHY            holds a clock against the program, so it runs beside no other timed test
@@ -160,8 +161,9 @@ in_order() {
         { source = $1; sub(/,.*/, "", source); print source in timed ? 0 : source in emulated ? 1 : 2, $1 in seconds ? seconds[$1] : 99999, $1 }' \
         <(grep -lE '^(#| \*) Timed: ' "${@%%,*}") <(grep -l '^needs ' "${@%%,*}") <(cat test/seconds.tsv 2> /dev/null) - | sort -s -k1,1n -k2,2nr
 }
-# is_ready NAME: makes what the script needs. Two makes in one folder would disturb each other: the call fails at once
-# if another lane is making something, and the emulator's lane waits. A script says itself that its make has failed.
+# is_ready NAME: makes what the script NAME needs. Two makes in one folder would disturb each other. So the call fails
+# at once if another lane is making something; the emulator's lane waits instead. If the make fails, the script itself
+# reports it.
 is_ready() {
     local words
     while read -r words; do
@@ -172,7 +174,7 @@ is_ready() {
         echo "$words" >> "$tmp/made"
     done < <(sed -n 's/^needs //p' "${1%%,*}")
 }
-# take FIRST: takes the next of the tests from number FIRST on, and sets name. Fails if none is left.
+# take FIRST: takes the next test from number FIRST on, and sets `name` to it. Fails if none is left.
 take() {
     local i busy=yes
     while [ -n "$busy" ]; do

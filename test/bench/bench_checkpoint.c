@@ -1,21 +1,22 @@
-/* bench_checkpoint.c - how long training waits for a checkpoint, against the copy of the same bytes: a state of the
- * demo's size, saved again and again, one process. Prints "checkpoint_stall MS COPY_MS MIB": the least of all saves.
+/* bench_checkpoint.c - how long training waits for a checkpoint, compared with a plain copy of the same bytes. A state
+ * of the demo's size is saved again and again in one process. Prints "checkpoint_stall MS COPY_MS MIB", with the
+ * shortest times of all saves.
  *
  *   bench_checkpoint [SAVES]
  */
-#define FIXTURE_WIDE 4600 /* 1.9 M parameters */
+#define FIXTURE_WIDE 4600 /* gives the model 1.9 M parameters */
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
 #include "core/thread.h"
 
-/* Returns the smallest value, which contains the least of other work on the machine. */
+/* Returns the smallest value, the one that other work on the machine has disturbed least. */
 static double least(const double *values, int count) {
     double least = values[0];
     for (int i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
     return least;
 }
 
-/* Evicts the contents of the caches, as a step of training does. */
+/* Writes more bytes than the caches hold, so that they lose their contents as in a training step. */
 enum { ELSEWHERE_BYTES = 128 << 20 };
 static void use_caches(char *elsewhere) {
     for (size_t at = 0; at < ELSEWHERE_BYTES; at += 64) elsewhere[at]++;
@@ -27,9 +28,9 @@ int main(int argc, char **argv) {
     Fixture  f;
     Comm    *comm = world_all(world_join((Launch){0}));
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
-    fixture_create(&f, comm, dir, BF16, 1, ""); /* in bf16 there are separate masters */
+    fixture_create(&f, comm, dir, BF16, 1, ""); /* bf16, because then there are separate fp32 masters */
     fixture_fill(&f, 1);
-    /* bytes of masters, of m and of v; each is one third of the optimizer's memory */
+    /* bytes of the masters, of m, and of v: each is a third of the optimizer's memory */
     size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3;
     char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
     double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);

@@ -1,10 +1,10 @@
-/* bench_comm.c - the ring against MPI's own collectives: bus bandwidth by message size. Run by scripts/bench_comm.sh
- * under mpirun.
+/* bench_comm.c - bus bandwidth of the program's ring and of MPI's own collectives, by message size.
+ * scripts/bench_comm.sh runs it under mpirun.
  *
- * Both do the same work on the same memory in turns, ring, MPI, ring, MPI, ..., so that other work on the machine hits
- * both; a sample is the slowest rank's time, a figure the median of the samples. Message size and bus bandwidth are
- * those of nccl-tests: size = the whole bucket, bandwidth = size/time * (n-1)/n for reduce-scatter and all-gather,
- * twice that for all-reduce.
+ * Ring and MPI alternate on the same memory, so that other work on the machine disturbs both. A sample is the time of
+ * the slowest rank. A printed figure is the median of the samples. Message size and bus bandwidth are those of
+ * nccl-tests: size = the whole bucket, bandwidth = size/time * (n-1)/n for reduce-scatter and all-gather, twice that
+ * for all-reduce.
  *   bench_comm [MEGABYTES_AT_MOST]
  */
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "core/thread.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };
-static const double BUDGET_MS = 3000; /* time limit for one operation at one size */
+static const double BUDGET_MS = 3000; /* most milliseconds for one operation at one size */
 
 typedef enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, OPERATIONS } Operation;
 static const char *const NAMES[] = {"reduce-scatter", "all-gather", "all-reduce"};
@@ -32,8 +32,8 @@ static void mpi(Comm *c, Operation op, float *x, float *out, int64_t piece) {
     else comm_mpi_all_reduce(c, x, piece);
 }
 
-/* Runs `repeats` calls after a barrier; out NULL: those of the ring. Returns the milliseconds per call of the slowest
- * rank. */
+/* Runs `repeats` calls after a barrier: MPI's with output `out`, or the ring's if out is NULL. Returns the milliseconds
+ * per call of the slowest rank. */
 static double sample(Comm *c, Operation op, float *x, float *out, int64_t piece, int repeats) {
     comm_barrier(c);
     double begin = clock_ms();
@@ -58,7 +58,7 @@ static void measure(Comm *c, Operation op, float *x, float *out, int64_t bytes) 
     int     W = comm_size(c), samples = 0, repeats = 1;
     int64_t piece = bytes / 4 / W;
     double  ring_ms[SAMPLES_MAX], mpi_ms[SAMPLES_MAX];
-    /* warm up, then repeat short calls for 2 ms, so that the barrier is not measured */
+    /* warms up; then short calls are repeated for 2 ms, so that the barrier's time does not matter */
     for (int warm = 0; warm < 2; warm++) {
         double ms = sample(c, op, x, NULL, piece, repeats) + sample(c, op, x, out, piece, repeats);
         repeats = ms >= 4 ? 1 : (int)(4 / ms) + 1;

@@ -2,10 +2,11 @@
  *
  *   bench_documents fp32|bf16 [T B n_layer TURNS]      default: T 1024, 1 sequence, 3 layers of GPT-2 124M's width, 5 turns
  *
- * Three ways, in turns in one process: plain, without a mask; with one, and each sequence a single document: all of plain's work, and
- * the mask's; with one, and documents of 3/8, 1/8, 1/4 and 1/4 of a sequence, where the tiles of other documents are passed over.
- * A ratio is a way's time over that of plain in the same turn, the median of the turns: by the wall's clock, and by the
- * processor's over all threads. One line of key=value pairs.
+ * Three ways alternate in one process. Plain has no mask. The second has the mask, and each sequence is a single
+ * document: all of plain's work, and the mask's. The third has the mask, and documents of 3/8, 1/8, 1/4 and 1/4 of a
+ * sequence, so tiles between two documents are skipped. A ratio is the time of a way divided by that of plain in the
+ * same round; printed is the median of the rounds. Ratios are by elapsed time, and by processor time over all threads.
+ * One line of key=value pairs.
  */
 #include <stdio.h>
 #include <string.h>
@@ -84,7 +85,8 @@ static void backward(Bench *b, Way way) {
 }
 static void step(Bench *b, Way way) { step_ms(b->model[way], b->batch[way], ++b->steps); }
 
-/* Each round begins with another of the three ways. Backward reads the lse that the same way has computed. */
+/* Measures one operation. Each round begins with another of the three ways. The backward pass reads the lse
+ * (log-sum-exp) that a forward pass of the same way has just computed. */
 static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), int launches, int turns) {
     double plain_ms[MOST_TURNS], wall[WAYS][MOST_TURNS], processor[WAYS][MOST_TURNS];
     for (int turn = -1; turn < turns; turn++) {
@@ -96,7 +98,7 @@ static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), 
             run(b, way);
             wall_ms[way] = clock_ms() - start, own_ms[way] = processor_ms() - own;
         }
-        if (turn < 0) continue; /* warm-up */
+        if (turn < 0) continue; /* the first round only warms up */
         plain_ms[turn] = wall_ms[PLAIN] / launches;
         for (int k = 0; k < WAYS; k++) wall[k][turn] = wall_ms[k] / wall_ms[PLAIN], processor[k][turn] = own_ms[k] / own_ms[PLAIN];
     }

@@ -130,7 +130,7 @@ def main():
         write_shard(f"{folder}/train.bin", 400000)
         path, measured = config(folder), []
         real = {g: [] for g in GRIDS}
-        for _ in range(ROUNDS):  # round by round, so that other work on the machine affects both
+        for _ in range(ROUNDS):  # simulated and real runs alternate, so that other work on the machine affects both
             measured.append(rates())
             for g in GRIDS:
                 real[g].append(measured_ms(folder, path, g.split()))
@@ -138,7 +138,7 @@ def main():
         write_cluster(measured, latency, speed)
         for g in GRIDS:
             plan = json.loads(output([f"{BUILD}/train_gpt", "plan", path, "ranks=2", "cluster=here", "json=true"] + g.split()))
-            ms = min(real[g])  # the fastest round, as for the rates
+            ms = min(real[g])  # the fastest round counts, as in the measured rates
             print(json.dumps({"grid": g, "measured_ms": round(ms, 1), "simulated_ms": round(plan["step_ms"], 1), "ratio": round(plan["step_ms"] / ms, 3)}), flush=True)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a thin link costs: configs/demo-gpt2.json on two hosts (network namespaces, for root) with a link of 20 Mbit/s
-# and 10 ms each way between them (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one
-# job of two ranks, against that of two islands that exchange nothing. The server stands on one of the hosts. Needs the
-# text of `make demo`, and a quiet machine; a row takes three minutes at most.
+# What a thin link costs. Two hosts (network namespaces, for root) train configs/demo-gpt2.json with one thread each.
+# Their link has 20 Mbit/s and 10 ms each way (test/hosts/thin_link.c). The step rate of two islands, or of one job of
+# two ranks, is compared with that of two jobs that exchange nothing. The server is on one of the hosts. Needs the text
+# of `make demo`, and a quiet machine; a row takes three minutes at most.
 #   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|ends...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer;
 #   ROUNDS=2, ALONE=200: so many rounds, and steps without exchange, for a shorter row
@@ -12,8 +12,8 @@ export CONFIG=$PWD/configs/demo-gpt2.json
 QUIET="eval.every=0 sample.every=0 checkpoint.every=0 log.tensorboard=false"
 AT=10.77.0.1:4300 SCALE="${MBIT:+MBIT=$MBIT }${ROUNDS:+ROUNDS=$ROUNDS }${ALONE:+ALONE=$ALONE }" MBIT=${MBIT:-20} ALONE=${ALONE:-400}
 
-# rate KIND FIRST RUN: steps a second from the first line of that kind at step FIRST or later to the last one. waited
-# RUN: the share of this time, over rounds, that training waited.
+# rate KIND FIRST RUN: prints the steps a second from the first line of that kind at step FIRST or later to the last
+# line. waited RUN: prints the share of the rounds' time that training waited.
 rate() {
     python3 - "$@" <<'PY'
 import json, sys
@@ -38,8 +38,8 @@ on_both() {
     done
     for job in $jobs; do wait "$job" || { tail -n 3 "$WORK/$name".host?.out >&2; return 1; }; done
 }
-# islands NAME H ROUNDS WORDS...: prints the islands' steps a second, from the end of the first round to the end of the
-# last.
+# islands NAME H ROUNDS WORDS...: trains two islands with H steps a round. Prints their steps a second, from the end of
+# the first round to the end of the last.
 islands() {
     local name=$1 every=$2 words server; shift 2
     words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"
@@ -47,9 +47,10 @@ islands() {
     until grep -qs "^serving " "$WORK/$name.out"; do kill -0 $server 2> /dev/null || { cat "$WORK/$name.out" >&2; return 1; }; sleep 0.1; done
     on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB" && waited "$WORK/$name.hostB" > "$WORK/waited"
 }
-# alone NAME: the rate of two islands that exchange nothing.
+# alone NAME: prints the steps a second of two jobs that exchange nothing.
 alone() { on_both "$1" run.steps=$ALONE && rate train 50 "$WORK/$1.hostB"; }
-# row NAME WHAT RATE: prints and records the rate relative to the mean of the rates alone, just before and just after.
+# row NAME WHAT RATE: prints and records RATE relative to the rate without exchange, the mean of measurements just
+# before and just after.
 row() {
     local ratio alone waited; waited=$(cat "$WORK/waited" 2> /dev/null)
     alone=$(alone "$1.after") || return 1
@@ -59,8 +60,8 @@ row() {
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh $1" what="$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" ${waited:+waited="$waited"} load_before="$before"
 }
-# ends NAME COMPRESS: how long training waits at the end of a round; the median of five rounds. H and the speed of the
-# processors change it little.
+# ends NAME COMPRESS: prints how long training waits at the end of a round, the median of five rounds. The steps of a
+# round and the speed of the processors change it little.
 ends() {
     local ms
     islands "$1" 20 6 outer.compress="$2" > "$WORK/rate" || return 1
@@ -73,7 +74,7 @@ PY
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh ends" what="outer.compress=$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         wait_ms="$ms" load_before="$before"
 }
-parallel() { # a rank has the batch of an island
+parallel() { # one job of two ranks, each with the batch of one island
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
 }

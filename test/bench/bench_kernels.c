@@ -1,5 +1,5 @@
-/* bench_kernels.c - time of every op of layers.h at the shapes of one model, against this machine's copies and matrix
- * products.
+/* bench_kernels.c - time of every operation of layers.h at the shapes of one model, compared with this machine's copies
+ * and matrix products.
  *
  *   bench_kernels fp32|bf16|fp16 [B T C H V L [WORD]]     default: GPT-2 124M, 64 sequences of 1024 on a GPU; a small model on the CPU
  *                                                         WORD: only ops whose name has it
@@ -24,7 +24,7 @@ typedef struct {
     Stream  stream;
     DType   act;
     const char *word;
-    /* rows: those of a classifier chunk; padded: the padded vocabulary; like: elements that copy_like copies */
+    /* rows: rows of a classifier chunk; padded: size of the padded vocabulary; like: elements that copy_like copies */
     int64_t B, T, C, H, V, N, rows, padded, params, like;
     Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, delta, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
@@ -51,11 +51,12 @@ static void carve(Bench *b, Arena *a) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
-    if (act == F32) b->working = b->master; /* the working copy is the master, see optimizer.h */
+    /* in fp32 the working copy of the weights is the master itself, as in optimizer.h */
+    if (act == F32) b->working = b->master;
 }
 
-/* Fills a tensor with one block of values, repeated. The values are bell-shaped, since the power that products need
- * depends on the data. */
+/* Fills a tensor with one block of values, repeated. The values are about normally distributed, because the power that
+ * products need depends on the data. */
 static void fill(Bench *b, Tensor t, float spread, float centre) {
     Tensor   block = tensor_1d(malloc(CHUNK * sizeof(float)), t.type, CHUNK);
     uint64_t state = 88172645463325252ull;
@@ -116,7 +117,7 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
     fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b), fill_frequencies(b);
-    /* computes the true denominators for backward */
+    /* computes the lse (log-sum-exp) that the backward pass needs */
     attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b));
     attention_delta(&b->stream, b->delta, b->dy, b->y);
 }
@@ -125,7 +126,7 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-/* Copies as many bytes as an op moves. If the op's data fits in the cache, so does the copy's. */
+/* Copies as many bytes as an operation moves. If the operation's data fits in the cache, so does the copy's. */
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
@@ -136,8 +137,8 @@ OP(layernorm_bias, layernorm_backward(s, b->dx, b->dproj_b, b->dnorm_w, b->dnorm
 OP(rmsnorm_f, rmsnorm_forward(s, b->y, b->rstd, b->x, b->norm_w, 1e-5f))
 OP(residual_rms_f, residual_rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
 OP(rmsnorm_b, rmsnorm_backward(s, b->dx, b->dnorm_w, b->update, b->dy, b->x, b->norm_w, b->rstd))
-/* Returns the weights for the heads of q, columns [0, C) of qkv. Their rstd is stored in lse, which attention_forward
- * sets again afterwards. */
+/* Returns a weight vector for the norm of each head of q, which is in columns [0, C) of qkv. The norm's rstd is stored
+ * in lse, which attention_forward sets again afterwards. */
 static Tensor head_weight(Bench *b, Tensor of) { return tensor_1d(of.data, of.type, b->C / b->H); }
 static Tensor head_rstd(Bench *b) { return tensor_2d(b->lse.data, F32, b->N, b->H); }
 OP(head_norm_f, head_norm_forward(s, b->y, head_rstd(b), b->qkv, 0, b->H, head_weight(b, b->norm_w), 1e-5f))
@@ -152,7 +153,8 @@ OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
 OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
-/* The last product of a branch and the norm after it, in whichever of the two the addition happens. */
+/* Runs the last product of a branch and the norm after it. The residual is added in the product if its kernel can, else
+ * in the norm. */
 static void joined(Bench *b, Tensor x, Tensor w) {
     Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
     if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b))
@@ -169,8 +171,8 @@ OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 
 OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(rope_b, rope_backward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
-/* Returns the delta that a training step passes. On a GPU the product before computes it; on the CPU attention's
- * backward does. */
+/* Returns the delta (row sums of dy * y) that a training step passes to attention's backward. On a GPU the product
+ * before has computed it. On the CPU there is none, and the backward pass computes it. */
 static Tensor delta_of(Bench *b) { return device_is_host() ? tensor_none() : b->delta; }
 OP(delta, attention_delta(s, b->delta, b->dy, b->y))
 OP(attention_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
@@ -196,7 +198,7 @@ static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
 }
 
 static double median_ms(Bench *b, void (*run)(Bench *b)) {
-    run_ms(b, run, 2); /* the first call chooses algorithms */
+    run_ms(b, run, 2); /* the first call may choose algorithms, so it is not measured */
     double  once = run_ms(b, run, 3), ms[SAMPLES];
     int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
     for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);

@@ -1,10 +1,11 @@
-/* bench_kinds.c - training steps of a kind of model beside GPT-2's, both 124M, in turns in one process: a busy machine slows both.
+/* bench_kinds.c - training steps of another kind of model and of GPT-2, both with 124M parameters, alternating in one
+ * process, so that a busy machine slows both.
  *
  *   bench_kinds fp32|bf16|fp16 [llama|qwen3 [T B PAIRS n_layer]]      default: T 256, 4 sequences, 5 pairs, 12 layers
  *
- * A share is FLOPs of the model over time: `beside_gpt2` is the kind's share over GPT-2's, the median of the pairs.
- * With one thread the clock is the processor's, which stops while others have the cores; with more it is the wall's.
- * One line of key=value pairs.
+ * A rate is the FLOPs of a model divided by its time. `beside_gpt2` is the kind's rate divided by GPT-2's, the median
+ * of the pairs. With one thread processor time is measured, which stops while other programs have the cores. With more
+ * threads elapsed time is measured. One line of key=value pairs.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures how long training waits for a copy of its state in memory (checkpoint.memory_every), compared with one memcpy
-# of as many bytes on this machine. Appends a line to test/results/memory_copies.jsonl. Masters and moments are copied:
-# 12 bytes a parameter. Needs a quiet machine.
-# test/bench/bench_memory_copies.sh RECORD=0: prints, keeps nothing
+# of as many bytes on this machine. Appends a line to test/results/memory_copies.jsonl. The copy contains masters and
+# moments: 12 bytes a parameter. Needs a quiet machine. test/bench/bench_memory_copies.sh RECORD=0: prints, keeps
+# nothing
 . "$(dirname "$0")/../run/lib/tiny.sh"
 MODEL="model.n_layer=6 model.n_head=8 model.n_embd=512 model.n_positions=64 batch.seq_len=64 batch.global_tokens=256"
 train run.dir="$WORK/run" $MODEL run.steps=44 checkpoint.memory_every=4 checkpoint.memory_dir="$WORK/shm" checkpoint.every=0 eval.every=0 \

@@ -1,5 +1,5 @@
-/* bench_muon.c - what Muon adds to a step of GPT-2 124M: its update of all weights less AdamW's, against the time that 524,288 tokens take,
- * as one micro-batch takes it.
+/* bench_muon.c - what Muon adds to a step of GPT-2 124M. The time of its update of all weights, less that of AdamW's
+ * update, is compared with the time for 524,288 tokens, calculated from one micro-batch.
  *
  *   bench_muon fp32|bf16 [T B n_layer]      default: T 256, 4 sequences, 12 layers
  *
@@ -12,7 +12,7 @@
 
 enum { STEP_TOKENS = 524288, RUNS = 2 };
 
-/* Milliseconds of forward and backward of a batch, and of the update. */
+/* Milliseconds of the forward and backward passes of a micro-batch, and of the optimizer's update. */
 typedef struct { double batch_ms, update_ms; } Times;
 
 static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B, int64_t layers) {

@@ -1,4 +1,4 @@
-/* bench_train.c - speed of whole training steps against the machine's matrix products, in one process.
+/* bench_train.c - speed of whole training steps, compared with the machine's matrix products in the same process.
  *
  *   bench_train fp32|bf16|fp16|tf32 [n_layer n_head n_embd vocab T B]     default: GPT-2 124M, T 256, 4 sequences
  *   bench_train rate fp32|bf16|fp16|tf32                                  only the rate of matrix products at 1024, in GFLOP/s
@@ -15,7 +15,8 @@
 
 #include "test/bench/training_step.h"
 
-/* Steps before the measured ones. On a GPU they are plain, recorded, replayed, and some for the clocks to rise. */
+/* Numbers of steps. The steps before the measured ones are not counted. On a GPU they are a plain one, a recorded one,
+ * a replayed one, and some during which the clocks rise. */
 enum { WARM_UP = 2, GPU_WARM_UP = 5, STEPS = 10 };
 
 static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : strcmp(name, "fp16") == 0 ? F16 : F32; }
@@ -40,7 +41,7 @@ int main(int argc, char **argv) {
     int64_t  T = n[4], B = n[5];
 
     device_open(0, device_threads());
-    /* measured before libraries have loaded more, which device_memory_peak() does not include either */
+    /* read before libraries load more, because device_memory_peak() does not include that either */
     size_t overhead = device_overhead_bytes();
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The loss of precision=fp8 beside bf16's: configs/demo-gpt2.json on the demo's text, trained with both. A line in
-# test/results/loss_fp8.jsonl. The held-out loss is of the run's own evaluation, in its precision; the `eval` verb's, in
-# fp32, tells what the training alone did. Needs the text of `make demo`. The runs stay in runs/fp8/: the same command
-# goes on after a stop.
+# Compares the loss of precision=fp8 with that of bf16: configs/demo-gpt2.json is trained on the demo's text with both.
+# It appends a line to test/results/loss_fp8.jsonl. The held-out loss is from the run's own evaluation, in its
+# precision. The loss of `eval`, in fp32, shows the effect of the training alone. Needs the text of `make demo`. The
+# runs stay in runs/fp8/, so the same command continues after a stop.
 #   test/bench/loss_fp8.sh [key=value ...]     run.steps=600 for less; RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
 [ -e datasets/demo/val_000000.bin ] || { echo "loss_fp8: no datasets/demo: make demo prepares its text" >&2; exit 64; }

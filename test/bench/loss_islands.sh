@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What islands cost in loss: a GPT-2 on the demo's text by islands, and by one job with the same tokens in steps of the
-# same size. A line for each in test/results/islands_loss.jsonl: the held-out loss of the server's weights at each
-# quarter of the run, and how far it ends above one job's. Islands have one thread each; one group of islands trains at
-# a time. Needs the text of `make demo`.
+# What islands cost in loss. A GPT-2 is trained on the demo's text by islands, and by one job with the same tokens in
+# steps of the same size. Each appends a line to test/results/islands_loss.jsonl: the held-out loss of the server's
+# weights at each quarter of the run, and how far it ends above the job's loss. Islands have one thread each, and one
+# group of islands trains at a time. Needs the text of `make demo`.
 #   test/bench/loss_islands.sh STEPS NAME...     names: those below, or all
 #   STEPS: of each island and of the job, a multiple of 200; the config has 2300
 #   RECORD=0: prints, keeps nothing
@@ -15,21 +15,21 @@ TRAIN=$PWD/$B/train_gpt port=$((20000 + $$ % 12000)) batch=1536
 export OMP_NUM_THREADS=1
 QUIET="run.steps=$steps checkpoint.every=$((steps / 4)) checkpoint.keep=4 eval.every=0 sample.every=0 log.tensorboard=false"
 
-# losses RUN: prints "STEP:LOSS ..." of the run's checkpoints.
+# losses RUN: prints "STEP:LOSS ..." of the evaluations in RUN.
 losses() {
     local folder
     for folder in "$1"/checkpoints/step_*; do
         echo "$((10#${folder##*_})):$("$TRAIN" eval "$folder" | awk '$1 == "loss" { print $2 }')"
     done | tr '\n' ' ' | sed 's/ $//'
 }
-# alone: prints the curve of one job, which is trained once for all groups.
+# alone: prints the losses of one job, which is trained once and compared with all groups.
 alone() {
     [ -e "$work/alone" ] ||
         OMP_NUM_THREADS=2 "$TRAIN" configs/demo-gpt2.json $QUIET run.dir="$work/alone" > "$work/alone.out" 2>&1 ||
         { tail -n 3 "$work/alone.out" >&2; return 1; }
     losses "$work/alone"
 }
-# group NAME ISLANDS H RATE MOMENTUM SEND WAIT: trains a group of islands and records the losses.
+# group NAME ISLANDS H RATE MOMENTUM SEND WAIT: trains a group of islands with H steps a round, and records the losses.
 group() {
     local name=$1 islands=$2 words server jobs="" i curve one tokens above
     port=$((port + 1))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Which of two configs learns more in the same time (test/bench/loss_presets.py). A line in
-# test/results/loss_presets.jsonl. Needs the text of `make demo`. The runs stay in runs/presets/: the same command goes
-# on after a stop.
+# Measures which of two configs learns more in the same time (test/bench/loss_presets.py). It appends a line to
+# test/results/loss_presets.jsonl. It needs the text of `make demo`. The runs stay in runs/presets/, so the same command
+# continues after a stop.
 #   test/bench/loss_presets.sh NAME FIRST.json SECOND.json [key=value ...]     demo configs/demo.json configs/demo-gpt2.json
 #   THREADS=1: times are the processor's, for a busy machine;  RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"

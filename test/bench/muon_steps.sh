@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# How many steps Muon takes to the held-out loss that AdamW reaches in STEPS: the demo's model, each of the two at its best learning rate of
-# those tried, Muon with shorter and shorter schedules. Two lines in test/results/bench_values.jsonl. Needs the text of `make demo`. Runs
-# stay in runs/muon_steps/: the same command goes on after a stop, and a run that is there is not made again.
+# Measures how many steps Muon needs for the held-out loss that AdamW reaches in STEPS steps, with the demo's model.
+# Each optimizer has the best of several learning rates, and Muon has shorter and shorter schedules. It appends two
+# lines to test/results/bench_values.jsonl. It needs the text of `make demo`. Runs stay in runs/muon_steps/: the same
+# command continues after a stop and repeats no finished run.
 #   test/bench/muon_steps.sh      STEPS=600;  RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
 STEPS=${STEPS:-600} RATES_ADAMW="1e-3 2e-3 4e-3 8e-3" RATES_MUON="3e-3 6e-3 1.2e-2 2.4e-2" SHARES="85 75 67 60 50"
@@ -14,7 +15,7 @@ loss() {
         sample.every=0 checkpoint.every="$3" log.tensorboard=false > "$run.out" 2>&1 || { tail -n 3 "$run.out" >&2; return 1; }
     grep '"kind":"eval"' "$run/metrics.jsonl" | tail -n 1 | sed -E 's/.*"loss":([0-9.]+).*/\1/'
 }
-# best NAME RATES...: prints "loss rate" of the rate with the lowest loss.
+# best NAME RATES...: trains with each learning rate and prints "loss rate" for the one with the lowest loss.
 best() {
     local name=$1 rate; shift
     for rate in "$@"; do echo "$(loss "$name" "$rate" "$STEPS" || echo inf) $rate"; done | tee -a /dev/stderr | sort -g | head -n 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Learning rates at three widths, with µP (model.mup_base_n_embd) and without: a small gpt2 on bytes of a text, trained once for each width, rate and seed.
-# A line for each width and parametrization in test/results/mup_rates.jsonl: held-out losses by rate, means over the seeds, and the best rate.
+# Compares learning rates at three widths, with µP (model.mup_base_n_embd) and without. A small gpt2 is trained on the
+# bytes of a text once for each width, rate and seed. For each width, with and without µP, a line is appended to
+# test/results/mup_rates.jsonl: held-out losses by rate, means over the seeds, and the best rate.
 #   test/bench/mup_rates.sh TEXT [STEPS [SEEDS]]     TEXT: such as datasets/tinyshakespeare/input.txt; STEPS: 160; SEEDS: 2
 #   RECORD=0: prints, keeps nothing
 . "$(dirname "$0")/../../scripts/env.sh"
@@ -17,7 +18,7 @@ cat > "$work/config.json" <<JSON
   "eval": {"every": $steps, "tokens": 32768}, "log": {"every": 1000, "tensorboard": false} }
 JSON
 
-# loss WIDTH BASE RATE: prints the mean loss over the seeds. Heads have 32 channels at every width.
+# loss WIDTH BASE RATE: trains with each seed and prints the mean held-out loss. Heads have 32 channels at every width.
 loss() {
     local seed
     for seed in $(seq "$seeds"); do

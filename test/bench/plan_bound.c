@@ -1,6 +1,6 @@
-/* plan_bound.c - for test/emu/test_plan_bound.sh: plan_bound, a line for each of many configs, grids and sizes:
+/* plan_bound.c - for test/emu/test_plan_bound.sh: prints a line for each of many configs, grids and sizes:
  *   BOUND OWN CONFIG...     bytes of a rank's GPU memory by `plan gpu=`, and by the dry run of this build, without its context
- * The first is the same on every build, the second means something where layers/ are CUDA's. */
+ * BOUND is the same on every build. OWN can be compared with it only if the build has the CUDA kernels of layers/. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 #include "run/plan/simulate.h"
 
 enum { WORDS = 12 };
-/* Each base config, and lines of ranks and overrides. A combination that the config's rules refuse is left out. */
+/* The base configs. They are combined with each of SIZES and GRIDS; combinations that the config's rules refuse are
+ * left out. */
 static const char *const BASES[] = {"configs/gpt2-124m.json", "configs/gpt2-774m.json", "configs/llama-160m.json", "configs/qwen3-0.6b.json",
                                     "configs/qwen3-moe-small.json"};
 static const struct { int B, T; const char *words; } SIZES[] = {

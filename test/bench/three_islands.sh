@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# configs/demo-gpt2.json trained by three islands, one of which joins late and one of which is killed, by the commands
-# of docs/islands.md, "Three islands": each sample counts once, and the held-out loss is within 3 % of one job's after
-# as many tokens. Needs the text of `make demo`.
+# Runs the commands of docs/islands.md, "Three islands": three islands train configs/demo-gpt2.json. One joins late, and
+# one is killed. Each sample must count once. The held-out loss must be within 3 % of one job's after as many tokens. It
+# needs the text of `make demo`.
 #   test/bench/three_islands.sh [STEPS]     with STEPS it is short, and no result is kept
 . "$(dirname "$0")/../../scripts/env.sh"
 steps_asked=${1:+run.steps=$1} all=${1:-2300}
@@ -12,10 +12,11 @@ ln -s "$tree/configs" "$tree/datasets" "$work"; ln -s "$tree/$B/train_gpt" "$wor
 export OMP_NUM_THREADS=1
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; status=1; fi; }
 
-# The commands of the section, one per line.
+# Takes the commands of that section of docs/islands.md, one per line.
 sed -n '/^## Three islands/,/^## [^T]/p' docs/islands.md | sed -n 's/^    //p' | sed -e ':a' -e '/\\$/N; s/ *\\\n */ /; ta' > "$work/commands"
 cd "$work" || exit 1
-# shown PATTERN: prints the one command that matches. A training command gets the requested number of steps.
+# shown PATTERN: prints the one command that matches. A training command gets the number of steps that the caller of
+# this script gave.
 shown() {
     [ "$(grep -c -- "$1" commands)" -eq 1 ] || { echo "docs/islands.md has not one command like '$1'" >&2; exit 1; }
     grep -- "$1" commands | sed -E "s|^(\./train_gpt .*outer\.server.*)|\1 $steps_asked|"

@@ -1,4 +1,4 @@
-/* times.h - clocks and medians of the benches. */
+/* times.h - clocks and medians that the benches use. */
 #ifndef TRAIN_GPT_TEST_BENCH_TIMES_H
 #define TRAIN_GPT_TEST_BENCH_TIMES_H
 
@@ -25,8 +25,8 @@ static inline double processor_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* Returns whether to use the processor's clock: with one thread of the CPU build, because this clock stops while other
- * programs have the core. Otherwise the wall's clock is used. */
+/* Returns whether to measure processor time: with one thread of the CPU build, because processor time stops while other
+ * programs have the core. Else elapsed time is measured. */
 static inline int    by_processor(void) { return device_threads() == 1 && strcmp(device_backend(), "cpu") == 0; }
 static inline double bench_ms(void) { return by_processor() ? processor_ms() : clock_ms(); }
 

@@ -1,4 +1,4 @@
-/* training_step.h - whole training steps without the program around them, for the benches that time them. */
+/* training_step.h - training steps of a model without the program around them, for the benches that time them. */
 #ifndef TRAIN_GPT_TEST_BENCH_TRAINING_STEP_H
 #define TRAIN_GPT_TEST_BENCH_TRAINING_STEP_H
 
@@ -18,8 +18,8 @@ static inline void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t se
     free(tokens);
 }
 
-/* Computes the norm as an exact sum, like all sums of a step. Its time is an upper bound for the cost of equal bits in
- * every run. */
+/* Computes the gradient norm as an exact sum, like all sums of a step. Its time is an upper bound for the cost of equal
+ * bits in every run. */
 static inline double grad_norm(Model *m) {
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     StepValues values = step_sums_fetch(&m->sums, &m->stream);

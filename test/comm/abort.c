@@ -1,5 +1,5 @@
-/* abort.c - a job that ends badly on purpose, for test_abort.sh: abort HOW, where the other ranks wait in a collective
- * meanwhile.
+/* abort.c - a job that ends badly on purpose, for test_abort.sh. `abort HOW` says how; the other ranks wait in a
+ * collective meanwhile.
  *   one      rank 1 finds bad data          early    every rank finds a fault before comm_create
  *   all      every rank finds the same      early1   rank 1 alone does
  *   check    rank 1 meets the impossible    fine     nothing happens

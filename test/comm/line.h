@@ -1,5 +1,5 @@
-/* line.h - for tests of channels: a client's and a server's channel, and the connection between them, which the test
- * controls. */
+/* line.h - for tests of channels: a client's channel, a server's channel, and between them a connection whose bytes the
+ * test carries itself. */
 #ifndef TRAIN_GPT_TEST_COMM_LINE_H
 #define TRAIN_GPT_TEST_COMM_LINE_H
 
@@ -18,15 +18,17 @@
 
 typedef struct {
     Channel *client, *server;
-    int      at_client, at_server; /* the ends that the test holds; the client's bytes are read at at_client */
+    /* the test's ends of both connections: what the client sends is read at at_client, what the server sends at
+     * at_server */
+    int      at_client, at_server;
 } Line;
 
-/* What TLS adds to a record: 5 bytes of header, 1 of its type, 16 of its tag. */
+/* Bytes that TLS adds to a record: 5 of header, 1 of the record's type, 16 of the authentication tag. */
 enum { RECORD_ADDS = 22 };
 
 static const Key KEY = {{1, 2, 3}}, OTHER_KEY = {{1, 2, 4}};
 
-/* Makes two ends of a TCP connection on this machine. The first does not block. */
+/* Makes the two ends of a TCP connection on this machine. ends[0] does not block. */
 static inline void tcp_pair(int ends[2]) {
     static int         listening = -1;
     static ChannelFault fault;
@@ -57,7 +59,7 @@ static inline void line_free(Line *l) {
     if (l->at_server >= 0) close(l->at_server);
 }
 
-/* Reads a known number of bytes that a channel has sent. */
+/* Reads exactly `bytes` bytes, which the channel at the other end has sent. */
 static inline void line_read(int end, void *out, size_t bytes) {
     for (size_t got = 0; got < bytes;) {
         ssize_t n = recv(end, (char *)out + got, bytes - got, 0);
@@ -66,19 +68,19 @@ static inline void line_read(int end, void *out, size_t bytes) {
     }
 }
 
-/* Writes bytes to a channel, which reads them at once. If the channel is closed, nothing happens. */
+/* Writes bytes to a channel, and lets it read them at once. Does nothing if the channel is closed. */
 static inline void line_write(int end, const void *bytes, size_t length) {
     if (length > 0 && send(end, bytes, length, MSG_NOSIGNAL) < 0) return;
 }
 
-/* Ends the bytes that go to a channel. */
+/* Ends the direction towards a channel: the channel reads the end of its connection. */
 static inline void line_cut(int *end) {
     shutdown(*end, SHUT_WR);
     close(*end);
     *end = -1;
 }
 
-/* Carries what one end has sent to the other. Returns the number of bytes; 0 if there are none now. */
+/* Carries the bytes that wait at end `from` to end `to`. Returns their number; 0 if there are none now. */
 static inline size_t line_carry(int from, int to) {
     uint8_t bytes[4096];
     ssize_t n = recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -86,7 +88,7 @@ static inline size_t line_carry(int from, int to) {
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Carries both openings over. */
+/* Carries the bytes of both handshakes until both channels are open. */
 static inline void line_open(Line *l) {
     while (!channel_is_open(l->client) || !channel_is_open(l->server)) {
         Channel *both[2] = {l->client, l->server};
@@ -96,7 +98,7 @@ static inline void line_open(Line *l) {
     }
 }
 
-/* Returns the next frame within 2 s, -1 if the channel is broken. */
+/* Waits up to 2 s for the next frame. Returns 1 if there is one, 0 if not, -1 if the channel is broken. */
 static inline int next_frame(Channel *c, FrameHeader *h, const void **payload) {
     int    got;
     double until = clock_ms() + 2000;
@@ -104,7 +106,7 @@ static inline int next_frame(Channel *c, FrameHeader *h, const void **payload) {
     return got;
 }
 
-/* Returns the header of a frame of bytes, of kind 1. */
+/* Returns the header of a frame of kind 1 with `bytes` bytes of payload. */
 static inline FrameHeader bytes_frame(size_t bytes) {
     return (FrameHeader){.kind = 1, .type = FRAME_BYTES, .round = 7, .payload_bytes = (uint32_t)bytes};
 }

@@ -1,10 +1,10 @@
 /* ranks.h - shared by tests under mpirun. All ranks run the same cases and agree on each verdict: a case that fails on
- * one rank fails on every rank, so that no rank waits in a collective forever. Rank 0 alone prints.
+ * one rank fails on every rank, so that no rank waits in a collective forever. Only rank 0 prints.
  */
 #ifndef TRAIN_GPT_TEST_COMM_RANKS_H
 #define TRAIN_GPT_TEST_COMM_RANKS_H
 
-#include "comm/comm.h" /* before cmocka.h, which defines fail() as a macro */
+#include "comm/comm.h" /* comm.h must be included before cmocka.h, which defines fail() as a macro */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,13 +17,13 @@
 #include <cmocka.h>
 
 static Comm  *world;
-/* bound to world, so that collectives over buckets are tested on the memory that they use in training */
+/* the stream of `world`, so that collectives over buckets are tested on the memory that they use in training */
 static Stream stream;
 
 static inline int on_cpu(void) { return strcmp(device_backend(), "cpu") == 0; }
 static inline int emulated(void) { return strcmp(device_backend(), "emu") == 0; }
 
-/* Fails on every rank if `ok` is 0 on any rank. Prints the number of such ranks, and the first. */
+/* Fails on every rank if `ok` is 0 on any rank, and prints how many ranks failed and the first of them. */
 static inline void expect_on_all(int ok, const char *what, const char *file, int line) {
     int64_t wrong = !ok, first = ok ? comm_size(world) : comm_rank(world);
     comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);
@@ -43,7 +43,7 @@ static inline void   give_back(void *x) { device_free_shared(x); }
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
     world = world_all(world_join(launch_detect()));
-    if (comm_rank(world) > 0) { /* only stdout is redirected, so that CHECK can still print to stderr */
+    if (comm_rank(world) > 0) { /* ranks other than 0 lose only stdout, so that CHECK can still print to stderr */
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
     }

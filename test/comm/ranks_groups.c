@@ -8,8 +8,8 @@
 
 enum { SPLITS = 6, PIECE = 64 * 3, MOST = 16 };
 
-/* Ways to cut W ranks into groups: all in one, halves, odd and even, all in reverse order, one apart from the others,
- * each alone. */
+/* Returns the color of a rank in one of the ways to cut W ranks into groups: all in one, halves, odd and even, all in
+ * reverse order, one apart from the others, each alone. */
 static int color_of(int split, int rank, int W) {
     switch (split) {
         case 1: return rank >= (W + 1) / 2;
@@ -21,7 +21,8 @@ static int color_of(int split, int rank, int W) {
 }
 static int key_of(int split, int rank, int W) { return split == 3 ? W - rank : 0; }
 
-/* Lists by definition the ranks of this rank's color, by key, then by rank. Returns their number. */
+/* Writes the ranks of this rank's color to `member`, in order of key, then of rank: the definition of a group. Returns
+ * their number. */
 static int members_of(int split, int *member) {
     int W = comm_size(world), mine = color_of(split, comm_rank(world), W), count = 0;
     for (int i = 0; i < W; i++) {
@@ -41,7 +42,7 @@ static Group cut(int split) {
     return g;
 }
 
-/* Returns a small integer, exact in every type and in any order of additions: sums of four stay under 128. */
+/* Returns a small integer that every type holds exactly, in any order of additions: sums of four stay under 128. */
 static float value(int rank, int64_t i, int salt) { return (float)((i * 7 + rank * 11 + salt * 5 + i / 61 * rank) % 31 - 15); }
 static float sum_of(const Group *g, int64_t i, int salt) {
     float sum = 0;
@@ -50,7 +51,7 @@ static float sum_of(const Group *g, int64_t i, int salt) {
 }
 
 typedef enum { SCATTER, GATHER, REDUCE } What;
-/* A collective in flight in a group, and its data to check the result. */
+/* A collective in flight in group g, with the data that are needed to check its result. */
 typedef struct { const Group *g; What what; Tensor x; int salt; } Job;
 
 static Job begin(const Group *g, What what, DType type, int64_t n, int salt) {
@@ -96,7 +97,7 @@ static void members_are_in_order(void **state) {
     comm_free(NULL);
 }
 
-/* Makes a group of a group, and one whose name is too long. */
+/* Makes a group of a group, and a group whose name is too long. */
 static void groups_of_groups(void **state) {
     (void)state;
     Group half = cut(1);
@@ -131,8 +132,8 @@ static void groups_of_a_mesh(void **state) {
         }
 }
 
-/* Two groups have collectives in flight at once, in every pair of cuts. Ranks start them in different orders (except
- * NCCL's), poll at different times, and wait for one group while the other proceeds. */
+/* Runs collectives of two groups at once, for every pair of ways to cut the ranks. Ranks start them in different orders
+ * (except NCCL's) and poll at different times. They wait for one group while the other proceeds. */
 static void two_groups_with(CommKind kind, int first, int second) {
     int   r = comm_rank(world), is_nccl = kind == COMM_NCCL;
     Group a = cut(first), b = cut(second);
@@ -168,8 +169,8 @@ static void two_groups_in_flight(void **state) {
             for (int second = emulated() ? first : 0; second < SPLITS; second++) two_groups_with((CommKind)kind, first, second);
 }
 
-/* A rank that waits in one group still serves its peers in the other: rank 0 blocks in a small call of `all` with a
- * gather of the halves in flight. Odd ranks wait for that gather before they enter `all`. */
+/* A rank that waits in one group still serves the ranks of the other. Rank 0 blocks in a small call of group `all` with
+ * a gather of the halves in flight. Odd ranks wait for that gather before they enter `all`. */
 static void waits_move_every_group(void **state) {
     (void)state;
     Group   all = cut(0), half = cut(1);
@@ -193,8 +194,8 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* Numbers are used as in model/shards.c: the k-th gather since comm_next, while another group's collectives are started
- * before and in between. That group is older, so its numbers are higher. */
+/* Uses numbers of collectives as the model's shards do. The k-th gather since comm_next is number k of its group, while
+ * collectives of another group start before and in between. That group is older, so its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -247,7 +248,7 @@ static void any_length_and_type(void **state) {
         }
 }
 
-/* Tests tensors of two dimensions, and the blocking form. */
+/* Sums a tensor of two dimensions, by the call that blocks. */
 static void any_shape(void **state) {
     (void)state;
     Group  g = cut(0);
@@ -347,8 +348,8 @@ static void times_are_the_groups(void **state) {
     comm_free(idle.c), comm_free(g.c);
 }
 
-/* Tests a sum in two levels: over this rank's group, then of its piece over the groups, with several buckets in
- * flight. */
+/* Tests a sum in two levels: first within this rank's group, then of this rank's piece over the groups. Several buckets
+ * are in flight. */
 static void sums_after_sums(void **state) {
     (void)state;
     enum { BUCKETS = 5 };
@@ -381,8 +382,8 @@ static void sums_after_sums(void **state) {
     }
 }
 
-/* Tests the bytes sent, summed over the ranks: each rank passes the pieces of the others on, also the ends of uneven
- * ones. */
+/* Checks the bytes sent, summed over the ranks. In a ring each rank passes on the pieces of the others, also the
+ * shorter last ones. */
 static void bytes_sent(void **state) {
     (void)state;
     static const DType TYPES[] = {F32, BF16};

@@ -1,6 +1,7 @@
-/* ranks_nccl.c - properties of NCCL alone: times read from events, order by the stream alone, gathers in groups, more
- * collectives in flight than times are kept for. One rank is enough, so a machine with one GPU at least proves that the
- * library is there and accepts the calls. comm.h would skip collectives of one rank, so they are started directly. */
+/* ranks_nccl.c - properties that only NCCL has: times read from events, order by the stream alone, gathers in groups,
+ * and more collectives in flight than their times are kept. One rank is enough, so a machine with one GPU at least
+ * proves that the library is there and accepts the calls. comm.h would skip collectives of one rank, so they are
+ * started directly. */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
@@ -36,7 +37,7 @@ static void order_is_the_streams(void **state) {
     Tensor  t = tensor_1d(device_alloc(bytes, "a bucket"), F32, n);
     float  *host = (float *)device_alloc_host(bytes, "a bucket");
     for (int64_t i = 0; i < n; i++) host[i] = (float)(r + 1);
-    for (int round = 0; round < 100; round++) { /* 200 collectives, more than times are kept for */
+    for (int round = 0; round < 100; round++) { /* 200 collectives, more than the number whose times are kept */
         device_zero(&stream, t);
         device_from_host_queued(&stream, t, host);
         start(OP_REDUCE_SCATTER, t);
@@ -64,9 +65,10 @@ static void times_come_from_the_gpu(void **state) {
     comm_times(world);
     start(OP_REDUCE_SCATTER, t);
     comm_finish(world);
-    device_sync(&stream); /* waits for the collective, so that its end can be read */
+    device_sync(&stream); /* waits for the collective, so that its end time can be read */
     CommTimes times = comm_times(world), after = comm_times(world);
-    EXPECT_ON_ALL(times.comm_ms > 0 || comm_size(world) == 1); /* with one rank NCCL may queue nothing */
+    /* with one rank NCCL may queue nothing, so the time may be 0 */
+    EXPECT_ON_ALL(times.comm_ms > 0 || comm_size(world) == 1);
     EXPECT_ON_ALL(times.comm_ms >= 0 && times.sends == 0 && times.exposed_ms >= 0);
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0);
     if (comm_size(world) > 1)
@@ -92,7 +94,7 @@ static void gathers_in_groups(void **state) {
     for (int64_t i = 0; i < all; i++) host[i] = i % n / PIECE == r ? (float)(10 * (i / n) + r + 1) : -1.0f;
     for (int b = 0; b < BUCKETS; b++) bucket[b] = tensor_slice(t, b * n, n);
     int64_t first = comm_next(world);
-    for (int round = 0; round < 40; round++) { /* 200 collectives, more than times are kept for */
+    for (int round = 0; round < 40; round++) { /* 200 collectives, more than the number whose times are kept */
         device_from_host_queued(&stream, t, host);
         gathers(bucket, FIRST, GATHERS_NOW);
         device_zero(&stream, other);

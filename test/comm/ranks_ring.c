@@ -1,5 +1,5 @@
-/* ranks_ring.c - the collectives over buckets, on any number of ranks: exact sums, exact copies, equal bits again. On a
- * GPU buckets are in its memory, and NCCL is tested if every rank has a GPU of its own. */
+/* ranks_ring.c - the collectives over buckets, on any number of ranks: exact sums, exact copies, equal bits when
+ * repeated. On a GPU buckets are in its memory, and NCCL is tested if every rank has a GPU of its own. */
 #include <math.h>
 
 #include "comm/comm.h"
@@ -7,7 +7,8 @@
 #include "core/rng.h"
 #include "test/comm/ranks.h"
 
-/* Piece lengths: the smallest, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
+/* Numbers of floats in a rank's piece: the smallest, odd multiples of 64, around the ring's chunk of 65536, several
+ * chunks, and just over 262144. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
 /* Returns the number of lengths to test. The emulator is slow and only affects the copies before and after the ring, so
@@ -71,8 +72,8 @@ static void nccl_agrees_exactly(void **state) {
     sums_are_exact_with(COMM_NCCL);
 }
 
-/* Uses memory that the host cannot access, filled by the stream just before and read by it just after. Only the order
- * of the stream protects it. */
+/* Reduces memory that the host cannot access. The stream fills it just before and reads it just after, so only the
+ * order of the stream protects it. */
 static void device_memory_alone(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);
@@ -116,7 +117,8 @@ static void long_piece(void **state) {
     give_back(x);
 }
 
-/* The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p], in fp32: fixed for W, hence the same bits every time. */
+/* The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p] in fp32, where x[r] is rank r's piece. The order depends only
+ * on the number of ranks W, so the bits are the same every time. */
 static void order_of_additions_is_fixed(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);
@@ -186,7 +188,8 @@ static void sends_are_posted_at_start(void **state) {
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
                       trace[2].sequence == trace[0].sequence + 2);
-        for (int k = 0; k < 2 && (on_cpu() || emulated()); k++) /* on a GPU the bytes are copied to the host later */
+        /* on a GPU this check is left out, because the bytes are copied to the host later */
+        for (int k = 0; k < 2 && (on_cpu() || emulated()); k++)
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {
             comm_poll(world);
@@ -253,7 +256,7 @@ static void times_add_up(void **state) {
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0 && after.sends == 0);
     comm_times(world);
     comm_all_reduce(world, tensor_1d(x, F32, n)), comm_barrier(world);
-    comm_forget_times(world); /* except the time of NCCL's bucket, which arrives late */
+    comm_forget_times(world); /* forgets all times except that of NCCL's bucket, which arrives late */
     times = comm_times(world);
     comm_barrier(world), comm_forget_times(world);
     after = comm_times(world);

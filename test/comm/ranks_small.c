@@ -1,4 +1,4 @@
-/* ranks_small.c - ranks and hosts, and the small blocking calls. */
+/* ranks_small.c - numbers of ranks and hosts, and the small collectives that block. */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
@@ -12,13 +12,13 @@ static void everyone_is_here(void **state) {
     gethostname(host, sizeof host - 1);
     Launch launch = launch_detect();
     EXPECT_ON_ALL(!launch.launched || (launch.rank == comm_rank(world) && launch.size == comm_size(world)));
-    /* all ranks are on one host */
+    /* mpirun starts all ranks of these tests on one host */
     EXPECT_ON_ALL(world_local_size(comm_world(world)) == comm_size(world) && world_local_rank(comm_world(world)) == comm_rank(world));
     for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(strcmp(comm_host(world, r), host) == 0);
     assert_true(strlen(world_library()) > 0);
 }
 
-/* The ranks of a host together use at most as many threads as it has processors, but each uses at least one. */
+/* The ranks of a host together use at most as many threads as the host has processors. Each rank uses at least one. */
 static void threads_fit_the_host(void **state) {
     (void)state;
     int64_t mine = world_threads(comm_world(world)), all = mine, processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -33,7 +33,8 @@ static void shared_devices_are_found(void **state) {
     char own[32];
     snprintf(own, sizeof own, "GPU-%d", comm_rank(world));
     EXPECT_ON_ALL(comm_owns_device(world, own));
-    EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1)); /* comm_owns_device also warns */
+    /* all ranks name the same GPU here, so comm_owns_device also warns */
+    EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1));
     EXPECT_ON_ALL(!comm_owns_device(world, comm_rank(world) == 0 ? "" : own));
 }
 
@@ -68,7 +69,7 @@ static void all_reduce_of_numbers(void **state) {
     EXPECT_ON_ALL(total == (((int64_t)1 << W) - 1) << 40 && top == INT64_MAX && bottom == 1 - W);
 }
 
-/* Rank r gives r*1000 bytes, so rank 0 gives none. */
+/* Rank r gives r * 1000 bytes, so rank 0 gives none. The result has the bytes of all ranks in order. */
 static void gather_concatenates(void **state) {
     (void)state;
     int W = comm_size(world), r = comm_rank(world);
@@ -105,7 +106,7 @@ static void dead_neighbours_are_seen(void **state) {
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     *known = stopped;
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
-    kill(stopped, SIGCONT); /* the process has ended and is not waited for; it counts as gone */
+    kill(stopped, SIGCONT); /* lets the stopped process end; as long as nobody has waited for it, it counts as gone */
     waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     waitpid(stopped, NULL, 0);
@@ -115,7 +116,7 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* Progress is reported at once, but not at every call, and not to a listener that was removed. */
+/* Progress is reported to a listener at once, but not at every call. A listener that was removed gets no reports. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

@@ -1,5 +1,5 @@
-/* ranks_tree.c - sums in the order of the tree, on any number of ranks. The bits equal those of the tree written down
- * plainly, on the CPU and in GPU memory, by messages and by NCCL. */
+/* ranks_tree.c - sums of micro-batches in the order of a tree, on any number of ranks. The bits equal those of a plain
+ * recursive definition, on the CPU and in GPU memory, by messages and by NCCL. */
 #include <math.h>
 
 #include "core/rng.h"
@@ -7,8 +7,8 @@
 
 #include "comm/comm.h"
 
-/* Piece lengths: the smallest, around a chunk of 32768 floats, several chunks. Also the numbers of micro-batches of
- * each rank. */
+/* PIECES: numbers of floats in a rank's piece: the smallest, around a chunk of 32768 floats, several chunks. LEAVES:
+ * numbers of micro-batches of each rank. */
 static const int64_t PIECES[] = {64, 32768 - 64, 32768, 32768 + 64, 3 * 32768 + 192};
 static const int64_t LEAVES[] = {1, 2, 3, 5, 7};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, TREES = sizeof LEAVES / sizeof *LEAVES };
@@ -23,7 +23,8 @@ static float sum_by_definition(int64_t first, int64_t width, int64_t leaves, int
     return first + width / 2 < leaves ? left + sum_by_definition(first + width / 2, width / 2, leaves, i) : left;
 }
 
-/* A bucket of n elements with this rank's nodes, to be summed and compared with the definition. */
+/* A bucket of n elements, to be summed and compared with the definition. `node` holds this rank's partial sums, the
+ * nodes of the tree. */
 typedef struct { Tensor node[TREE_MOST]; int count; int64_t n, leaves; } Sum;
 
 static Sum begin_sum(int64_t n, int64_t leaves) {
@@ -53,7 +54,8 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 
 static void the_bits_of_the_definition(void **state) {
     (void)state;
-    if (comm_size(world) == 1) return; /* nothing is sent with one rank; shards.c adds */
+    /* with one rank comm sends nothing, and the model's shards add the nodes themselves */
+    if (comm_size(world) == 1) return;
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_exchanges(world);
         comm_set_kind(world, (CommKind)kind);

@@ -19,7 +19,7 @@ expect() {
         echo "not ok $name: status $got, not $status; \"$text\" in $told lines of:"; sed 's/^/    /' "$out"
     fi
 }
-# Runs a test in a rank's own process, without a launcher.
+# alone NAME STATUS TEXT [VARIABLE=VALUE...]: the same check for one process without a launcher.
 alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
 
 if [[ $B == *nompi* ]]; then
@@ -35,7 +35,7 @@ for n in 2 3; do
     ranks "a fault before the communicator: one message" 64 "train_gpt: a fault in the config" $n early
     ranks "one rank's fault before the communicator ends all" 64 "a fault in the config" $n early1
 done
-# mpirun's exit code for a rank that ends without a message. MPICH uses the number of the signal.
+# The exit code of mpirun for a rank that ends by a signal without a message. MPICH uses the number of the signal.
 crash=139; [[ $B == *mpich* ]] && crash=11
 ASAN_OPTIONS=$ASAN_OPTIONS:handle_segv=0 ranks "a crash ends all" $crash "" 2 segv
 ranks "a rank that leaves with 3 ends all" 3 "" 2 exit

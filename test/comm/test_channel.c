@@ -1,5 +1,5 @@
-/* test_channel.c - channels as islands and servers use them: whole conversations over real addresses, a reader that
- * stops reading, last words, and connecting to peers that are not there.
+/* test_channel.c - channels as training jobs and their server use them: whole conversations over real addresses, a
+ * reader that stops reading, the reason that a closing peer sends, and connecting to peers that are not there.
  * Timed: connections and waits have limits of seconds. */
 #include "comm/channel.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/thread.h"
@@ -24,8 +24,8 @@ typedef struct {
     Key       key;
     pthread_t thread;
     int       stop;
-    uint64_t  sent, received; /* bytes of the last channel that ended */
-    char      fault[512];     /* and its fault */
+    uint64_t  sent, received; /* bytes that the last ended channel sent, and bytes that it received */
+    char      fault[512];     /* reason why that channel broke */
     int       code;
 } Echo;
 
@@ -108,7 +108,8 @@ static void a_whole_talk(void **state) {
         free(x);
     }
     uint64_t sent = channel_sent_bytes(c), received = channel_received_bytes(c);
-    assert_true(sent > bytes && sent < bytes + bytes / 500 + 2000); /* TLS adds 22 bytes to 16 KiB, and an opening */
+    /* TLS adds 22 bytes to each 16 KiB, and the handshake */
+    assert_true(sent > bytes && sent < bytes + bytes / 500 + 2000);
     assert_true(received > bytes && received < bytes + bytes / 500 + 2000);
     channel_close(c);
     for (int i = 0; i < 100 && !e.received; i++) poll(NULL, 0, 10);
@@ -118,7 +119,7 @@ static void a_whole_talk(void **state) {
     assert_non_null(strstr(e.fault, "closed the connection"));
 }
 
-/* Many frames are in flight at once, both ways. Each side reads while it writes. */
+/* Sends frames both ways, many of them in flight at once. Each side reads while it writes. */
 static void frames_under_way(void **state) {
     (void)state;
     enum { FRAMES = 200, BYTES = 100000 };
@@ -152,7 +153,7 @@ static void other_families_and_names(void **state) {
     int          tried = 0;
     for (int i = 0; i < 2; i++) {
         char name[CHANNEL_PEER_BYTES + 16];
-        if (!echo_begin(&e, addresses[i], &KEY)) continue; /* skips IPv6 on a machine without it */
+        if (!echo_begin(&e, addresses[i], &KEY)) continue; /* skips the IPv6 address on a machine without IPv6 */
         snprintf(name, sizeof name, "%s%s", i == 0 ? "[::1]" : "localhost", strrchr(e.address, ':'));
         Channel *c = channel_connect(name, &KEY, 0, NULL, NULL, &fault);
         assert_non_null(c);
@@ -195,11 +196,12 @@ static void a_reader_that_stops_reading(void **state) {
         sent += rc == 1, full = rc == 0;
         assert_true(channel_unsent(server) <= CHANNEL_OUT_BYTES);
     }
-    assert_true(full); /* a channel never uses more memory than that */
+    assert_true(full); /* sending stops once CHANNEL_OUT_BYTES are unsent, the most that a channel keeps */
     double began = clock_ms();
     assert_int_equal(channel_flush(server, 50), 0);
     assert_true(clock_ms() - began >= 50 && clock_ms() - began < 2000);
-    assert_int_equal(channel_progress(server), 0); /* not broken: how long to wait is the user's decision */
+    /* a full channel is not broken; the caller decides how long to wait */
+    assert_int_equal(channel_progress(server), 0);
     for (double until = clock_ms() + 20e3; got < sent && clock_ms() < until; channel_progress(server))
         while (channel_next(client, &h, &payload) == 1) {
             assert_int_equal(h.payload_bytes, BYTES - got);
@@ -326,14 +328,14 @@ static void a_port_in_use(void **state) {
     assert_int_equal(fault.code, EXIT_LOCKED);
     assert_non_null(strstr(fault.text, address));
     assert_non_null(strstr(fault.text, "in use"));
-    /* The server listens on that address only: the same port of another address is free, and nothing answers there. */
+    /* The server listens only on its own address. The same port of another address of this machine is free. */
     snprintf(other, sizeof other, "127.0.0.2%s", strrchr(address, ':'));
     assert_null(channel_connect(other, &KEY, 0, NULL, NULL, &fault));
     assert_non_null(strstr(fault.text, "nobody listens there"));
     int second = channel_listen(other, &fault);
     assert_true(second >= 0);
     close(fd), close(second);
-    /* an address reserved for documentation (RFC 5737) */
+    /* 192.0.2.1 is reserved for documentation (RFC 5737), so no machine has it */
     assert_int_equal(channel_listen("192.0.2.1:7070", &fault), -1);
     assert_int_equal(fault.code, EXIT_CONFIG);
     assert_non_null(strstr(fault.text, "192.0.2.1:7070"));
@@ -356,7 +358,7 @@ static void addresses_that_are_none(void **state) {
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(channel_check_address(good[i], &fault));
 }
 
-/* A lost peer raises no signal. */
+/* Sending to a peer that is gone breaks the channel and raises no SIGPIPE. */
 static void no_signal_for_a_lost_peer(void **state) {
     (void)state;
     Channel *client, *server;
@@ -372,7 +374,7 @@ static void no_signal_for_a_lost_peer(void **state) {
 /* Packets of a large frame do not wake the reader one by one. It wakes after 32 KiB, at the end of the frame, and at
  * the end of the connection. */
 static void a_large_frame_wakes_seldom(void **state) {
-    /* 6 records of 16 KiB of the frame, and one of 1744 bytes */
+    /* Header and payload together are 6 records of 16 KiB and one of 1744 bytes. */
     enum { BYTES = 100000, RECORDS = 7, ALL = FRAME_HEADER_BYTES + BYTES + RECORDS * RECORD_ADDS };
     static const struct { int bytes, wakes; } PART[] = {
         {1000, 1}, {10000, 0}, {6000, 1}, {30000, 0}, {5000, 1}, {46436, 1}, {1000, 0}, {ALL - 99436, 1}};
@@ -391,7 +393,8 @@ static void a_large_frame_wakes_seldom(void **state) {
         if (PART[i].wakes) assert_int_equal(channel_next(l.server, &h, &payload), at + PART[i].bytes == all + ALL);
     }
     assert_true(at == all + ALL);
-    assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1); /* a header wakes the reader */
+    /* the header of the next frame wakes the reader */
+    assert_int_equal(channel_send(l.client, bytes_frame(10), bytes), 1);
     line_read(l.at_client, all, FRAME_HEADER_BYTES + 10 + RECORD_ADDS);
     line_write(l.at_server, all, 60);
     assert_int_equal(channel_wait(&l.server, 1, -1, 5000), 1);

@@ -1,5 +1,5 @@
-/* test_channel_faults.c - a line that cuts, flips, repeats and reorders, and peers without the key: a channel never
- * gives a frame that was not sent in its place, it breaks with a sentence, and nobody hangs.
+/* test_channel_faults.c - connections that cut, flip, repeat and reorder bytes, and peers without the key. A channel
+ * never returns a frame that was not sent at that place. It breaks with a message, and no side hangs.
  *
  *   test_channel_faults SEED SECONDS    random faults instead, for make soak: prints how many frames were carried
  * Timed: a silent peer must be noticed in time.
@@ -40,7 +40,8 @@ static void assert_broken(Line *l, int code, const char *words) {
     assert_int_equal(channel_fault_code(l->server), code);
 }
 
-/* Writes the bytes of a frame with this text, as the client sends it. */
+/* Writes to out the encrypted bytes that the client's channel sends for a frame with this text. Returns their
+ * number. */
 static size_t sent_frame(Line *l, const char *text, uint8_t *out) {
     size_t bytes = strlen(text);
     assert_int_equal(channel_send(l->client, bytes_frame(bytes), text), 1);
@@ -67,7 +68,7 @@ static void a_frame_cut_at_every_byte(void **state) {
         length = sent_frame(&l, "{}", bytes);
         line_write(l.at_server, bytes, cut);
         line_cut(&l.at_server);
-        if (cut == length) assert_next(&l, "{}"); /* frames that are whole are returned first */
+        if (cut == length) assert_next(&l, "{}"); /* the frame is returned only if all of its bytes have arrived */
         assert_broken(&l, EXIT_PEER, cut == 0 || cut == length ? "closed the connection" : "within a frame");
         line_free(&l);
     }
@@ -83,7 +84,8 @@ static void a_frame_with_any_bit_flipped(void **state) {
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         line_write(l.at_server, bytes, length);
         line_cut(&l.at_server);
-        assert_broken(&l, EXIT_PEER, ""); /* refused by TLS, or because bytes are missing */
+        /* the channel breaks, because TLS refuses the bytes or because some are missing */
+        assert_broken(&l, EXIT_PEER, "");
         line_free(&l);
     }
 }
@@ -104,7 +106,7 @@ static void frames_repeated_reordered_and_lost(void **state) {
     }
 }
 
-/* Sends a server its own frame, and a frame of another connection with the same key. */
+/* A server refuses a frame that it sent itself, and a frame of another connection with the same key. */
 static void frames_of_other_ways(void **state) {
     (void)state;
     uint8_t bytes[128];
@@ -120,8 +122,8 @@ static void frames_of_other_ways(void **state) {
     line_free(&l), line_free(&other);
 }
 
-/* A peer that has the key, and sends what no channel does: frames that are repeated or left out, bytes that are no
- * frame, half a frame. */
+/* A peer that has the key sends what no channel sends: frames that are repeated or left out, bytes that are no frame,
+ * half a frame. */
 static void a_hostile_peer_with_the_key(void **state) {
     (void)state;
     static const struct { int counter[2]; const char *why; } CASES[] = {
@@ -180,7 +182,8 @@ static void values_beyond_the_model(void **state) {
     line_free(&l);
 }
 
-/* The peer's system resets the connection, while the last frame is still in the buffer. */
+/* The peer's system resets the connection while the last frame is still in the reader's buffer. The frame is returned
+ * before the error. */
 static void a_reset_after_a_whole_frame(void **state) {
     (void)state;
     Line        l = line_make(&KEY, &KEY);
@@ -193,7 +196,7 @@ static void a_reset_after_a_whole_frame(void **state) {
     setsockopt(l.at_server, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
     channel_wait(&l.server, 1, -1, 1000);
     close(l.at_server), l.at_server = -1;
-    while (channel_send(l.server, bytes_frame(0), NULL) == 1) {} /* the channel notices the reset here */
+    while (channel_send(l.server, bytes_frame(0), NULL) == 1) {} /* sends until the channel notices the reset */
     int got = next_frame(l.server, &h, &payload);
     if (got == 1) assert_memory_equal(payload, "last", 4);
     assert_broken(&l, EXIT_PEER, "");
@@ -203,8 +206,8 @@ static void a_reset_after_a_whole_frame(void **state) {
 
 /* --- openings ----------------------------------------------------------------------------------------------------- */
 
-/* Carries an opening, with one bit of the client's bytes flipped (-1: none), and cut after `cut` of its bytes. Ends with
- * the client's direction cut. */
+/* Carries the client's handshake to the server, with bit `bit` flipped (-1: none) and cut after `cut` bytes. Then ends
+ * the client's direction. */
 static void carry_opening(Line *l, int bit, size_t cut) {
     size_t carried = 0;
     for (int idle = 0; idle < 3 && carried < cut && !channel_is_broken(l->server); idle++) {
@@ -221,11 +224,11 @@ static void carry_opening(Line *l, int bit, size_t cut) {
         channel_wait(both, 2, -1, 1);
         channel_progress(l->client), channel_progress(l->server);
     }
-    line_carry(l->at_server, l->at_client); /* an alert */
+    line_carry(l->at_server, l->at_client); /* carries the server's TLS alert to the client */
     line_cut(&l->at_server);
 }
 
-/* Returns the bytes of the client's opening, and in *hello those of its first part. */
+/* Returns the bytes of the client's handshake. Sets *hello to the bytes of its first message. */
 static size_t opening_bytes(size_t *hello) {
     Line l = line_make(&KEY, &KEY);
     *hello = (size_t)channel_sent_bytes(l.client);
@@ -253,12 +256,14 @@ static void openings_with_any_bit_flipped(void **state) {
     const void *payload;
     size_t      hello, all = opening_bytes(&hello);
     for (size_t bit = 0; bit < 8 * all; bit++) {
-        if (bit / 8 == 2) continue; /* half of a version in the first record's header, which RFC 8446 says to ignore */
+        /* half of the version in the first record's header, which RFC 8446 says to ignore */
+        if (bit / 8 == 2) continue;
         Line l = line_make(&KEY, &KEY);
         carry_opening(&l, (int)bit, all);
         assert_int_equal(next_frame(l.server, &h, &payload), -1);
         assert_false(channel_is_open(l.server));
-        if (bit < 8 * hello) assert_false(channel_is_open(l.client)); /* later the client knows the server already */
+        /* after its first message the client has already accepted the server */
+        if (bit < 8 * hello) assert_false(channel_is_open(l.client));
         line_free(&l);
     }
 }
@@ -275,7 +280,8 @@ static void another_key(void **state) {
     line_free(&l);
 }
 
-/* A server without the key, which has made a certificate for itself: its TLS is good, but it is not ours. */
+/* A server without the key uses a certificate that it made for itself. Its TLS is valid, but the client must refuse
+ * it. */
 static void a_server_with_a_certificate(void **state) {
     (void)state;
     int       s[2];
@@ -310,13 +316,13 @@ static void other_protocols(void **state) {
         Line l = line_make(&KEY, &KEY);
         line_write(l.at_server, bytes, sent);
         assert_broken(&l, EXIT_CONFIG, "speaks protocol 2, this program protocol 3");
-        line_read(l.at_server, bytes, 8); /* tells the client, in the form that it knows */
+        line_read(l.at_server, bytes, 8); /* the client gets a refusal in the form that its protocol version knows */
         assert_memory_equal(bytes, "TGO1\3\0\0\0", 8);
         bytes[4] = 2;
         line_free(&l);
     }
     Line l = line_make(&KEY, &KEY);
-    for (int i = 0; i < 8; i++) { /* byte by byte */
+    for (int i = 0; i < 8; i++) { /* the bytes arrive one by one */
         assert_int_equal(channel_progress(l.server), 0);
         line_write(l.at_server, bytes + i, 1);
     }
@@ -329,7 +335,7 @@ static void other_protocols(void **state) {
         assert_broken(&l, EXIT_PEER, "is no island");
         line_free(&l);
     }
-    l = line_make(&KEY, &KEY); /* a server of protocol 2 reads no TLS, and closes */
+    l = line_make(&KEY, &KEY); /* a server of protocol 2 reads no TLS, and closes the connection */
     line_cut(&l.at_client);
     channel_wait(&l.client, 1, -1, 1000);
     assert_int_equal(channel_progress(l.client), -1);
@@ -338,7 +344,7 @@ static void other_protocols(void **state) {
     line_free(&l);
 }
 
-/* Moves the monotonic clock, and the others, ahead as far as a test wants. */
+/* Milliseconds that the test adds to the monotonic clock, and to the other clocks. */
 static double ahead_ms, jump_ms;
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
@@ -353,19 +359,20 @@ static void a_peer_that_says_nothing(void **state) {
     Line l = line_make(&KEY, &KEY), open = line_make(&KEY, &KEY);
     line_open(&open);
     line_write(l.at_server, "\x16\x03\x01", 3);
-    jump_ms = 86400e3; /* another program sets the machine's clock */
+    jump_ms = 86400e3; /* another program sets the machine's clock a day ahead, which must not matter */
     assert_int_equal(channel_progress(l.server), 0);
     assert_true(channel_silent_ms(open.server) < 3000);
     jump_ms = 0;
     ahead_ms = CHANNEL_OPENING_MS + 1000;
     assert_broken(&l, EXIT_PEER, "did not prove the key within 5 s");
-    assert_int_equal(channel_progress(open.server), 0); /* an open channel may be silent for any time */
+    /* an open channel may be silent for any time without breaking */
+    assert_int_equal(channel_progress(open.server), 0);
     assert_true(channel_silent_ms(open.server) > CHANNEL_OPENING_MS);
     ahead_ms = 0;
     line_free(&l), line_free(&open);
 }
 
-/* The largest allocation so far. */
+/* Bytes of the largest allocation so far. */
 static size_t largest;
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
@@ -388,7 +395,8 @@ static void memory_comes_with_the_proof(void **state) {
     assert_broken(&l, EXIT_CONFIG, "another key");
     line_free(&l);
     l = line_make(&KEY, &KEY);
-    assert_true(largest > 0 && largest < 65536); /* OpenSSL's buffers of a record */
+    /* without the proof of the key only OpenSSL's buffers of one record are allocated */
+    assert_true(largest > 0 && largest < 65536);
     line_open(&l);
     assert_true(largest >= CHANNEL_FRAME_BYTES);
     line_free(&l);
@@ -404,41 +412,41 @@ static uint32_t draw(uint32_t n) {
     return (uint32_t)(random_state >> 33) % n;
 }
 
-/* Adds one fault to the bytes [*length] of FRAMES frames, which begin at `at`. Returns the number of unchanged bytes at
- * the start. */
+/* Adds one fault to `bytes`, which hold FRAMES frames in *length bytes. Frame i begins at at[i]. Returns the number of
+ * unchanged bytes at the start. */
 static size_t harm(uint8_t *bytes, size_t *length, const size_t *at) {
     uint32_t frame = draw(FRAMES - 1), other = draw(FRAMES);
     size_t   place = draw((uint32_t)*length), from = at[frame], size = at[frame + 1] - from;
     uint8_t  held[FRAME_HEADER_BYTES + TEXT + RECORD_ADDS];
     switch (draw(6)) {
-    case 0: /* a flipped bit */
+    case 0: /* flips a bit */
         bytes[place] ^= (uint8_t)(1 << draw(8));
         return place;
-    case 1: /* a cut end */
+    case 1: /* cuts the end */
         *length = place;
         return place;
-    case 2: /* a byte lost */
+    case 2: /* removes a byte */
         memmove(bytes + place, bytes + place + 1, *length - place - 1), (*length)--;
         return place;
-    case 3: /* a repeated frame */
+    case 3: /* repeats a frame */
         memcpy(held, bytes + from, size);
         memmove(bytes + from + size, bytes + from, *length - from - size);
         memcpy(bytes + from, held, size);
         return from + size;
-    case 4: /* two frames exchanged */
+    case 4: /* exchanges two frames */
         size = at[frame + 2] - at[frame + 1];
         memcpy(held, bytes + at[frame + 1], size);
         memmove(bytes + from + size, bytes + from, at[frame + 1] - from);
         memcpy(bytes + from, held, size);
         return from;
-    default: /* bytes replaced by those of another place */
+    default: /* replaces bytes by those of another place */
         for (size_t i = 0; i < 16 && place + i < *length; i++) bytes[place + i] = bytes[(at[other] + i) % *length];
         return place;
     }
 }
 
-/* Sends frames over a line, some of them damaged. The server receives exactly the frames before the damage. Returns
- * their number, or -1 if one was wrong or missing. */
+/* Sends frames over a connection, some of them damaged. The server must receive exactly the frames before the damage.
+ * Returns their number, or -1 if one was wrong or missing. */
 static int carry_frames(int is_harmed) {
     static uint8_t bytes[RAW + 1], good[RAW + 1];
     char           texts[FRAMES][TEXT];
@@ -462,7 +470,7 @@ static int carry_frames(int is_harmed) {
         whole = intact;
     }
     while (due < FRAMES && at[due + 1] <= whole) due++;
-    while (sent < length) { /* sends in parts of any size */
+    while (sent < length) { /* sends the bytes in pieces of random size */
         size_t part = 1 + draw(700);
         if (part > length - sent) part = length - sent;
         line_write(l.at_server, bytes + sent, part), sent += part;

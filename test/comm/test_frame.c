@@ -1,4 +1,5 @@
-/* test_frame.c - headers of frames, whatever their bytes; values as bf16 and int8; the key file. */
+/* test_frame.c - the header of a frame (a message with values) of any bytes, values as bf16 and int8, and the file with
+ * the key. */
 #include "comm/frame.h" /* before cmocka.h, which defines fail() as a macro */
 #include "comm/key.h"
 #include "core/error.h"
@@ -37,7 +38,8 @@ static int parses_as(FrameHeader h, int64_t most) {
     return 1;
 }
 
-/* Compares the bytes of the format one by one, because other programs may be written for it. */
+/* Compares the header with the documented format byte by byte, because other programs may be written for that
+ * format. */
 static void the_bytes_are_those_of_the_format(void **state) {
     (void)state;
     static const uint8_t expected[FRAME_HEADER_BYTES] = {
@@ -53,11 +55,11 @@ static void headers_out_of_range_are_refused(void **state) {
     (void)state;
     FrameHeader h = SAMPLE;
     assert_true(parses_as(h, 1024));
-    assert_false(parses_as(h, 1023)); /* after the end of the model */
+    assert_false(parses_as(h, 1023)); /* refused: the values would reach beyond the end of the model */
 #define REFUSED(field, value) (h = SAMPLE, h.field = (value), assert_false(parses_as(h, INT64_MAX)))
     REFUSED(kind, 0);
     REFUSED(type, FRAME_TYPES);
-    REFUSED(type, FRAME_F32); /* 24 values are not 48 bytes */
+    REFUSED(type, FRAME_F32); /* refused: 24 values of 4 bytes are not 48 bytes */
     REFUSED(round, -1);
     REFUSED(offset, -1);
     REFUSED(offset, INT64_MAX - 23);
@@ -66,15 +68,17 @@ static void headers_out_of_range_are_refused(void **state) {
     REFUSED(payload_bytes, 47);
     REFUSED(payload_bytes, FRAME_PAYLOAD_LIMIT + 1);
     h = (FrameHeader){.kind = 1, .type = FRAME_BYTES, .elems = INT64_MAX, .payload_bytes = FRAME_PAYLOAD_LIMIT};
-    assert_true(parses_as(h, INT64_MAX)); /* a request for values has no payload */
+    /* allowed: a frame of bytes may name any number of elements, because a request for values sends none */
+    assert_true(parses_as(h, INT64_MAX));
     h.payload_bytes++;
     assert_false(parses_as(h, INT64_MAX));
-    /* 2^62 values of 4 bytes would be 0 bytes in 64 bits. */
+    /* 2^62 values of 4 bytes are 2^64 bytes, which is 0 in 64 bits. */
     h = (FrameHeader){.kind = 1, .type = FRAME_F32, .elems = (int64_t)1 << 62, .payload_bytes = 0};
     assert_false(parses_as(h, INT64_MAX));
 }
 
-/* Cuts a header at every byte, and flips each bit. It is refused, or is a header with exactly that field changed. */
+/* Cuts a header at every byte, and flips each bit. The header is refused, or parsed with exactly the flipped field
+ * changed. */
 static void cut_and_flipped_headers(void **state) {
     (void)state;
     uint8_t     bytes[FRAME_HEADER_BYTES], again[FRAME_HEADER_BYTES];
@@ -99,11 +103,11 @@ static void fill(float *x, int64_t n) {
     uint32_t r = 12345;
     for (int64_t i = 0; i < n; i++) {
         r = r * 1664525u + 1013904223u;
-        x[i] = ldexpf((float)(int32_t)r, -40 + (int)(i / 999)); /* blocks of different sizes */
+        x[i] = ldexpf((float)(int32_t)r, -40 + (int)(i / 999)); /* each block of values has another size */
     }
 }
 
-/* Returns the nearest of the two neighbours in 16 bits, the even one at a tie: the plain reference. */
+/* Returns the nearest of the two 16-bit neighbours of x, the even one at a tie. This is the plain reference. */
 static float nearest_bf16(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -152,7 +156,7 @@ static void odd_values_as_int8(void **state) {
     (void)state;
     float   x[4] = {1, -2, INFINITY, 3}, back[4];
     uint8_t payload[8];
-    for (int i = 0; i < 2; i++, x[2] = NAN) { /* the receiver must notice NaN */
+    for (int i = 0; i < 2; i++, x[2] = NAN) { /* one value is infinite, then NaN; the receiver must notice it */
         frame_pack(FRAME_INT8, payload, x, 4);
         frame_unpack(FRAME_INT8, back, payload, 4);
         assert_true(isnan(back[0]) && isnan(back[2]));

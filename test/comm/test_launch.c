@@ -18,9 +18,9 @@ static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD
 
 typedef struct {
     const char *what;
-    const char *set[13]; /* name, value, ..., NULL */
+    const char *set[13]; /* environment: name, value, ..., NULL */
     Launch      expected;
-    const char *stale;   /* the variable in the warning; NULL: no warning */
+    const char *stale;   /* name of the variable that the warning must contain; NULL: no warning */
 } Case;
 
 static const Case CASES[] = {
@@ -66,7 +66,7 @@ static void explain(void *unused) {
     launch_explain_alone();
 }
 
-/* A warning names, once, a variable whose launcher is missing. */
+/* Variables of a launcher that did not start this process get one warning, which names the variable. */
 static void variables_without_their_launcher_are_named(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
@@ -79,7 +79,8 @@ static void variables_without_their_launcher_are_named(void **state) {
     clear();
 }
 
-/* The ranks of mpirun run a verb once together. Tasks of srun may have different arguments, so each runs its verb. */
+/* The ranks of mpirun run a subcommand once, together. Tasks of srun may have different arguments, so each task runs
+ * its subcommand. */
 static void mpirun_and_srun_are_told_apart(void **state) {
     (void)state;
     clear();
@@ -116,7 +117,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* verbs call this; it must print nothing about tasks */
+    launch_explain_alone(); /* subcommands call this, and it must print nothing about tasks */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));
@@ -157,10 +158,11 @@ static void a_rank_of_one_core_is_told(void **state) {
     char path[96], siblings[32] = "";
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", first);
     read_line(path, siblings);
-    if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip(); /* skipped on a host with one core */
+    /* skipped on a host with one core, where no core can be missing */
+    if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip();
     char quota[32] = "max";
     read_line("/sys/fs/cgroup/cpu.max", quota);
-    /* skipped in a container that may use no more than one core */
+    /* skipped in a container that may use at most one core */
     if (strncmp(quota, "max", 3) != 0) skip();
     expect_advice(ONE_CORE, sizeof ONE_CORE / sizeof *ONE_CORE, &one);
 }
@@ -196,7 +198,7 @@ static void alone_everything_is_a_no_op(void **state) {
     world_leave(comm_world(c));
 }
 
-/* Ranks of a plan: 4 simulated ranks, 2 x 2. */
+/* Simulates collectives of a 2 x 2 grid, as `plan` does, and checks the bytes that they note. */
 static void dry_collectives_note_their_bytes(void **state) {
     (void)state;
     clear();

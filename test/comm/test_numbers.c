@@ -1,4 +1,4 @@
-/* test_numbers.c - the numbers of ranks by host. */
+/* test_numbers.c - how ranks are numbered by host. */
 #include "comm/internal.h"
 
 #include <setjmp.h>
@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-/* hosts: a letter for each rank. The ranks of a host are numbered one after another, in their order; hosts in order of
- * appearance. */
+/* `hosts` has a letter for each rank, the name of its host. The ranks of a host get consecutive numbers in their order.
+ * Hosts are ordered by first appearance. */
 static void numbers_of(const char *hosts, const int *expected) {
     char host[16][HOST_CHARS] = {{0}};
     int  size = (int)strlen(hosts), number[16];

@@ -1,5 +1,5 @@
-/* test_tree.c - the order of comm.h against its definition written down plainly: a recursion over the padded leaves,
- * for any number of ranks. */
+/* test_tree.c - the order of additions that comm.h promises, compared with its plain definition: a recursion over the
+ * leaves (micro-batches), padded to a power of two, for any number of ranks. */
 #include "comm/comm.h"
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 enum { MOST_LEAVES = 160 };
 static float leaf[MOST_LEAVES];
 
-/* Fills leaves with sizes far apart, so that every order of additions rounds differently. */
+/* Fills the leaves with values of very different sizes, so that every order of additions rounds differently. */
 static void fill(void) {
     for (int k = 0; k < MOST_LEAVES; k++)
         leaf[k] = (float)((rng_uniform(1, RNG_TEST, (uint64_t)k) - 0.5) * (k % 5 == 0 ? 1e4 : 1.0));
@@ -63,7 +63,7 @@ static void the_same_sum_on_any_ranks(void **state) {
             assert_true(got == want);
         }
     }
-    assert_true(different > MOST_LEAVES / 2); /* orders differ, so the test can distinguish them */
+    assert_true(different > MOST_LEAVES / 2); /* most sums differ between orders, so the test can tell them apart */
 }
 
 static int log2_up(int64_t n) {
@@ -81,7 +81,7 @@ static void few_buffers(void **state) {
             assert_in_range(tree_buffers(leaves, ranks), 0, ranks == 1 || powers ? log2_up(leaves) : 2 * log2_up(leaves / ranks));
         }
     assert_int_equal(tree_buffers(8, 1), 3);
-    assert_int_equal(tree_buffers(8, 8), 0); /* with one micro-batch a rank, nothing waits */
+    assert_int_equal(tree_buffers(8, 8), 0); /* with one micro-batch for each rank no partial sum needs a buffer */
 }
 
 int main(void) {

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# test_archs.sh - what `make BACKEND=cuda` compiles with an nvcc of another age, for a GPU that it does not know, and without NCCL: the
-# commands of make -n, on simulated machines.
+# test_archs.sh - tests what `make BACKEND=cuda` compiles with an older or newer nvcc, for a GPU that it does not know,
+# and without NCCL. It reads the commands that make -n prints on simulated machines.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; tail -n 3 "$WORK/said"; STATUS=1; fi; }
 mkdir -p "$WORK/cuda/bin" "$WORK/cuda/include" "$WORK/bin"
 for name in cuda/bin/nvcc bin/nvidia-smi; do echo '#!/bin/sh' > "$WORK/$name"; chmod +x "$WORK/$name"; done
 echo 'case $1 in --list-gpu-arch) printf "compute_%s\n" $KNOWN ;; esac' >> "$WORK/cuda/bin/nvcc"
 echo '[ -z "$GPUS" ] && exit 9; printf "%s\n" $GPUS' >> "$WORK/bin/nvidia-smi"
-# commands "KNOWN" "GPUS" [MAKE'S WORDS...]: writes the commands of make for one CUDA source and the program to
-# $WORK/said.
+# commands "ARCHITECTURES OF NVCC" "GPUS" [MAKE'S WORDS...]: writes the commands that make prints for one CUDA source
+# and the program to $WORK/said.
 commands() {
     local known=$1 gpus=$2; shift 2
     KNOWN=$known GPUS=$gpus PATH=$WORK/bin:$PATH make -n V=1 BACKEND=cuda CUDA_HOME="$WORK/cuda" B="$WORK/build" "$@" > "$WORK/said" 2>&1
 }
-# compiles ARCHITECTURES PTX: checks the code to which the kernels are compiled.
+# compiles ARCHITECTURES PTX: checks for which architectures the printed commands compile machine code and PTX.
 compiles() {
     local line; line=$(grep -m 1 'nvcc .* -o .*/layers/gelu.o' "$WORK/said")
     [ "$(grep -oE 'code=sm_[0-9a-f]+' <<< "$line" | sed 's/code=sm_//' | xargs)" = "$1" ] && [ "$(grep -oE 'code=compute_[0-9a-f]+' <<< "$line")" = "code=compute_$2" ]

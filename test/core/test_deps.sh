@@ -6,7 +6,7 @@ expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not o
 bin=$WORK/bin
 stand_in() { { echo '#!/bin/sh'; cat; } > "$bin/$1"; chmod +x "$bin/$1"; }
 
-# machine [PACKAGE...]: simulates a machine with only these packages, for a user without rights.
+# machine [PACKAGE...]: simulates a machine that has only these packages, and a user without root's rights.
 machine() {
     local tool
     rm -rf "$bin"; mkdir "$bin"
@@ -57,7 +57,7 @@ machine; root; deps build smoke; status=$?
 expect "root: installed, and silent the next time" eval '[ $status -eq 0 ] && grep -q "install .* libdnnl-dev" "$WORK/calls"'
 machine $LIBRARIES openmpi-bin; deps build; status=$?
 expect "all of it there: nothing is said, nothing called" [ $status -eq 0 -a ! -s "$WORK/out" -a ! -s "$WORK/calls" ]
-# Libraries of modules or conda: they link, but dpkg does not know them.
+# Libraries from environment modules or conda link, but dpkg does not know them.
 stand_in dpkg-query <<< 'exit 1'; deps build; status=$?
 expect "libraries that apt does not know" [ $status -eq 0 -a ! -s "$WORK/out" ]
 machine ${LIBRARIES/libopenmpi-dev/} theirs

@@ -13,21 +13,23 @@
 #include "core/exact.h"
 #include "core/rng.h"
 
-/* An integer in units of 2^-1075, half of the smallest double, as a difference: sum of additions less sum of
- * subtractions. */
+/* An integer in units of 2^-1075, half of the smallest double. Its value is the sum of all additions (up) less the sum
+ * of all subtractions (down). */
 enum { BYTES = 290 };
 typedef struct { uint8_t up[BYTES], down[BYTES]; } Paper;
 
 static void paper_add(Paper *p, double x, int64_t times) {
     int      exponent;
-    uint64_t whole = (uint64_t)ldexp(frexp(fabs(x), &exponent), 53); /* x = whole 2^(exponent-53) */
+    uint64_t whole = (uint64_t)ldexp(frexp(fabs(x), &exponent), 53); /* x = whole * 2^(exponent - 53) */
     int      place = exponent - 53 + 1075, cut = place < 0 ? -place : 0;
-    assert_true(cut == 0 || (whole & ((1ull << cut) - 1)) == 0); /* a subnormal's lowest bits are zero */
+    /* the bits of a subnormal number that are cut off are zero */
+    assert_true(cut == 0 || (whole & ((1ull << cut) - 1)) == 0);
     whole >>= cut, place += cut;
     for (int64_t t = 0; t < times; t++) {
         uint8_t *digit = signbit(x) ? p->down : p->up;
         unsigned carry = 0;
-        for (int bit = 0; bit < 53; bit += 8) { /* eight bits of `whole`, from the lowest, at bit place + bit */
+        /* adds eight bits of `whole` at a time, from the lowest, at bit place + bit */
+        for (int bit = 0; bit < 53; bit += 8) {
             unsigned value = (unsigned)(whole >> bit & 0xff) << ((place + bit) % 8);
             int      at = (place + bit) / 8;
             for (carry = 0; at < BYTES && (value || carry); value >>= 8, at++) {
@@ -38,10 +40,11 @@ static void paper_add(Paper *p, double x, int64_t times) {
     }
 }
 
-/* Returns the sign of a - b. */
+/* Returns the sign of a - b: -1, 0 or 1. */
 static int paper_compare(const Paper *a, const Paper *b) {
     int64_t carry[2] = {0, 0};
-    uint8_t left[BYTES + 1], right[BYTES + 1]; /* compares a.up + b.down with b.up + a.down */
+    /* compares a.up + b.down with b.up + a.down, so that no difference is negative */
+    uint8_t left[BYTES + 1], right[BYTES + 1];
     for (int i = 0; i < BYTES; i++) {
         carry[0] += a->up[i] + b->down[i], left[i] = (uint8_t)carry[0], carry[0] >>= 8;
         carry[1] += b->up[i] + a->down[i], right[i] = (uint8_t)carry[1], carry[1] >>= 8;
@@ -58,8 +61,8 @@ static int is_even(double x) {
     return bits % 2 == 0;
 }
 
-/* Asserts that got is the double nearest to the sum: nearer than both neighbours, or as near and even. `twice` holds
- * twice the sum. */
+/* Asserts that `got` is the double nearest to the sum: nearer than both neighbours, or equally near and even. `twice`
+ * holds twice the sum. */
 static void assert_nearest(double got, const Paper *twice) {
     for (int side = -1; side <= 1; side += 2) {
         double neighbour = nextafter(got, side * INFINITY);
@@ -71,7 +74,7 @@ static void assert_nearest(double got, const Paper *twice) {
     }
 }
 
-static double random_double(uint64_t i, int least, int most) { /* exponents in [least, most] */
+static double random_double(uint64_t i, int least, int most) { /* returns a double with an exponent in [least, most] */
     double size = 0.5 + 0.5 * rng_uniform(1, RNG_TEST, 3 * i), place = rng_uniform(1, RNG_TEST, 3 * i + 1);
     return (rng_uniform(1, RNG_TEST, 3 * i + 2) < 0.5 ? -1 : 1) * ldexp(size, least + (int)(place * (most - least)));
 }
@@ -86,7 +89,7 @@ static void nearest_to_the_whole_sum(void **state) {
         Paper      twice = {{0}, {0}};
         for (int k = 0; k < n; k++) {
             double x = random_double(i * 64 + (uint64_t)k, range[0], range[1]);
-            /* nearly cancels the last value */
+            /* this value nearly cancels the last one */
             if (i % 3 == 0 && k % 2) x = -random_double(i * 64 + (uint64_t)k - 1, range[0], range[1]) * (k % 4 == 1 ? 1.0 : 1.0 + 0x1p-52);
             exact_add(&sum, x);
             paper_add(&twice, x, 2);
@@ -111,9 +114,10 @@ static void known_sums(void **state) {
         assert_true(VALUE_OF(kept[i], 1e300, -1e300) == kept[i]);
         assert_true(VALUE_OF(kept[i], -kept[i]) == 0.0);
     }
-    assert_true(VALUE_OF(1.0, 0x1p-53) == 1.0);                                    /* a tie goes to even */
+    /* a tie is rounded to the even neighbour */
+    assert_true(VALUE_OF(1.0, 0x1p-53) == 1.0);
     assert_true(VALUE_OF(1.0 + 0x1p-52, 0x1p-53) == 1.0 + 0x1p-51);
-    /* the smallest double breaks the tie */
+    /* adding the smallest double breaks the tie */
     assert_true(VALUE_OF(1.0, 0x1p-53, 0x1p-1074) == 1.0 + 0x1p-52);
     assert_true(VALUE_OF(1.0, 0x1p-53, -0x1p-1074) == 1.0);
     assert_true(VALUE_OF(0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023) == INFINITY);
@@ -123,7 +127,8 @@ static void known_sums(void **state) {
     assert_true(isnan(VALUE_OF(-NAN)));
 }
 
-/* Compares words, not only values, because parts may be merged before they are read. */
+/* Adds the same numbers in any order and in any parts. Compares the words of the sums, because parts may be merged
+ * before their value is read. */
 static void any_order_and_any_parts(void **state) {
     (void)state;
     enum { N = 3000 };
@@ -139,7 +144,7 @@ static void any_order_and_any_parts(void **state) {
     assert_memory_equal(&forward, &parts, sizeof forward);
 }
 
-/* The capacity for carries: 2^31 values of the largest digits, here by doubling. */
+/* Tests the capacity of a digit for carries: 2^31 values with the largest digits, made by doubling 31 times. */
 static void room_for_carries(void **state) {
     (void)state;
     double x = 0x1.fffffffffffffp52; /* 53 bits, all 1 */

@@ -1,4 +1,5 @@
-/* test_failpoints.c - the rules of TRAIN_GPT_FAIL: at which call a fault occurs, and which fault. */
+/* test_failpoints.c - the rules in the environment variable TRAIN_GPT_FAIL, which say at which call which fault
+ * occurs. */
 #include "core/failpoints.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static int leave(void **state) {
     return 0;
 }
 
-/* Returns the results of the next calls of a name, one digit each: 1 = fails. */
+/* Returns the results of the next calls of failpoint `name`, one digit each. 1 means that the call fails. */
 static const char *fates(const char *name, int calls) {
     static char text[16];
     for (int i = 0; i < calls; i++) text[i] = failpoint(name).error ? '1' : '0';
@@ -47,10 +48,11 @@ static void test_which_call(void **state) {
     rules("io.write@1:EIO; io.fsync@2:fail;io.write@4:ENOSPC");
     assert_string_equal(fates("io.write", 5), "10010");
     assert_string_equal(fates("io.fsync", 3), "010");
-    assert_string_equal(fates("io.writeback", 3), "000"); /* a longer name does not match */
+    /* the rule's name is only the beginning of this name, so it does not match */
+    assert_string_equal(fates("io.writeback", 3), "000");
     assert_int_equal(failpoint_calls("io.write"), 5);
     assert_int_equal(failpoint_calls("io"), 11);
-    rules("io@4:EIO"); /* every call of the group counts */
+    rules("io@4:EIO"); /* a rule for a group counts every call of the group */
     assert_string_equal(fates("io.write", 2), "00");
     assert_string_equal(fates("comm.barrier", 3), "000");
     assert_string_equal(fates("io.fsync", 3), "010");
@@ -81,8 +83,8 @@ static void test_rank(void **state) {
     assert_string_equal(fates("a.b", 2), "10");
 }
 
-/* Runs a process that makes the call twice. Writes its status. Returns the bytes that it wrote before it ended or, if
- * it hangs, before it was killed. */
+/* Runs a process that makes the call twice and writes a byte after each. Sets *status to its exit status. Returns the
+ * bytes written before the process ended, or before it was killed because it hung. */
 static int fate_of_process(const char *rule, int *status) {
     int  pipes[2];
     char bytes[8];
@@ -100,7 +102,8 @@ static int fate_of_process(const char *rule, int *status) {
     }
     close(pipes[1]);
     if (strstr(rule, "hang")) {
-        assert_int_equal(read(pipes[0], bytes, 1), 1); /* the first call writes; the second hangs, so no more follows */
+        /* the process writes after its first call; the second call hangs, so no byte follows */
+        assert_int_equal(read(pipes[0], bytes, 1), 1);
         usleep(50000);
         assert_int_equal(waitpid(child, status, WNOHANG), 0);
         kill(child, SIGKILL);

@@ -1,5 +1,5 @@
-/* test_format.c - sizes, times and counts in messages; the commands in them and the file that they read: plain, packed,
- * in another encoding, and standard input. */
+/* test_format.c - sizes, times and counts in messages. Also the commands that messages propose, and the files that
+ * these read: plain, packed, in another encoding, and standard input. */
 #include "core/format.h"
 
 #include <math.h>

@@ -16,7 +16,7 @@ static void test_ends(void **state) {
     }
 }
 
-/* Tests every value of bf16. */
+/* Tests the scale of every finite bf16 value. */
 static void test_scales(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(TYPES); t++) {

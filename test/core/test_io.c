@@ -1,5 +1,5 @@
-/* test_io.c - io.c with its failpoints compiled in: the disk after each call, and after each call that failed
- * half-way. */
+/* test_io.c - io.c with its failpoints compiled in: the state of the disk after each call, and after each call that
+ * failed half-way. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -29,7 +29,7 @@ static int leave_folder(void **state) {
     return rc;
 }
 
-/* Makes the nth call from now on fail. */
+/* Sets a fault rule, which counts calls from now on. */
 static void fail_at(const char *spec) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -112,14 +112,15 @@ static void short_and_interrupted_calls_continue(void **state) {
         fail_at(reads[i]);
         assert_holds("a", "01abcdefg");
     }
-    fail_at("io.write@1:short;io.write@2:ENOSPC"); /* the failpoint writes only half, so one call is not enough */
+    /* one call writes only half, because of the failpoint; the second call fails */
+    fail_at("io.write@1:short;io.write@2:ENOSPC");
     int fd = io_open("a", IO_CREATE);
     assert_int_equal(io_write(fd, "0123456789", 10), -ENOSPC);
     io_close(fd);
     assert_holds("a", "01234");
 }
 
-/* For any failing call, a reader sees all of the old file or all of the new one, and no .tmp file stays. */
+/* Whichever call fails, a reader sees the whole old file or the whole new one, and no .tmp file stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
     static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT",
@@ -143,7 +144,8 @@ static void kinds_are_named(void **state) {
     (void)state;
     char *text;
     assert_int_equal(mkfifo("fifo", 0600), 0);
-    assert_int_equal(io_open("fifo", IO_READ), -IO_IS_FIFO); /* fails at once, because no process writes into it */
+    /* the open fails at once instead of waiting for a process that writes into the pipe */
+    assert_int_equal(io_open("fifo", IO_READ), -IO_IS_FIFO);
     assert_int_equal(io_read_file("fifo", 10, &text), -IO_IS_FIFO);
     assert_int_equal(io_read_start("/dev/zero", 10, &text), -IO_IS_CHARACTER_DEVICE);
     assert_int_equal(io_open("/dev", IO_READ), -EISDIR);
@@ -160,7 +162,7 @@ static void kinds_are_named(void **state) {
     assert_int_equal(unlink("fifo"), 0);
 }
 
-/* Two processes replace one file. It then holds what one of them wrote, whole, and no .tmp file stays. */
+/* Two processes replace one file at once. It then holds the whole text of one of them, and no .tmp file stays. */
 static void two_writers_take_turns(void **state) {
     (void)state;
     enum { BYTES = 300000, ROUNDS = 40 };
@@ -180,14 +182,15 @@ static void two_writers_take_turns(void **state) {
     assert_int_equal(rc, 0);
     assert_int_equal(status, 0);
     assert_int_equal(io_file_bytes("both.tmp"), -ENOENT);
-    int fd = open("both.tmp", O_CREAT | O_WRONLY, 0600); /* left by a writer that was killed, longer than the new text */
+    /* a .tmp file left by a writer that was killed, longer than the new text */
+    int fd = open("both.tmp", O_CREAT | O_WRONLY, 0600);
     assert_int_equal(ftruncate(fd, 100), 0);
     close(fd);
     assert_int_equal(io_replace_file("both", "new", 3), 0);
     assert_holds("both", "new");
 }
 
-/* The order of calls is guaranteed: the content is synced before the name points to it. */
+/* The order of system calls is checked: the content is synced before the rename makes it visible. */
 static void replace_syncs_before_it_renames(void **state) {
     (void)state;
     fail_at("io.fsync@1:EIO");
@@ -215,7 +218,7 @@ static void full_disks_are_reported(void **state) {
     }
 }
 
-/* A pipe with the name of a file is never waited for, with or without a reader. */
+/* A named pipe in place of a file is never waited for, with or without a reader. */
 static void only_plain_files_are_written(void **state) {
     (void)state;
     const IoOpen how[] = {IO_CREATE, IO_APPEND, IO_SHARED};
@@ -230,7 +233,7 @@ static void only_plain_files_are_written(void **state) {
     assert_int_equal(io_replace_file("f", "text", 4), 0);
     assert_holds("f", "text");
     assert_int_equal(mkfifo("f.tmp", 0600), 0);
-    fail_at("io.unlink@1:EACCES"); /* nothing is written into a file that cannot be moved away */
+    fail_at("io.unlink@1:EACCES"); /* a file that cannot be removed is not written into */
     assert_int_equal(io_replace_file("f", "other", 5), -ENXIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_holds("f", "text");
@@ -257,13 +260,14 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_fsync_dir("x"), 0);
     assert_int_equal(io_fsync_dir("missing"), -ENOENT);
     fail_at("io.fsync@1:EINVAL;io.fsync@2:EIO");
-    assert_int_equal(io_fsync_dir("x"), 0); /* for a file system without this call */
+    assert_int_equal(io_fsync_dir("x"), 0); /* succeeds on a file system that cannot sync folders */
     assert_int_equal(io_fsync_dir("x"), -EIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_true(io_free_bytes("x") > 0);
     assert_int_equal(io_free_bytes("missing"), -ENOENT);
 
-    assert_int_equal(io_remove_tree("x"), -ENOTEMPTY); /* a folder two levels deep is not one of ours */
+    /* a folder with folders inside is refused, because the program never makes one */
+    assert_int_equal(io_remove_tree("x"), -ENOTEMPTY);
     assert_int_equal(io_file_bytes("x/y/z"), -EISDIR);
     assert_int_equal(rmdir("x/y/z"), 0);
     assert_int_equal(io_replace_file("outside", "stays", 5), 0);
@@ -284,7 +288,7 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_remove_tree("kept"), -EACCES);
 }
 
-/* Two processes clear the same folder. A file that the other one has removed is no fault. */
+/* Two processes clear the same folder. A file that the other process has already removed is no fault. */
 static void what_another_removes_is_gone(void **state) {
     (void)state;
     assert_int_equal(io_mkdirs("x/below"), 0);
@@ -319,7 +323,7 @@ static void whole_files_are_read_up_to_a_limit(void **state) {
     assert_int_equal(io_read_file("empty", 0, &data), 0);
     assert_string_equal(data, "");
     free(data);
-    assert_int_equal(mkfifo("pipe", 0600), 0); /* a pipe has no size, and its bytes arrive in parts */
+    assert_int_equal(mkfifo("pipe", 0600), 0); /* the size of a pipe is unknown, and its bytes arrive in parts */
     pid_t child = fork();
     if (child == 0) {
         int fd = open("pipe", O_WRONLY);

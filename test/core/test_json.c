@@ -21,7 +21,7 @@ typedef struct { const char *text; size_t bytes; int line, column; const char *s
 #define BAD(text, line, column, says) {text, sizeof text - 1, line, column, says}
 
 static const Bad BAD_TEXTS[] = {
-    /* nothing, or more than one value */
+    /* texts with no value, or with more than one */
     BAD("", 1, 1, "expected a value"),
     BAD("  \n\t ", 2, 3, "expected a value"),
     BAD("{} {}", 1, 4, "found '{'"),
@@ -39,7 +39,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("{} // c", 1, 4, "no comments"),
     BAD("{/*c*/}", 1, 2, "no comments"),
     BAD("# c\n{}", 1, 1, "no comments"),
-    /* objects and arrays */
+    /* faults in objects and arrays */
     BAD("{", 1, 2, "found the end"),
     BAD("[", 1, 2, "found the end"),
     BAD("{\"a\"", 1, 5, "':' after the key"),
@@ -67,7 +67,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("{\"a\":[1,{\"b\":]}", 1, 14, "expected a value, found ']'"),
     BAD("[1\f]", 1, 3, "byte 0x0c"),
     BAD("[\xa0]", 1, 2, "byte 0xa0"),
-    /* words */
+    /* faults in the words true, false and null */
     BAD("nul", 1, 1, "unknown word nul"),
     BAD("[True]", 1, 2, "write true"),
     BAD("[FALSE]", 1, 2, "write false"),
@@ -84,7 +84,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("[Infinity]", 1, 2, "finite"),
     BAD("[-Infinity]", 1, 3, "expected a digit"),
     BAD("[undefined_word_that_goes_on_for_long]", 1, 2, "..."),
-    /* numbers */
+    /* faults in numbers */
     BAD("[01]", 1, 2, "must not begin with 0"),
     BAD("[-01]", 1, 2, "must not begin with 0"),
     BAD("[007]", 1, 2, "must not begin with 0"),
@@ -126,7 +126,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("[0.0001e-99999999999999999999]", 1, 2, "cannot be kept exactly"),
     BAD("[1000000000000000000000000000000000000000000000000000000000000000]", 1, 2, "64 characters"),
     BAD("[0.10000000000000000000000000000000000000000000000000000000000000]", 1, 2, "at most 63"),
-    /* strings */
+    /* faults in strings */
     BAD("\"", 1, 1, "never closed"),
     BAD("[\"abc", 1, 2, "never closed"),
     BAD("[\"abc\\\"]", 1, 2, "never closed"),
@@ -165,7 +165,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("[\"\xf5\x80\x80\x80\"]", 1, 3, "not valid UTF-8"),
     BAD("[\"ok\xc3\xa9\xe9\"]", 1, 7, "byte 0xe9"),
     BAD("{\"\xe9\":1}", 1, 3, "byte 0xe9"),
-    /* duplicates */
+    /* duplicate keys */
     BAD("{\"a\":1,\"a\":2}", 1, 8, "duplicate key \"a\", first at line 1"),
     BAD("{\"a\":1,\n\"b\":{\"c\":1,\n\"c\":2}}", 3, 1, "duplicate key \"b.c\", first at line 2"),
     BAD("{\"ab\":1,\n\"a\\u0062\":2}", 2, 1, "duplicate key \"ab\", first at line 1"),
@@ -179,7 +179,7 @@ static const Bad BAD_TEXTS[] = {
 static void refuse(const Bad *bad, size_t limit) {
     Json      json;
     JsonFault fault = {{0, 0}, "", 0};
-    /* exactly as long as the text, so that a checker sees a read after its end */
+    /* the copy is exactly as long as the text, so that ASan sees a read after its end */
     char     *copy = malloc(bad->bytes + 1);
     memcpy(copy, bad->text, bad->bytes);
     copy = realloc(copy, bad->bytes ? bad->bytes : 1);
@@ -286,8 +286,7 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
-/* Soft faults are listed in file order, their entries are marked, and the tree is built. Any other fault still ends
- * parsing. */
+/* Lists soft faults in file order, marks their entries and still builds the tree. Any other fault ends parsing. */
 static void test_soft_faults(void **state) {
     (void)state;
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"
@@ -335,7 +334,7 @@ static void test_soft_faults(void **state) {
     free(many);
 }
 
-/* Every cut of a valid text is refused or is a whole value, and no cut makes the scanner read after its end. */
+/* Every cut of a valid text is refused or is a whole value. No cut makes the parser read after the end. */
 static void test_cuts_and_flips(void **state) {
     (void)state;
     static const char text[] = "{\"a\":[-1.5e+3,true,null],\"b\\u00e9\\ud83d\\ude00\":{\"c\":\"\xe2\x82\xac\\n\"}}";
@@ -382,7 +381,8 @@ static void test_quote(void **state) {
                         "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9...\"");
 }
 
-/* Reports a fault in a file as a sentence with path and place. The cure names the file quoted for a shell. */
+/* A fault in a file is reported as a sentence with path and place. The proposed command quotes the file's name for a
+ * shell. */
 static void test_files(void **state) {
     (void)state;
     static const char big[] = "{\"most\": 1000000000000000019884624838656}", twice[] = "{\"a\": 1,\n \"a\": 1000000000000000019884624838656}";
@@ -394,7 +394,7 @@ static void test_files(void **state) {
         {big, 1, 0, ""},
         {twice, 1, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
         {twice, 0, EXIT_DATA, ":2:2: duplicate key \"a\", first at line 1"},
-        {"{\"a\": 12}", 0, EXIT_DATA, "cannot be read: "}, /* over the limit */
+        {"{\"a\": 12}", 0, EXIT_DATA, "cannot be read: "}, /* this file is larger than the limit */
     };
     char dir[] = "/tmp/json_file_XXXXXX", path[64], fault[JSON_FILE_FAULT_CHARS];
     assert_non_null(mkdtemp(dir));

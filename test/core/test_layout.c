@@ -1,4 +1,5 @@
-/* test_layout.c - every parameter element is in exactly one piece, for any table and number of ranks. */
+/* test_layout.c - the layout of parameters in buckets: every element belongs to exactly one rank's piece, for any table
+ * of parameters and any number of ranks. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/layout.h"
 
@@ -45,8 +46,8 @@ static Layout layout_of(const Table *t, int ranks) {
     return layout_create(rows, t->count, (LayoutPlace){ranks, 1, 0, NULL, 1, 0});
 }
 
-/* Over all buckets and ranks, the spans contain every global offset once, at the parameter's place in memory, inside
- * the piece. */
+/* Checks that over all buckets and ranks the spans contain every global offset once. Each span is inside the rank's
+ * piece and at the parameter's place in memory. */
 static void check_spans(const Table *t, int ranks) {
     Layout l = layout_of(t, ranks);
     char  *seen = calloc((size_t)l.elems, 1);
@@ -88,7 +89,8 @@ static void pieces_cover_everything_once(void **state) {
         for (int ranks = 1; ranks <= RANKS_MAX; ranks++) check_spans(&TABLES[t], ranks);
 }
 
-/* The rules of places: rows at multiples of 64, q = 64*ceil(length/(64*W)), buckets one after another. */
+/* Checks the rules of places. Rows begin at multiples of 64, a bucket's piece has q = 64 * ceil(length / (64 * W))
+ * elements for W ranks, and buckets follow one another. */
 static void places_are_the_contracts(void **state) {
     (void)state;
     for (int t = 0; t < TABLE_COUNT; t++)
@@ -117,7 +119,7 @@ static void places_are_the_contracts(void **state) {
         }
 }
 
-/* Global offsets are those of files and do not depend on ranks. */
+/* Global offsets are the places of elements in checkpoint files. They do not depend on the number of ranks. */
 static void offsets_do_not_depend_on_ranks(void **state) {
     (void)state;
     for (int t = 0; t < TABLE_COUNT; t++) {
@@ -131,7 +133,8 @@ static void offsets_do_not_depend_on_ranks(void **state) {
     }
 }
 
-/* Widths are multiples of 12, so that any of 1 to 4 tensor ranks divide them. The vocabulary is 389, padded. */
+/* Makes a layout for tensor ranks. Widths are multiples of 12, so that 1 to 4 tensor ranks divide them. The vocabulary
+ * of 389 is padded. */
 enum { CUT_ROWS_COUNT = 8 };
 static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
     static const struct { int dims; int64_t dim[2]; Cut cut; int bucket; } of[CUT_ROWS_COUNT] = {
@@ -147,16 +150,16 @@ static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
     return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL, 1, 0});
 }
 
-/* Returns the tensor rank that holds element e of a matrix with 12 columns (36 for q, k and v), computed without
- * core/layout.c. */
+/* Returns which of t tensor ranks holds element e of a row, by the documented rule. Rows are 12 columns wide; q, k and
+ * v together are 36, the MLP is 48. */
 static int owner_of(Cut cut, int64_t e, int t, int64_t vocabulary_rows) {
     if (cut == CUT_VOCABULARY) return (int)(e / 12 / vocabulary_rows);
     if (cut == CUT_ROWS) return (int)(e / 12 / (48 / t));
     return (int)(cut == CUT_HEADS ? e % 12 / (12 / t) : e % 48 / (48 / t));
 }
 
-/* Every element of every row is held by exactly one rank of those that share a state: on the tensor rank it belongs to,
- * or on all of them. All tensor ranks have the same places in memory. */
+/* Checks that exactly one of the ranks that share a state holds each element of each row. A divided row is held on the
+ * tensor rank that it belongs to, an undivided row on all of them. All tensor ranks have the same places in memory. */
 static void cut_rows_are_held_once(void **state) {
     (void)state;
     for (int t = 1; t <= 4; t++)
@@ -194,8 +197,8 @@ static void cut_rows_are_held_once(void **state) {
         }
 }
 
-/* Two blocks, buckets 1 and 2. Their four experts have buckets 4 and 5 if ranks divide them. The rows of experts are
- * between those of the blocks. */
+/* Makes a layout of two blocks, in buckets 1 and 2. Their four experts are in buckets 4 and 5 if ranks divide them. The
+ * rows of experts are between those of the blocks. */
 enum { EXPERT_ROWS_COUNT = 14, EXPERTS = 4 };
 static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
     Param rows[EXPERT_ROWS_COUNT];
@@ -210,8 +213,8 @@ static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
     return layout_create(rows, EXPERT_ROWS_COUNT, (LayoutPlace){ranks, 1, 0, NULL, expert_ranks, expert_rank});
 }
 
-/* Rank r has expert rank r % e and piece r / e of that rank's experts. Every element belongs to one rank, at the place
- * that it has in files. */
+/* With e expert ranks, rank r has expert rank r % e and piece r / e of that rank's experts. Every element belongs to
+ * one rank, at its place in checkpoint files. */
 static void divided_experts_are_held_once(void **state) {
     (void)state;
     Layout one = expert_layout(1, 1, 0);

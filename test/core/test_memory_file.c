@@ -1,5 +1,5 @@
-/* test_memory_file.c - allocations that fail. Text written into memory: all of it is there, or fclose() fails, for each
- * failing allocation. core/error.h: each function ends with the purpose and the size. */
+/* test_memory_file.c - allocations that fail. A text written into memory is complete, or fclose() fails, whichever
+ * allocation fails. The allocating functions of core/error.h end the process with the purpose and the size. */
 #include "core/io.h"
 
 #include <setjmp.h>
@@ -28,7 +28,7 @@ void *__wrap_calloc(size_t n, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
 FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
 
-/* Zero bytes get NULL, as some C libraries give it. */
+/* A request for zero bytes returns NULL, as in some C libraries. */
 void *__wrap_malloc(size_t bytes) { return refuse() || !bytes ? NULL : __real_malloc(bytes); }
 void *__wrap_calloc(size_t n, size_t bytes) { return refuse() || !n || !bytes ? NULL : __real_calloc(n, bytes); }
 void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
@@ -38,8 +38,8 @@ FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t f
 
 enum { LINES = 20000 };
 
-/* Returns 1 if fclose() succeeds; then all lines must be there. Without a buffer, fclose() has nothing left to
- * write. */
+/* Writes LINES lines into memory. Returns 1 if fclose() succeeds; then all lines must be there. Without a buffer,
+ * fclose() has nothing left to write. */
 static int write_lines(char **text, size_t *bytes, int buffering) {
     FILE *out = memory_file_open(text, bytes);
     if (!out) return 0;
@@ -101,7 +101,8 @@ static void allocate(void *which) {
         case 2: xrealloc(NULL, 12897485, "a test"); break;
         case 3: xstrdup("text", "a test"); break;
         case 4: xstrndup("text", 2, "a test"); break;
-        default: refused = 0, xcalloc(SIZE_MAX / 8 + 2, 8, "a test"); /* 8 bytes, modulo 2^64 */
+        /* the product of these numbers is 8 bytes modulo 2^64 */
+        default: refused = 0, xcalloc(SIZE_MAX / 8 + 2, 8, "a test");
     }
 }
 

@@ -1,4 +1,4 @@
-/* test_mesh.c - places and groups of a grid of ranks. */
+/* test_mesh.c - coordinates of ranks in a grid, and the groups of ranks along its axes. */
 #include "core/mesh.h"
 
 #include <setjmp.h>

@@ -125,11 +125,11 @@ static void permute_is_a_permutation(void **state) {
             }
             free(seen);
         }
-    uint64_t big = 3ull << 40; /* far above 32 bits: results are in range, and different places stay different */
+    uint64_t big = 3ull << 40; /* far above 32 bits, results are still in range, and different places still differ */
     assert_true(rng_permute(1, big, 5, 0) < big && rng_permute(1, big, 5, 0) != rng_permute(2, big, 5, 0));
 }
 
-/* Over many epochs every item is at every place about equally often, and no adjacent pairs are preferred. */
+/* Permutations of many epochs put every item at every place about equally often, and prefer no adjacent pairs. */
 static void permute_prefers_no_place(void **state) {
     (void)state;
     enum { N = 10, EPOCHS = 10000 };
@@ -149,7 +149,8 @@ static void permute_prefers_no_place(void **state) {
             chi2 += pow(place[i][j] - due, 2) / due;
             if (i != j) chi2_pairs += pow(followed[i][j] - due_pairs, 2) / due_pairs;
         }
-    assert_true(chi2 < 81 + 5 * sqrt(2.0 * 81));       /* (N-1)^2 degrees of freedom */
+    /* chi-squared with (N-1)^2 = 81 degrees of freedom, plus five standard deviations */
+    assert_true(chi2 < 81 + 5 * sqrt(2.0 * 81));
     assert_true(chi2_pairs < 89 + 5 * sqrt(2.0 * 89)); /* N(N-1) - 1 */
 }
 

@@ -1,5 +1,5 @@
-/* test_tensor.c - the 16-bit types on the host: every value of fp16 to f32 and back, and rounding to the nearest
- * value. */
+/* test_tensor.c - the 16-bit types on the host: every value of fp16 is converted to f32 and back, and f32 is rounded to
+ * the nearest value. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,8 @@ static void test_f16_values(void **state) {
 static void test_f16_rounding(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) {
-        float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1)), middle = low + 0.5f * (high - low); /* exact */
+        /* the middle between two fp16 neighbours is exact in f32 */
+        float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1)), middle = low + 0.5f * (high - low);
         assert_int_equal(f16_from_f32(middle), h % 2 ? h + 1 : h);
         assert_int_equal(f16_from_f32(nextafterf(middle, 0.0f)), h);
         assert_int_equal(f16_from_f32(nextafterf(middle, INFINITY)), h + 1);

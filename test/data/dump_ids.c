@@ -1,5 +1,5 @@
-/* dump_ids.c - TOKENIZER: reads texts from standard input, each after its length in bytes and a newline. Prints the ids
- * of each text in a line. test/interop compares them with other tokenizers. */
+/* dump_ids.c - dump_ids TOKENIZER reads texts from standard input, each after its length in bytes and a newline. It
+ * prints the ids of each text in a line. test/interop compares them with other tokenizers. */
 #include <stdlib.h>
 #include <string.h>
 

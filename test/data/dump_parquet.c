@@ -1,5 +1,6 @@
-/* dump_parquet.c - FILE FIELD: writes the rows of a column to standard output, each after its length in bytes and a
- * newline; -1: null. test/interop compares them with pyarrow; also for measuring. */
+/* dump_parquet.c - dump_parquet FILE FIELD writes the rows of a column to standard output, each after its length in
+ * bytes and a newline; the length of a null is -1. test/interop compares them with pyarrow. It is also used to measure
+ * the reader's speed. */
 #include <stdio.h>
 
 #include "data/parquet.h"

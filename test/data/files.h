@@ -20,7 +20,7 @@
 
 enum { PATH_CHARS = 256 };
 
-/* Makes a folder for the test and enters it; *state is its path. */
+/* Makes a folder for the test and enters it. Sets *state to its path. */
 static inline int enter_folder(void **state) {
     char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s/train_gpt_test_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -42,14 +42,14 @@ static inline void write_file(const char *path, const void *data, size_t bytes) 
     assert_int_equal(io_close(fd), 0);
 }
 
-/* Writes the 1024 bytes of the header of an llm.c shard. */
+/* Writes the header of an llm.c data file, 1024 bytes, to out. */
 static inline void put_header(uint8_t out[1024], int32_t magic, int32_t version, int32_t tokens) {
     const int32_t start[3] = {magic, version, tokens};
     memset(out, 0, 1024);
     memcpy(out, start, sizeof start);
 }
 
-/* Writes a v1 shard of `count` tokens: first, first+1, ... modulo 50000. */
+/* Writes a data file of version 1 with `count` tokens: first, first+1, ... modulo 50000. */
 static inline void write_counting_shard(const char *path, int64_t count, int64_t first) {
     uint8_t *file = malloc((size_t)(1024 + 2 * count));
     put_header(file, 20240520, 1, (int32_t)count);
@@ -61,8 +61,8 @@ static inline void write_counting_shard(const char *path, int64_t count, int64_t
     free(file);
 }
 
-/* Runs body(arg) in a child. It must end with exit_code after one line on stderr (none for 0) that contains each
- * phrase. NULL ends the list. */
+/* Runs body(arg) in a child. It must end with exit_code after one line on stderr (none for code 0) that contains each
+ * of the following phrases. NULL ends their list. */
 static inline void assert_ends(int exit_code, void (*body)(const void *), const void *arg, ...) {
     int  end[2], status;
     char said[8192];

@@ -1,5 +1,5 @@
-/* test_blend.c - the rule of a blend: shares for every length, one source for each sample, any index without the
- * earlier ones, stages. */
+/* test_blend.c - the rule by which a blend chooses the source of each sample. The shares are right for every length,
+ * any index can be computed without the earlier ones, and stages follow one another. */
 #include "data/blend.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 static const char *const NAMES[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
 
-/* Returns a blend of weights that sum to 1. Each share has its own source. */
+/* Returns a blend of `count` sources with these weights, which sum to 1. */
 static Blend blend_of(const double *weight, int count) {
     static Blend b;
     BlendShare   share[BLEND_SOURCES];
@@ -51,7 +51,8 @@ static void shares_meet_the_weights(void **state) {
     assert_shares((double[]){0.32, 0.21, 0.13, 0.09, 0.08, 0.06, 0.05, 0.03, 0.02, 0.01}, 10, 5000, 2.0);
 }
 
-/* Tests indices up to 2^52 samples, where doubles would lose single samples. `due` is from integers of any length. */
+/* Tests indices up to 2^52 samples, where doubles would lose single samples. The expected values were computed with
+ * integers of any length. */
 static void far_indices_are_exact(void **state) {
     (void)state;
     const double weight[] = {0.61, 0.29, 0.1};
@@ -69,7 +70,8 @@ static void far_indices_are_exact(void **state) {
     }
 }
 
-/* Golden values: a training with a blend must continue with the same samples in all later versions. */
+/* Golden values of the rule. Training with a blend must continue with the same samples in all later versions of the
+ * program. */
 static void the_rule_never_changes(void **state) {
     (void)state;
     Blend             b = blend_of((double[]){0.5, 0.3, 0.2}, 3);
@@ -79,8 +81,8 @@ static void the_rule_never_changes(void **state) {
     assert_string_equal(got, due);
 }
 
-/* Two stages. Source b is in both and continues where it was. The second stage begins with the first whole sample after
- * 100 tokens. */
+/* Two stages. Source b is in both of them, and continues in the second where it was. The second stage begins with the
+ * first sample that begins at 100 tokens or later. */
 static void stages_follow_each_other(void **state) {
     (void)state;
     static const char *const path[] = {"a", "b", "b", "c"};
@@ -89,7 +91,8 @@ static void stages_follow_each_other(void **state) {
     blend_make(&b, path, (BlendShare[]){{0.5, 100}, {0.5, 100}, {0.25, 0}, {0.75, 0}}, 4, 16);
     assert_int_equal(b.sources, 3);
     assert_int_equal(b.stages, 2);
-    assert_int_equal(b.stage[1].first, 7); /* the sample that begins at token 96 is number 6 */
+    /* sample 6 begins at token 96, so sample 7 is the first one after 100 tokens */
+    assert_int_equal(b.stage[1].first, 7);
     blend_count(&b, 7, count);
     assert_int_equal(count[0] + count[1], 7);
     assert_int_equal(count[2], 0);

@@ -6,7 +6,7 @@
 #include "core/rng.h"
 #include "test/data/files.h"
 
-/* Writes the character that represents a byte, as in openai/gpt-2. */
+/* Writes the character by which the vocabulary files of openai/gpt-2 represent a byte. */
 static void put_byte(FILE *f, int byte) {
     unsigned c = 256;
     for (int b = 0; b < byte; b++) c += !((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174);
@@ -16,7 +16,7 @@ static void put_byte(FILE *f, int byte) {
     else fprintf(f, "%c%c", 0xC0 | c >> 6, 0x80 | (c & 0x3F));
 }
 
-/* Ids 0 to 255 are the bytes; then he, ll, hell, " t", the end of text. */
+/* The end of a vocabulary. Ids 0 to 255 are the bytes; then come he, ll, hell, " t" and the end of text. */
 static const char TAIL[] = ",\"he\":256,\"ll\":257,\"hell\":258,\"\xc4\xa0t\":259";
 static const char MERGES[] = "[\"h e\",[\"l\",\"l\"],\"he ll\",\"\xc4\xa0 t\"]";
 static void       write_tokenizer(const char *path, int bytes, const char *tail, const char *merges, const char *around,
@@ -51,7 +51,7 @@ static void merges_follow_their_order(void **state) {
     Tokenizer t = tokenizer_of(PLAIN, LEVEL);
     assert_ids(&t, "hello", (int32_t[]){258, 'o'}, 2);
     assert_ids(&t, "helm", (int32_t[]){256, 'l', 'm'}, 3);
-    assert_ids(&t, "lll", (int32_t[]){257, 'l'}, 2); /* merges from the left */
+    assert_ids(&t, "lll", (int32_t[]){257, 'l'}, 2); /* "lll" is ll and l, because merges are applied from the left */
     assert_ids(&t, "hell to", (int32_t[]){258, 259, 'o'}, 3);
     assert_ids(&t, "he<|endoftext|>ll", (int32_t[]){256, 260, 257}, 3);
     assert_ids(&t, "\xff\xfe", (int32_t[]){0xff, 0xfe}, 2);
@@ -70,7 +70,7 @@ static void normal_form_c_comes_first(void **state) {
     tokenizer_destroy(&t);
 }
 
-/* Any bytes are decoded to themselves. Whole texts and parts of any size give the same ids. */
+/* Any bytes decode to themselves. A whole text, and its parts of any size, give the same ids. */
 static struct { int32_t ids[1 << 22]; int64_t count; } got;
 static void take(void *with, const int32_t *ids, int64_t count) {
     (void)with;
@@ -112,7 +112,8 @@ static void parts_are_the_whole(void **state) {
     tokenizer_destroy(&t);
 }
 
-/* Texts longer than a chunk: a long text is cut between words, and one without any between characters. */
+/* Texts longer than a chunk are cut between words. A text without any words would be cut between characters. No cut
+ * changes the ids. */
 static void long_texts_are_cut(void **state) {
     (void)state;
     enum { BYTES = 3 * ENCODER_CHUNK };
@@ -133,7 +134,8 @@ static void long_texts_are_cut(void **state) {
     tokenizer_destroy(&t);
 }
 
-/* An added token with "normalized" is found after text is normalized, and after the others. */
+/* An added token with "normalized": true is found only after the text is normalized, and after the other added
+ * tokens. */
 static void added_tokens_have_an_order(void **state) {
     (void)state;
     static const char ADDED[] =
@@ -145,7 +147,7 @@ static void added_tokens_have_an_order(void **state) {
         snprintf(around, sizeof around, "%s", PLAIN);
         write_tokenizer(path, 256, TAIL, MERGES, around, parts);
         char   *text;
-        /* the first member of the file is the list of added tokens */
+        /* moves the list of added tokens to the beginning of the file */
         int64_t bytes = io_read_file(path, 1 << 20, &text);
         FILE   *f = fopen(path, "w");
         fprintf(f, "{%s%.*s", ADDED, (int)bytes, strchr(text, ']') + 2);
@@ -165,7 +167,8 @@ static void added_tokens_have_an_order(void **state) {
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{" pattern \
     "},\"behavior\":\"" behavior "\",\"invert\":" invert "},{\"type\":\"ByteLevel\",\"use_regex\":false}]},"
 
-/* Texts in parts of any size, gathered into chunks of any size, with added tokens, marks and pieces across the cuts. */
+/* Texts in parts of any size are gathered into chunks of any size. Cuts fall into added tokens, combining marks and
+ * pieces, and change no id. */
 static void cuts_change_no_id(void **state) {
     (void)state;
     static const char *const PARTS[] =
@@ -226,7 +229,7 @@ static void cuts_change_no_id(void **state) {
     }
 }
 
-/* Tokens before each text, and the token before the first token of an empty text. */
+/* Tests tokens that a tokenizer puts before each text, and the token before the first token of an empty text. */
 static void begin_tokens_are_read(void **state) {
     (void)state;
     static const struct { const char *post; int32_t begin[2], begins; const char *note;
@@ -371,7 +374,8 @@ static void faults_are_named(void **state) {
     assert_ends(EXIT_DATA, create_from, "mine.tiktoken", "\"mine\" names none", NULL);
 }
 
-/* Files made to use up memory, time or the stack, and bytes that are no text. Each gives a message, at once. */
+/* Files that are made to use up memory, time or the stack, and bytes that are no text. Each must give a message at
+ * once. */
 static void hostile_files_are_refused(void **state) {
     (void)state;
     enum { MANY = 1 << 20 };
@@ -412,7 +416,8 @@ static void hostile_files_are_refused(void **state) {
         if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
     }
     static const char *const RETURNS[] = {"#version: 0.2\ra b\rc d\r", "#version: 0.2\na b\rc d\n"};
-    for (size_t i = 0; i < sizeof RETURNS / sizeof *RETURNS; i++) { /* merges would be ignored silently */
+    /* merges that follow would be ignored, so the file is refused */
+    for (size_t i = 0; i < sizeof RETURNS / sizeof *RETURNS; i++) {
         char vocabulary[8000] = "{", merges[60], c[4];
         for (int byte = 0; byte < 256; byte++) {
             bpe_character(byte, c);

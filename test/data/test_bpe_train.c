@@ -21,7 +21,7 @@ static void make_words(uint64_t seed, int letters) {
     }
 }
 
-/* Learns by the definition, word by word. */
+/* Learns merges by the definition: for each merge it counts all pairs again, word by word. */
 static int learn_plainly(int32_t *left, int32_t *right) {
     static int32_t symbol[WORDS][WORD_BYTES];
     int            length[WORDS], made = 0;
@@ -56,7 +56,7 @@ static void merges_are_those_of_the_definition(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 30; seed++) {
         int32_t left[MERGES], right[MERGES], own_left[MERGES + 1], own_right[MERGES + 1];
-        /* words of one letter have pairs that overlap themselves */
+        /* words of one letter have pairs that overlap each other */
         make_words(seed, seed % 3 == 0 ? 1 : seed % 3 == 1 ? 2 : 5);
         BpeTrainer *t = bpe_trainer_create(1 << 24);
         for (int w = 0; w < WORDS; w++) bpe_trainer_add(t, word[w], (size_t)bytes_of[w]);
@@ -70,7 +70,7 @@ static void merges_are_those_of_the_definition(void **state) {
     }
 }
 
-/* With many words and little memory, rare words are forgotten; frequent ones stay and are learnt. */
+/* With many different words and little memory, the trainer forgets rare words. Frequent words stay and are learnt. */
 static void rare_words_go_first(void **state) {
     (void)state;
     BpeTrainer *t = bpe_trainer_create(1 << 20);
@@ -93,7 +93,7 @@ static void nothing_is_learnt_from_nothing(void **state) {
     assert_int_equal(bpe_trainer_learn(t, 1, none, none), 0);
     bpe_trainer_destroy(t);
     t = bpe_trainer_create(1 << 20);
-    bpe_trainer_add(t, "abcdef", 6); /* no pair occurs twice */
+    bpe_trainer_add(t, "abcdef", 6); /* nothing is learnt, because no pair occurs twice */
     assert_int_equal(bpe_trainer_learn(t, 1, none, none), 0);
     bpe_trainer_destroy(t);
 }

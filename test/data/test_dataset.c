@@ -1,5 +1,5 @@
-/* test_dataset.c - the numbered list of samples over shards, and the order of training: permutations per epoch, golden
- * values that must never change. */
+/* test_dataset.c - the numbered list of samples over several data files, and the order in which training reads them: a
+ * permutation for each epoch, and golden values that must never change. */
 #include "data/dataset.h"
 
 #include <math.h>
@@ -20,16 +20,18 @@ static Dataset open_globs(int64_t seq_len, int count, ...) {
 static void samples_are_numbered_shard_after_shard(void **state) {
     (void)state;
     enum { T = 8 };
-    write_counting_shard("s_2.bin", 8, 2000);   /* has no sample: 8 tokens are 7 pairs */
-    write_counting_shard("s_10.bin", 17, 1000); /* 2 samples, which end exactly at the end */
-    write_counting_shard("s_3.bin", 30, 3000);  /* 3 samples, and tokens after the last */
+    /* this file has no sample: 8 tokens are only 7 pairs of input and target */
+    write_counting_shard("s_2.bin", 8, 2000);
+    write_counting_shard("s_10.bin", 17, 1000); /* 2 samples, which end exactly at the end of the file */
+    write_counting_shard("s_3.bin", 30, 3000);  /* 3 samples, and tokens after the last one */
     static const uint16_t raw[9] = {40, 41, 42, 43, 44, 45, 46, 47, 48};
     write_file("raw", raw, sizeof raw); /* 1 */
     Dataset d = open_globs(T, 2, "s_*.bin", "raw");
     assert_int_equal(d.shards, 4);
     assert_int_equal(d.tokens, 8 + 17 + 30 + 9);
     assert_int_equal(d.samples, 6);
-    static const char *const order[] = {"s_10.bin", "s_2.bin", "s_3.bin", "raw"}; /* sorted by byte: '1' < '2' */
+    /* names are sorted by their bytes: '1' < '2' */
+    static const char *const order[] = {"s_10.bin", "s_2.bin", "s_3.bin", "raw"};
     for (int i = 0; i < 4; i++) assert_string_equal(d.shard[i].path, order[i]);
     static const int64_t first_sample[] = {0, 2, 2, 5, 6};
     assert_memory_equal(d.first_sample, first_sample, sizeof first_sample);
@@ -54,8 +56,8 @@ static void globs_keep_list_order_and_sort_by_byte(void **state) {
     dataset_close(&d);
 }
 
-/* Samples 0 to 5 are the two files of source a, 6 to 8 those of b. Each source is read completely before any of its
- * samples is read again. The order is that of the blend, from any index. */
+/* Samples 0 to 5 are in the two files of source a, samples 6 to 8 in those of b. All samples of a source are read
+ * before any is read again. The source of each sample follows from the blend, for any index. */
 static void a_blend_reads_each_source_in_epochs(void **state) {
     (void)state;
     static const char *const globs[] = {"a_*", "b_*", "a_*"};
@@ -71,9 +73,10 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     for (int shuffle = 0; shuffle <= 1; shuffle++) {
         int seen[9] = {0};
         for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2); /* 18 and 6 samples of 24 */
+        /* 18 of the 24 samples are from source a and 6 from b */
+        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2);
         for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
-        /* the next stage continues in the fourth epoch of a */
+        /* in the next stage source a continues in its fourth epoch */
         for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2);
     }
     int64_t tokens[BLEND_SOURCES];
@@ -87,7 +90,7 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     dataset_close(&d);
 }
 
-/* Sources of equal size do not give equal numbers at the same time. */
+/* Sources of equal size have different permutations, so equal sample numbers do not come at the same time. */
 static void sources_have_orders_of_their_own(void **state) {
     (void)state;
     static const char *const globs[] = {"a", "b"};
@@ -116,13 +119,14 @@ static void a_bad_source_is_named(void **state) {
     assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
 }
 
-/* If a part of a name exists as typed it is used literally; other parts are patterns. */
+/* A part of a name that exists as typed is used literally; other parts are patterns. */
 static void a_name_that_exists_is_no_pattern(void **state) {
     (void)state;
     static const char *const FILES[] = {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin", "a 7/t_1.bin", "a 7/t_[12].bin", "a 7/t_2.bin", "a 7/tokens.json",
                                         "b\\?/-*.bin", "b\\?/t \"q\"\n.bin"};
     static const struct { const char *name, *found[4]; } CASES[] = {
-        {"a [0-9]/t_*.bin", {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin"}}, /* the folder of that name, not "a 7" */
+        /* matches the folder that is literally named "a [0-9]", not "a 7" */
+        {"a [0-9]/t_*.bin", {"a [0-9]/t_1.bin", "a [0-9]/t_2.bin"}},
         {"a [[]*/t_1.bin", {"a [0-9]/t_1.bin"}},
         {"a ?/t_1.bin", {"a 7/t_1.bin"}},
         {"a */t_2.bin", {"a 7/t_2.bin", "a [0-9]/t_2.bin"}},
@@ -180,7 +184,7 @@ static void what_is_never_read_is_counted(void **state) {
     assert_int_equal(dataset_first_samples(&d, 16 * 41), 40);
 }
 
-/* Bytes per token are the mean of the notes beside each file, weighted by the samples read from it. */
+/* Bytes per token are the mean of the notes beside the data files, weighted by the number of samples in each file. */
 static void bytes_per_token_are_those_of_what_is_read(void **state) {
     (void)state;
     Tokenizer ids = {.kind = TOKENIZER_IDS}, bytes = {.kind = TOKENIZER_BYTES};
@@ -247,7 +251,8 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     for (uint32_t i = 0; i < 40; i++) wide[i] = (i * 2654435761u) % 30000;
     write_file("here/wide", wide, sizeof wide);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 30000, 1, "here/wide"), "every second half is 0 or small", "uint32", "vocab_size = 30000", NULL);
-    assert_ends(0, open_dataset, OPENING(39, 70000, 1, "here/wide"), NULL); /* 40 tokens */
+    /* 39 inputs and a last target fit the 40 tokens of the file */
+    assert_ends(0, open_dataset, OPENING(39, 70000, 1, "here/wide"), NULL);
     wide[21] = 70000;
     write_file("here/wide", wide, sizeof wide);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 70000, 1, "here/wide"), "here/wide: token 21 of 40 is 70000", "uint32", NULL);
@@ -261,7 +266,8 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 65537, 1, "here/narrow"), "82 bytes are not a multiple of 4", NULL);
 }
 
-/* While a file is read it is cut short, or gets other tokens, inside a sample or as the last target of one. */
+/* Reads a sample from a file that was changed after it was opened. The file was cut short, or got other tokens, inside
+ * a sample or at its last target. */
 static void read_after_change(const void *changed) {
     const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
@@ -297,13 +303,13 @@ static void files_that_change_are_named(void **state) {
 static Dataset counted(int64_t samples) { return (Dataset){.seq_len = 1, .samples = samples}; }
 
 static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, int64_t count) {
-    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a over integers */
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a hash of the sample numbers */
     for (int64_t g = first; g < first + count; g++) hash = (hash ^ (uint64_t)dataset_order(d, order, g)) * 0x100000001b3;
     return hash;
 }
 
-/* Values from an independent Python transcription of rng.h and of the rule. A run resumed with a later version must see
- * the same order. */
+/* Golden values from an independent Python version of rng.h and of the rule. A run that is resumed with a later version
+ * of the program must see the same order. */
 static void the_order_never_changes(void **state) {
     (void)state;
     const SampleOrder    order = {1, 1337};
@@ -329,7 +335,8 @@ static void every_epoch_is_a_permutation(void **state) {
                 int64_t j = dataset_order(&d, (SampleOrder){1, 5}, epoch * d.samples + i);
                 assert_true(j >= 0 && j < d.samples && !seen[j]);
                 seen[j] = 1;
-                assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i); /* in plain order */
+                /* in plain order sample i is number i */
+                assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i);
             }
             free(seen);
         }
@@ -345,7 +352,7 @@ static void seeds_and_epochs_differ(void **state) {
     assert_true(a != hash_order(&d, (SampleOrder){1, 1}, 1000, 1000));
 }
 
-/* Two shards of more than 4 GiB each: sample numbers and offsets stay whole. */
+/* With two files of more than 4 GiB each, sample numbers and offsets are not cut to 32 bits. */
 static void far_samples_are_found(void **state) {
     (void)state;
     static const char *const globs[] = {"big_*"};
@@ -358,7 +365,7 @@ static void far_samples_are_found(void **state) {
         assert_int_equal(io_pwrite(fd, last, sizeof last, (uint64_t)bytes - sizeof last), 0);
         io_close(fd);
     }
-    /* every uint16 is in this vocabulary, so tokens need not be checked */
+    /* the vocabulary contains every uint16, so the tokens need not be checked */
     Dataset d = dataset_open("data.train", globs, 1, 1, 1 << 16);
     assert_int_equal(d.samples, 2 * (tokens - 1));
     int32_t pair[2];
@@ -374,7 +381,7 @@ static void far_samples_are_found(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1); /* a child of a process with OpenMP threads cannot start its own */
+    omp_set_num_threads(1); /* OpenMP runs with one thread, because a forked child could not start its threads */
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
         IN_FOLDER(samples_are_numbered_shard_after_shard), IN_FOLDER(globs_keep_list_order_and_sort_by_byte),

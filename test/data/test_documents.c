@@ -1,5 +1,5 @@
-/* test_documents.c - which files are read as rows: by the keys of the user, then the name, then the first line. Also
- * files that change while they are read. */
+/* test_documents.c - which files are read as rows of JSON Lines. The user's keys decide, then the file's name, then its
+ * first line. Also files that change while they are read. */
 #include "core/error.h"
 #include "core/io.h"
 #include "data/documents.h"
@@ -21,9 +21,9 @@ static void end(void *with) {
     c->text[c->bytes++] = '>';
 }
 
-static Collected got; /* too large for the stack */
+static Collected got; /* static, because it is too large for the stack */
 
-/* Reads the file or folder. Returns the exit code, with the text in `got` or with the fault. */
+/* Reads the file or folder. Returns the exit code; the text is in `got`, a message in `fault`. */
 static int read_all(const char *name, DocumentOptions options, char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d;
     char      *names[] = {(char *)name};
@@ -42,7 +42,7 @@ static int read_all(const char *name, DocumentOptions options, char fault[DOCUME
 static void the_user_wins_over_a_guess(void **state) {
     (void)state;
     static const struct { const char *name, *content; DocumentOptions options; const char *text, *fault; } CASES[] = {
-        /* names and contents */
+        /* the name and the contents decide */
         {.name = "a", .content = ROWS, .text = "<a><b>"},
         {.name = "a.jsonl", .content = ROWS, .text = "<a><b>"},
         {.name = "a.NDJSON", .content = ROWS, .text = "<a><b>"},
@@ -62,7 +62,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.parquet", .content = "<html>not found</html>\n", .fault = "a.parquet is no parquet file"},
         {.name = "a.parquet", .content = "words\n", FORMAT(TEXT), .text = "(words\n>"},
         {.name = "a", .content = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", .fault = "is a pointer of Git LFS"},
-        /* first lines */
+        /* the first lines decide */
         {.name = "a", .content = "\n\r\n \t\n" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf\n  " ROWS, .text = "<a><b>"},
@@ -77,7 +77,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a", .content = ROWS "{\"text\":\"\xff\"}\n", .fault = "line 3 holds the byte 0xFF"},
         {.name = "a", .content = ROWS "\n\x7f\n", .fault = "line 4 is not a JSON object"},
         {.name = "a", .content = ROWS "{\"text\":\"c", .fault = "line 3 ends in the middle of a string"},
-        /* field= */
+        /* files read with the key field= */
         {.name = "a.txt", .content = ROWS, FIELD, .text = "<a><b>"},
         {.name = "a.txt", .content = "words\n", FIELD, .fault = "is plain text, and field=text is for rows"},
         {.name = "a", .content = "{\n\"text\": \"a\"}\n", FIELD, .fault = "its value spans several lines"},
@@ -85,7 +85,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a", .content = "{\"text\":\"\x7f\"}\n", FIELD, .text = "<\x7f>"},
         {.name = "a", .content = "\1\2\3\n", FIELD, .fault = "is plain text, and field=text is for rows"},
         {.name = "a", .content = "{\"body\":\"\"}\n", .options = {.field = "body"}, .text = ""},
-        /* format= */
+        /* files read with the key format= */
         {.name = "a.txt", .content = ROWS, FORMAT(JSONL), .text = "<a><b>"},
         {.name = "a.jsonl", .content = ROWS, FORMAT(TEXT), .text = "(" ROWS ">"},
         {.name = "a", .content = "words\n", FORMAT(JSONL), .fault = "line 1 is not a JSON object"},
@@ -93,7 +93,7 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a", .content = "\x89PNG", FORMAT(TEXT), .text = "(\x89PNG>"},
         {.name = "a", .content = ROWS, FORMAT(PARQUET), .fault = "no parquet file"},
         {.name = "a", .content = ROWS, .options = {.field = "text", .format = FORMAT_TEXT}, .fault = "field=text is for rows"},
-        /* encoding= */
+        /* files read with the key encoding= */
         {.name = "a", .content = "{\"text\":\"\xe9\"}\n", .options = {.encoding = ENCODING_LATIN1}, .text = "<\xc3\xa9>"},
         {.name = "a", .content = "caf\xe9", .options = {.encoding = ENCODING_LATIN1}, .text = "(caf\xc3\xa9>"},
         {.name = "a", .content = "caf\xe9", .fault = "1 of 4 bytes are not UTF-8, the first at byte 3"},
@@ -112,12 +112,12 @@ static void the_user_wins_over_a_guess(void **state) {
     }
 }
 
-/* The limit for bytes that are not UTF-8 is 1 % of the whole text. Reading ends early if it is already exceeded. */
+/* At most 1 % of a whole text may be bytes that are not UTF-8. Reading ends early if that share is already exceeded. */
 static void few_invalid_bytes_are_kept(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(200000);
     memset(text, 'x', 200000);
-    /* 1 % of the whole text, 5 % of the beginning, where they are */
+    /* 1 % of the whole text, but 5 % of its beginning, where all of them are */
     for (int i = 0; i < 2000; i++) text[i * 20] = '\xe9';
     write_file("few", text, 200000);
     assert_int_equal(read_all("few", (DocumentOptions){.field = NULL}, fault), 0);
@@ -133,7 +133,8 @@ static void few_invalid_bytes_are_kept(void **state) {
     free(text);
 }
 
-/* The beginning of a file may be text and the rest not: zeros from a disk that was full, or another encoding. */
+/* The beginning of a file may be text and the rest not. The rest may be zeros from a disk that was full, or another
+ * encoding. */
 static void control_bytes_count_to_the_end(void **state) {
     (void)state;
     enum { BYTES = 200000, MOST = BYTES / 100 };
@@ -177,7 +178,8 @@ static void a_file_that_changes_is_named(void **state) {
     }
 }
 
-/* A line may be longer than the bytes that are read first, in the first line and in others. */
+/* A line may be longer than the bytes that are read first to recognize the file. This is tested for the first line and
+ * for others. */
 static void long_lines_are_rows(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(400000);
@@ -189,7 +191,7 @@ static void long_lines_are_rows(void **state) {
         write_file("long", text, n);
         assert_int_equal(read_all("long", (DocumentOptions){.field = NULL}, fault), 0);
         assert_string_equal(got.text, "<a><b>");
-        /* the string of the row now ends at the end of the line */
+        /* the string in the row does not end before the line does */
         text[n - 1] = 0, text[9 + pad] = 'x', text[10 + pad] = 'x';
         write_file("open", text, n - 1);
         assert_int_equal(read_all("open", (DocumentOptions){.field = NULL}, fault), 0);

@@ -1,4 +1,5 @@
-/* test_json_line.c - the text of a line of JSON: escapes, other fields around it, and every way a line can be wrong. */
+/* test_json_line.c - reading the text of a line of JSON Lines: escapes, other fields around the text, and every way in
+ * which a line can be wrong. */
 #include "data/json_line.h"
 
 #include <setjmp.h>
@@ -111,7 +112,7 @@ static int is_object(const char *line) {
     return is;
 }
 
-/* A row with a fault still counts as a row; text that begins with a brace does not. */
+/* A row with a fault is still recognized as a row. A text that begins with a brace is not. */
 static void rows_are_told_from_text(void **state) {
     (void)state;
     static const char *const
@@ -125,10 +126,10 @@ static void rows_are_told_from_text(void **state) {
     for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);
     char deep[300] = "{\"a\":";
     memset(deep + 5, '[', 100), memset(deep + 105, ']', 100), deep[205] = '}';
-    assert_int_equal(is_object(deep), 1); /* refused if it is read as a row, with the name of the limit */
+    assert_int_equal(is_object(deep), 1); /* recognized as a row; reading it is refused, with the name of the limit */
 }
 
-/* The list of names in a message is cut, however long the names are. */
+/* The list of the line's fields in a message is cut, however long their names are. */
 static void many_fields(void **state) {
     (void)state;
     char   line[20000], out[10], fault[JSON_LINE_FAULT_CHARS];

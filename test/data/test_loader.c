@@ -1,5 +1,5 @@
-/* test_loader.c - the loader returns exactly the samples of the order, for any ranks and micro-batch, and however far
- * ahead its thread is. */
+/* test_loader.c - the loader returns exactly the samples that are due. This holds for any number of ranks and any
+ * micro-batch, however far its thread has read ahead. */
 #include "data/loader.h"
 
 #include <omp.h>
@@ -12,14 +12,14 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* 37 samples: not a multiple of a step, so epochs end inside steps */
+    /* 37 samples are not a multiple of a step's samples, so epochs end inside steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, 1, T, 50000);
 }
 
-/* Reads `steps` steps from a loader and compares each row with the dataset's, or with this context rank's tokens of
- * it. */
+/* Reads `steps` steps from a loader. Compares each row with the dataset's sample, or with the part of it that this
+ * context rank has. */
 static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
     Stream    stream = stream_create(0);
     int64_t   part = plan.step_samples / plan.ranks, own = T / plan.context.ranks;
@@ -77,7 +77,7 @@ static void batches_follow_the_order(void **state) {
     dataset_close(&d);
 }
 
-/* A document begins with its end-of-text token, whichever token of a sample that is, on every context rank. */
+/* A document begins with its end-of-text token, wherever in a sample that is, on every context rank. */
 static void documents_begin_at_their_token(void **state) {
     (void)state;
     Dataset d = open_data();
@@ -91,8 +91,8 @@ static void documents_begin_at_their_token(void **state) {
     dataset_close(&d);
 }
 
-/* The samples of all ranks and micro-batches of step s are s*G .. s*G+G-1, in order. In plain order, with numbered
- * samples, this is visible in the tokens. */
+/* With G samples a step, the samples of all ranks and micro-batches of step s are s*G .. s*G+G-1, in order. In plain
+ * order, with numbered samples, the tokens show this. */
 static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);
@@ -121,8 +121,8 @@ static void steps_cover_their_indices_in_order(void **state) {
     dataset_close(&d);
 }
 
-/* Reads the same steps again, later steps, and from an index in the middle of a step. The result is always as if begun
- * there, however far ahead the thread was. */
+/* Moves a loader to steps that it has read, to later steps, and to an index in the middle of a step. It always returns
+ * what a new loader would return there, however far its thread had read ahead. */
 static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
@@ -141,7 +141,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* A trainer slower than the thread gets the batch that is due, not the newest, and that batch stays unchanged. */
+/* If training is slower than the loader's thread, it gets the batch that is due, not the newest. That batch does not
+ * change. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

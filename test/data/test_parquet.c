@@ -1,5 +1,5 @@
-/* test_parquet.c - rows of a text column: of files that pyarrow wrote (test/interop/make_parquet.py), each cut at every
- * length and with every byte changed; and of files made here whose numbers are false. */
+/* test_parquet.c - reads the rows of a text column. Files that pyarrow wrote (test/interop/make_parquet.py) are also
+ * cut at every length and changed at every byte. Files that are made here have false numbers. */
 #include "data/parquet.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ enum { COUNT = sizeof FIXTURES / sizeof *FIXTURES };
 
 /* --- helpers ------------------------------------------------------------------------------------------------------ */
 
-static char folder[PATH_CHARS]; /* folder of the fixtures, because tests change to another folder */
+static char folder[PATH_CHARS]; /* absolute path of the fixtures' folder, because tests change to another folder */
 static const char copy[] = "copy.parquet";
 
 static char *fixture(const char *name, size_t *bytes) {
@@ -50,7 +50,7 @@ static char *fixture(const char *name, size_t *bytes) {
     return data;
 }
 
-/* Reads all rows of the copy. Returns their number, or -1 with the fault. */
+/* Reads all rows of the file `copy`. Returns their number, or -1 with a message in fault. */
 static int64_t read_all(const char *field, char fault[PARQUET_FAULT_CHARS]) {
     Parquet    *p;
     const char *text;
@@ -185,7 +185,7 @@ static void others_are_refused_by_name(void **state) {
 
 /* --- files that lie ----------------------------------------------------------------------------------------------- */
 
-/* A file that is being made: Thrift's compact protocol, written by hand. */
+/* The file that is being made, in Thrift's compact protocol, written by hand. */
 static struct { uint8_t data[1 << 20]; size_t bytes; } made;
 static void put(const void *data, size_t bytes) { memcpy(made.data + made.bytes, data, bytes), made.bytes += bytes; }
 static void put_byte(int byte) { made.data[made.bytes++] = (uint8_t)byte; }
@@ -195,7 +195,7 @@ static void put_int(int64_t value) {
     put_byte((int)z);
 }
 enum { I32 = 5, I64 = 6, BINARY = 8, LIST = 9, STRUCT = 12 };
-/* step: difference of the field's number from the previous one */
+/* step: number of the field, less that of the previous field */
 static void put_field(int step, int type) { put_byte(step << 4 | type); }
 static void put_number(int step, int type, int64_t value) { put_field(step, type), put_int(value); }
 static void put_name(int step, const char *name) {
@@ -203,16 +203,16 @@ static void put_name(int step, const char *name) {
 }
 
 typedef struct {
-    int64_t     kind, bytes, packed_bytes, values, encoding; /* fields of the page */
+    int64_t     kind, bytes, packed_bytes, values, encoding; /* numbers in the header of the page */
     const char *data;
-    /* chunk_bytes -1: the true number */
+    /* numbers in the footer; chunk_bytes -1: the true number */
     int64_t data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows;
-    const char *says;       /* number of rows; NULL: `rows` */
+    const char *says;       /* text in the message; NULL: the file is accepted, with group_rows rows */
     int64_t     repetition; /* repetition of the column: 0 required, 1 optional, 2 repeated */
     int64_t     levels;     /* encoding of the levels; in PAGE_DATA_V2 their bytes */
 } Lie;
 
-/* Writes a page, and a footer of one row group with the column "text", both with the false numbers of x. */
+/* Writes a file with a page and a footer of one row group with the column "text". Both have the false numbers of x. */
 static void write_lie(const Lie *x) {
     static const int STEPS[] = {[PAGE_DATA] = 2, [PAGE_INDEX] = 3, [PAGE_DICTIONARY] = 4, [PAGE_DATA_V2] = 5};
     made.bytes = 0;
@@ -244,7 +244,7 @@ static void write_lie(const Lie *x) {
 
 static void lies_are_refused(void **state) {
     (void)state;
-    static const char  TEXTS[] = "\3\0\0\0one\0\0\0\0\2\0\0\0is"; /* three texts */
+    static const char  TEXTS[] = "\3\0\0\0one\0\0\0\0\2\0\0\0is"; /* three texts: "one", "" and "is" */
     enum { N = sizeof TEXTS - 1, GIB = 1 << 30 };
 #define PAGE(values) 0, N, N, values, 0, TEXTS, N
     static const Lie CASES[] = {
@@ -255,7 +255,7 @@ static void lies_are_refused(void **state) {
         {PAGE(3), 0, 4, -1, 4, 4, 4, "the header of a page is due", 0, 0},
         {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "the header of a page is due", 0, 0},
         {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer", 0, 0},
-        {PAGE(2), 0, 2, -1, 4, 2, 2, NULL, 0, 0}, /* fastparquet leaves bytes after its texts */
+        {PAGE(2), 0, 2, -1, 4, 2, 2, NULL, 0, 0}, /* accepted: fastparquet leaves bytes after the texts of a page */
         {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page", 0, 0},
         {0, 7, 7, 1, 0, "\4\0\0\0one", 7, 0, 1, -1, 4, 1, 1, "a text is longer than its page", 0, 0},
         {PAGE(3), 0, 3, -1, 3, 3, 3, "bytes of row group 1 of", 0, 0},
@@ -282,11 +282,12 @@ static void lies_are_refused(void **state) {
         {2, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
         {1, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, NULL, 0, 0},
-        {3, N, N, 2, 0, TEXTS, N, 0, 2, -1, 4, 2, 2, NULL, 0, 7}, /* the levels of a required column are skipped */
+        /* the column is required, so the reader skips its levels */
+        {3, N, N, 2, 0, TEXTS, N, 0, 2, -1, 4, 2, 2, NULL, 0, 7},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, N + 1},
         {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 1, -1},
         {3, N, N, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, "a page is longer than its column", 1, 2},
-        {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls, and no values */
+        {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls and no values */
         {3, 2, 2, 3, 8, "\6\0", 2, 0, 3, -1, 4, 3, 3, "there is none", 1, 2},
         {3, 2, 2, 3, 0, "\4\0", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
         {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
@@ -303,7 +304,8 @@ static void lies_are_refused(void **state) {
     }
 }
 
-/* A page of texts by a dictionary, whose indices have too many bits, or are those of no text. */
+/* A page refers to a dictionary of texts. Its indices are wider than 32 bits, or are larger than the number of
+ * texts. */
 static void indices_are_checked(void **state) {
     (void)state;
     static const struct { const char *bytes, *says; } CASES[] = {
@@ -316,7 +318,7 @@ static void indices_are_checked(void **state) {
     at += h.packed_bytes;
     at += page_header_parse((uint8_t *)at, size - (size_t)(at - data), &h);
     assert_int_equal(h.kind, PAGE_DATA);
-    at += 4 + at[0]; /* after the levels and their length */
+    at += 4 + at[0]; /* behind the levels and their length */
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         memcpy(at, CASES[i].bytes, strlen(CASES[i].bytes));
         write_file(copy, data, size);
@@ -341,7 +343,7 @@ static void a_file_cut_while_it_is_read(void **state) {
     free(data);
 }
 
-/* A page of two gzip members, as writers leave it that pack in parts. The page is both texts together, no more and no
+/* A writer that packs in parts may leave a page of two gzip members. The page then contains both texts, no more and no
  * less. */
 static void gzip_members_are_one_page(void **state) {
     (void)state;
@@ -365,7 +367,8 @@ static void gzip_members_are_one_page(void **state) {
     assert_int_equal(page_unpack(GZIP, packed, packed_bytes - 1, out, BYTES), 0);
 }
 
-/* The second group's first page is moved from byte 458, where the first group ends, to 452. */
+/* Moves the first page of the second row group in the footer from byte 458, where the first group ends, to 452, inside
+ * the first group. The file is refused. */
 static void groups_that_overlap_are_refused(void **state) {
     (void)state;
     size_t size;
@@ -377,7 +380,7 @@ static void groups_that_overlap_are_refused(void **state) {
     free(data);
 }
 
-/* If a file has many columns, a message names the first ones and says that there are more. */
+/* If a file has many columns, the message names the first ones and says that there are more. */
 static void many_columns_are_cut_short(void **state) {
     (void)state;
     enum { COLUMNS = 200 };
@@ -408,7 +411,7 @@ static void endless_footers_are_refused(void **state) {
     for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
         made.bytes = 0;
         put("PAR1", 4);
-        for (int k = 0; k < 1000000; k++) /* so many levels that their frames would not fit on a stack of 8 MiB */
+        for (int k = 0; k < 1000000; k++) /* 1,000,000 levels, whose stack frames would not fit on 8 MiB of stack */
             put_byte(DEEP[i][k > 0]);
         uint32_t length = (uint32_t)made.bytes - 4;
         put(&length, 4), put("PAR1", 4);
@@ -421,11 +424,11 @@ static void endless_footers_are_refused(void **state) {
     }
 }
 
-/* Runs of every width, compared with the same numbers packed here. */
+/* Runs of numbers of every bit width (RLE and bit-packed), compared with the same numbers packed here. */
 static void runs_of_every_width(void **state) {
     (void)state;
     for (int width = 0; width <= 32; width++) {
-        uint8_t  data[200] = {3 << 1 | 1}; /* three times eight bit-packed values, then a run of five */
+        uint8_t  data[200] = {3 << 1 | 1}; /* three groups of eight bit-packed values, then a run of five equal ones */
         uint32_t value[24];
         for (int i = 0; i < 24; i++) {
             value[i] = (uint32_t)(2654435761u * (uint32_t)(i + 1)) & (uint32_t)((1ull << width) - 1);
@@ -439,7 +442,8 @@ static void runs_of_every_width(void **state) {
         for (int i = 0; i < 24; i++) assert_int_equal(page_runs_next(&r), value[i]);
         for (int i = 0; i < 5; i++) assert_int_equal(page_runs_next(&r), value[7]);
         assert_int_equal(page_runs_next(&r), -1);
-        r = (PageRuns){.at = data, .end = data + 1 + width, .width = width}; /* cut after the first eight */
+        /* the data end after the first group of eight */
+        r = (PageRuns){.at = data, .end = data + 1 + width, .width = width};
         for (int i = 0; i < 8; i++) assert_int_equal(page_runs_next(&r), value[i]);
         if (width > 0) assert_int_equal(page_runs_next(&r), -1);
     }

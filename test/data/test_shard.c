@@ -1,4 +1,4 @@
-/* test_shard.c - shards: reading, writing, and every fault of a file. */
+/* test_shard.c - data files of tokens (shards): reading, writing, and every fault of a file. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -14,7 +14,8 @@
 
 static const char *parse(const void *data, size_t bytes, uint64_t file_bytes, ShardHeader *header) {
     static char fault[SHARD_FAULT_CHARS];
-    uint8_t    *exact = malloc(bytes + 1); /* exactly as long, so that a sanitizer sees a read after the given bytes */
+    /* an allocation of exactly this size, so that a sanitizer sees a read after its end */
+    uint8_t    *exact = malloc(bytes + 1);
     memcpy(exact, data, bytes);
     exact = realloc(exact, bytes ? bytes : 1);
     int rc = shard_parse_header(exact, bytes, file_bytes, 0, header, fault);
@@ -38,7 +39,7 @@ static void known_headers_are_read(void **state) {
     put_header(start, 20240801, 7, INT32_MAX);
     assert_null(parse(start, 1024, 1024 + 4ull * INT32_MAX, &h));
     memset(start, 1, sizeof start);
-    assert_null(parse(start, 1024, 6ull << 30, &h)); /* a file without a header */
+    assert_null(parse(start, 1024, 6ull << 30, &h)); /* accepted: a file without a header */
     assert_true(h.token_bytes == 2 && h.data_offset == 0 && h.tokens == 3ll << 30);
 }
 
@@ -63,7 +64,7 @@ static void truncation_is_seen_at_every_byte(void **state) {
     }
     assert_null(parse(file, 1024, sizeof file, &h));
     assert_fault(file, 1024, 1030, "it holds 1030 bytes, its 10 tokens take 1044");
-    assert_fault(file, 8, 1044, "is truncated"); /* fewer bytes given than the file has */
+    assert_fault(file, 8, 1044, "is truncated"); /* only 8 bytes are given of a file that has 1044 */
     assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
     assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
     assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, there are 1064");
@@ -98,7 +99,7 @@ static void foreign_headers_are_refused_by_name(void **state) {
     assert_fault("\x93NUMPY\1\0........", 16, 16, "tofile()");
     assert_fault("In the beginning.", 17, 17, "is UTF-8 text, not tokens: text becomes shards by ./train_gpt tokenize");
     assert_fault("\1In the beginning", 17, 17, "odd number of bytes (17)");
-    put_header(start, 20240520, 1, INT32_MAX); /* 2 x tokens must not overflow */
+    put_header(start, 20240520, 1, INT32_MAX); /* 2 * tokens must not overflow */
     assert_fault(start, 1024, 1024, "its 2147483647 tokens take 4294968318");
 }
 
@@ -117,7 +118,7 @@ static void text_is_told_from_tokens(void **state) {
         {"\0a\0b", 4, "tokens"}, {"a\x80", 2, "tokens"}, {"\xc0\x80", 2, "tokens"}, {"\xed\xa0\x80", 3, "tokens"},
         {"\xf4\x90\x80\x80", 4, "tokens"}, {"\xe0\x80\x80", 3, "tokens"}, {"a\x7f", 2, "tokens"}, {"", 0, "tokens"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_string_equal(kind(cases[i].bytes, cases[i].count), cases[i].kind);
-    char random[4096]; /* random tokens of GPT-2 */
+    char random[4096]; /* random tokens below GPT-2's vocabulary size */
     srand(3);
     for (size_t i = 0; i < sizeof random; i += 2) {
         uint16_t token = (uint16_t)(rand() % 50257);
@@ -126,7 +127,8 @@ static void text_is_told_from_tokens(void **state) {
     for (size_t at = 0; at < sizeof random - 16; at += 2) assert_string_equal(kind(random + at, 16), "tokens");
 }
 
-/* Writes each character of an ASCII text as `width` bytes, letters moved by `shift`. Returns the number of bytes. */
+/* Writes each character of an ASCII text as `width` bytes, as UTF-16 or UTF-32 would. Letters are moved by `shift`.
+ * Returns the number of bytes. */
 static size_t widen(const char *text, int width, int is_big, int shift, uint8_t *out) {
     size_t n = 0;
     for (; *text; text++, n += (size_t)width) {
@@ -158,7 +160,7 @@ static void wide_text_is_told_from_tokens(void **state) {
     }
     uint16_t ids[4000];
     srand(5);
-    for (int draw = 0; draw < 500; draw++) { /* tokens with any share of small ids, and with few different ids */
+    for (int draw = 0; draw < 500; draw++) { /* small ids may have any share, and there may be few different ids */
         int count = draw < 250 ? 4000 : 16 + draw % 64, low = draw % 100;
         for (int i = 0; i < count; i++) ids[i] = (uint16_t)(rand() % 100 < low ? rand() % 700 : rand() % 50257);
         assert_string_equal(parse_for(50257, ids, 2 * (size_t)count), "tokens");
@@ -186,7 +188,7 @@ static void other_widths_are_refused_with_their_size(void **state) {
     }
 }
 
-/* Writes a number as `bytes` bytes. */
+/* Writes a number as `bytes` bytes in either byte order. */
 static void put_bits(uint8_t *out, uint64_t bits, int bytes, int is_big) {
     for (int k = 0; k < bytes; k++) out[is_big ? bytes - 1 - k : k] = (uint8_t)(bits >> 8 * k);
 }
@@ -199,11 +201,13 @@ static uint64_t float_bits(int64_t id, char form) {
     memcpy(&low, &single, 4);
     if (form == 'd') return memcpy(&bits, &wide, 8), bits;
     if (form == 'b') return low >> 16;
-    if (form == 'f' || id == 0) return low; /* float16: sign, exponent and the ten bits that remain */
+    /* converts to float16: sign, exponent and the ten bits of the mantissa that remain */
+    if (form == 'f' || id == 0) return low;
     return (low >> 31) << 15 | ((((low >> 23) & 255) - 112) << 10) | ((low >> 13) & 1023);
 }
 
-/* Ids as in a text, often small ones, in every type of arrays. */
+/* Writes ids as in a text, often small ones, in every type of array. Each other type than uint16 is recognized and
+ * named in the message. */
 static void other_types_are_refused_by_name(void **state) {
     (void)state;
     static const struct { const char *name; int bytes, is_big; char form; } types[] = {
@@ -235,7 +239,8 @@ static void other_types_are_refused_by_name(void **state) {
     assert_fault(start, 1024, 1036, "llm.c token shard in big-endian order");
 }
 
-/* uint16 tokens of vocabularies of every size, with any share of padding and frequent ids anywhere. */
+/* Tokens in uint16 are never refused, for vocabularies of every size, with any share of padding and of frequent ids
+ * anywhere. */
 static void no_uint16_tokens_are_refused(void **state) {
     (void)state;
     static uint16_t ids[20000], name[65536];
@@ -255,7 +260,7 @@ static void no_uint16_tokens_are_refused(void **state) {
     }
 }
 
-/* No bytes make the parser accept tokens outside the file. */
+/* Whatever the bytes of a header are, the parser never accepts tokens outside of the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
     static const int32_t magic[] = {20240520, 20240801, 20240522, 1};
@@ -326,7 +331,7 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_IO, open_shard, "loop", "cannot read loop", NULL);
 }
 
-/* Writes an index of sequences of 2 tokens, and the file of these tokens. */
+/* Writes a Megatron index of sequences of 2 tokens, and the file with their tokens. */
 static void write_megatron(const char *name, uint8_t type, int sequences, const void *tokens, size_t bytes, int width) {
     uint8_t  index[1024] = "MMIDIDX";
     uint64_t version = 1, count = (uint64_t)sequences, bounds = 2, at = 34;
@@ -362,7 +367,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_int_equal(shard_find_foreign(&s, 70000), 0);
     shard_close(&s);
 
-    /* read as uint16 it would be used for training without a message */
+    /* refused: tokens of 8 bytes, read as uint16, would be trained on without a message */
     write_megatron("widest", 5, 2, widest, sizeof widest, 8);
     assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens as int64", "widest.idx", NULL);
     write_megatron("text", 1, 2, narrow, sizeof narrow, 1);
@@ -392,7 +397,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     }
 }
 
-/* An index of more sequences than are read at once, with one number changed anywhere. */
+/* An index of more sequences than are read at once is refused if one of its numbers is changed anywhere. */
 static void a_damaged_index_is_refused(void **state) {
     (void)state;
     enum { N = 10000, BYTES = 34 + 12 * N + 16 };
@@ -402,7 +407,7 @@ static void a_damaged_index_is_refused(void **state) {
     memcpy(index, "MMIDIDX\0\0", 9), memcpy(index + 9, &one, 8), memcpy(index + 18, &count, 8), memcpy(index + 26, &two, 8);
     index[17] = 8;
     for (int32_t i = 0; i < N; i++) {
-        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4); /* empty documents are no fault */
+        memcpy(index + 34 + 4 * i, &(int32_t){i % 2 ? 4 : 0}, 4); /* empty documents are accepted */
         memcpy(index + 34 + 4 * N + 8 * i, &(int64_t){8 * (i / 2)}, 8);
     }
     memcpy(index + BYTES - 16, &zero, 8), memcpy(index + BYTES - 8, &count, 8);
@@ -429,7 +434,7 @@ static void a_damaged_index_is_refused(void **state) {
     }
 }
 
-/* A disk that does not answer, and an address space that is full. */
+/* Opens a file on a disk that does not answer, or in a full address space. */
 static void open_on_a_bad_disk(const void *path) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", "io.pread@1:EIO", 1);
@@ -440,7 +445,8 @@ static void open_in_little_memory(const void *path) {
     rlim_t pages = 0;
     FILE  *statm = fopen("/proc/self/statm", "r");
     if (!statm || fscanf(statm, "%lu", &pages) != 1) _exit(1);
-    setrlimit(RLIMIT_AS, &(struct rlimit){pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 20), RLIM_INFINITY}); /* the file has 4 MB */
+    /* leaves 1 MB of address space, where the file has 4 MB */
+    setrlimit(RLIMIT_AS, &(struct rlimit){pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 20), RLIM_INFINITY});
     open_shard(path);
 }
 
@@ -451,7 +457,7 @@ static void files_that_cannot_be_read_are_named(void **state) {
     assert_ends(EXIT_IO, open_in_little_memory, "good.bin", "cannot map good.bin into memory: Cannot allocate memory", NULL);
 }
 
-/* A bus error outside of all shards ends the process as it would without this program's handler. */
+/* A bus error at an address outside of all data files ends the process as if this program had no handler. */
 static void other_bus_errors_are_not_ours(void **state) {
     (void)state;
     int   status;
@@ -461,7 +467,7 @@ static void other_bus_errors_are_not_ours(void **state) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         Shard s = shard_open("some.bin", 0);
         raise(SIGBUS);
-        raise(SIGBUS); /* the first signal removed the handler */
+        raise(SIGBUS); /* the first signal has removed the handler, so this one ends the process */
         shard_close(&s);
         _exit(0);
     }
@@ -471,14 +477,15 @@ static void other_bus_errors_are_not_ours(void **state) {
 
 static void foreign_tokens_are_found_wherever_they_are(void **state) {
     (void)state;
-    enum { N = 2500000 }; /* more than two blocks of the search, and an incomplete one */
+    enum { N = 2500000 }; /* more than two blocks of the search for foreign tokens, and an incomplete one */
     int64_t at[] = {0, 1, 31, 1048575, 1048576, 1048577, N / 2, 2097151, 2097152, N - 2, N - 1};
     uint8_t *file = malloc(1024 + 2 * N);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         put_header(file, 20240520, 1, N);
         for (int64_t k = 0; k < N; k++) memcpy(file + 1024 + 2 * k, &(uint16_t){(uint16_t)(k % 256)}, 2);
         memcpy(file + 1024 + 2 * at[i], &(uint16_t){i % 2 ? 256 : 65535}, 2);
-        memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2); /* a later foreign token does not hide the first */
+        /* a later foreign token, which must not hide the first one */
+        memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2);
         write_file("f", file, 1024 + 2 * N);
         Shard s = shard_open("f", 0);
         assert_int_equal(shard_find_foreign(&s, 256), at[i]);
@@ -489,7 +496,7 @@ static void foreign_tokens_are_found_wherever_they_are(void **state) {
     free(file);
 }
 
-/* Sparse files over 4 GiB, because no offset may be a 32-bit number. */
+/* Sparse files of more than 4 GiB, because no offset may be a 32-bit number. */
 static void offsets_beyond_four_gib_are_right(void **state) {
     (void)state;
     const int64_t n = 1250000000;
@@ -511,7 +518,7 @@ static void offsets_beyond_four_gib_are_right(void **state) {
 
     assert_int_equal(truncate("big", (5ll << 30) + 2), 0);
     fd = io_open("big", IO_SHARED);
-    assert_int_equal(io_pwrite(fd, "\0\0\0\0", 4, 0), 0); /* no magic, so no header */
+    assert_int_equal(io_pwrite(fd, "\0\0\0\0", 4, 0), 0); /* without the magic number the file has no header */
     assert_int_equal(io_pwrite(fd, "\x39\x30", 2, 5ull << 30), 0);
     io_close(fd);
     s = shard_open("big", 0);
@@ -526,7 +533,7 @@ static void zeros_at_the_end_are_counted(void **state) {
     static const int64_t zeros[] = {0, 1, 65535, 65536, 65537, 131073, N - 1, N};
     static uint16_t      tokens[N];
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
-        /* 256, because its low byte is 0 */
+        /* token 256 has a zero as its low byte */
         for (int64_t k = 0; k < N; k++) tokens[k] = (uint16_t)(k < N - zeros[i] ? 256 + k % 3 : 0);
         write_file("z", tokens, sizeof tokens);
         Shard s = shard_open("z", 0);
@@ -553,7 +560,7 @@ static void what_is_written_is_read_back(void **state) {
         ShardWriter *w;
         assert_int_equal(shard_writer_create(&w, "w.bin", cases[i].vocab), 0);
         put_all(w, cases[i].count, (int32_t)cases[i].vocab);
-        assert_int_equal(io_file_bytes("w.bin"), -ENOENT); /* the name does not exist before the file is complete */
+        assert_int_equal(io_file_bytes("w.bin"), -ENOENT); /* the file gets its name only when it is complete */
         assert_int_equal(shard_writer_finish(w), 0);
         assert_int_equal(io_file_bytes("w.bin.tmp"), -ENOENT);
         assert_int_equal(io_file_bytes("w.bin"), 1024 + cases[i].token_bytes * cases[i].count);
@@ -574,7 +581,7 @@ static void what_is_written_is_read_back(void **state) {
     assert_int_equal(io_file_bytes("dropped.bin.tmp"), -ENOENT);
 }
 
-/* A full disk in each call of a writer: the caller gets the error, and no file stays. */
+/* The disk is full in each call of a writer. The caller gets the error, and no file stays. */
 static void a_full_disk_leaves_nothing(void **state) {
     (void)state;
     static const struct { const char *spec; int due_put, due_finish; } cases[] = {
@@ -594,16 +601,17 @@ static void a_full_disk_leaves_nothing(void **state) {
         assert_int_equal(io_file_bytes("full.bin.tmp"), -ENOENT);
     }
     free(tokens);
-    shard_writer_destroy(NULL); /* NULL is allowed, as in free() */
+    shard_writer_destroy(NULL); /* NULL is allowed, as for free() */
 }
 
-/* Starts threads only in a child: a process that has forked cannot start OpenMP's threads again. */
+/* Searches with four threads, in a child. A process that has forked cannot start OpenMP's threads again, so the parent
+ * starts none. */
 static void search_on_four_threads(const void *path) {
     omp_set_num_threads(4);
     Shard   s = shard_open(path, 0);
     int64_t at = shard_find_foreign(&s, 256);
     shard_close(&s);
-    /* in brackets, because cmocka has a macro fail */
+    /* in brackets, because fail is also a macro of cmocka */
     (fail)(EXIT_DATA, "found %lld", (long long)at);
 }
 

@@ -1,5 +1,5 @@
-/* test_split.c - pieces of texts: each behavior and construct, the two engines compared, texts in parts, bytes that are
- * not UTF-8, and patterns that backtrack without end. */
+/* test_split.c - splitting texts into pieces by a pattern. Tests each behavior and construct, the two regex engines
+ * against each other, texts in parts, bytes that are not UTF-8, and patterns that backtrack without end. */
 #include "data/split.h"
 
 #include "core/error.h"
@@ -15,7 +15,7 @@ static Split *split_of(const char *pattern, SplitBehavior behavior, int is_inver
     return s;
 }
 
-/* The pieces so far, with a bar after each. */
+/* The text of the pieces so far, with a bar after each piece. */
 static struct { char text[1 << 16]; size_t bytes; } got;
 static void put(void *with, const char *piece, size_t bytes) {
     (void)with;
@@ -31,7 +31,7 @@ static const char *pieces(Split *s, const char *text, size_t bytes) {
     return got.text;
 }
 
-/* The expected pieces are those of Hugging Face tokenizers 0.23. */
+/* The expected pieces were made by Hugging Face tokenizers 0.23. */
 static void behaviors_are_those_of_hugging_face(void **state) {
     (void)state;
     static const struct {
@@ -67,7 +67,7 @@ static void behaviors_are_those_of_hugging_face(void **state) {
         }
 }
 
-/* Adjacent bytes that are not UTF-8 are one piece, and the texts before and after them are split on their own. */
+/* Adjacent bytes that are not UTF-8 are one piece. The texts before and after them are split on their own. */
 static void other_bytes_are_pieces(void **state) {
     (void)state;
     static const char *const texts[][2] = {{"a\xff\xfe" "b", "a|\xff\xfe|b|"},
@@ -226,7 +226,7 @@ static size_t make_text(char *to) {
     return (size_t)(to - from);
 }
 
-/* The engines give the same pieces, and text in parts gives the pieces of the whole, for every behavior. */
+/* For every behavior both regex engines give the same pieces. A text in parts gives the pieces of the whole text. */
 static void engines_and_parts_agree(void **state) {
     (void)state;
     enum { PATTERNS = 3000, TEXTS = 12 };
@@ -239,7 +239,7 @@ static void engines_and_parts_agree(void **state) {
         if (draw(2)) make_sequence(stpcpy(end, "|"), 1);
         SplitRule rule = {pattern, (SplitBehavior)draw(5), (int)draw(2)};
         if (!split_create(&a, &rule, 1, "t.json", SPLIT_BY_CONSTRUCTS, fault))
-            continue; /* Oniguruma does not repeat a group that may be a look-ahead */
+            continue; /* the pattern is left out, because Oniguruma does not repeat a group that may be a look-ahead */
         assert_int_equal(split_create(&b, &rule, 1, "t.json", SPLIT_BY_ONIGURUMA, fault), 1);
         fast += split_engine(a) == SPLIT_BY_CONSTRUCTS;
         for (int k = 0; k < TEXTS; k++) {
@@ -249,7 +249,8 @@ static void engines_and_parts_agree(void **state) {
                 fail_msg("%s (behavior %d, %d) of \"%s\": %s, by Oniguruma %s", pattern, rule.behavior,
                          rule.is_inverted, text, got.text, whole);
             got.bytes = 0, got.text[0] = 0;
-            for (size_t n = 0; n < bytes; n++) /* all bytes up to a place, and how many of them were consumed */
+            /* splits the first n bytes; the splitter says how many of them it has consumed */
+            for (size_t n = 0; n < bytes; n++)
                 if (draw(3) == 0) at += split_text(a, text + at, n - at, SPLIT_MORE, put, NULL);
             cut += at > 0;
             split_text(a, text + at, bytes - at, SPLIT_END, put, NULL);
@@ -275,7 +276,7 @@ static size_t count_taken(void *with, const char *text, size_t bytes, SplitEnd e
     return split_text(((Count *)with)->split, text, bytes, end, count_piece, with);
 }
 
-/* A word of 20 MiB is one piece, alone and between other words. So are lines of white space. */
+/* A word of 20 MiB is one piece, alone and between other words. So are lines of white space of that length. */
 static void no_piece_is_cut(void **state) {
     (void)state;
     enum { PART = 1 << 16, PARTS = 320 };
@@ -311,7 +312,7 @@ static void patterns_that_run_away_end(void **state) {
     (void)state;
     assert_ends(EXIT_DATA, run_away, "(a+)+b", "t.json: the pattern \"(a+)+b\" backtracks without end at byte 0 of the text", NULL);
     assert_ends(EXIT_DATA, run_away, "(?:[^z]*+y|a)*+c|.", "backtracks without end at byte 0",
-                NULL); /* without backtracking only the clock ends it */
+                NULL); /* the pattern needs no backtracking, so only a limit of time can end it */
 }
 
 int main(void) {

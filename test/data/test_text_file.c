@@ -1,4 +1,5 @@
-/* test_text_file.c - any file as valid UTF-8 text: marks, encodings, invalid bytes, and files that are not text. */
+/* test_text_file.c - reading any file as valid UTF-8 text: byte-order marks, encodings, invalid bytes, and files that
+ * are not text. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -15,7 +16,7 @@
 #include "data/text_file.h"
 #include "test/data/files.h"
 
-/* Reads a file of these bytes, `step` at a time. Returns 0 or the exit code; *text is malloc'ed. */
+/* Reads a file of these bytes, `step` bytes at a time. Returns 0 or an exit code. *text is malloc'ed. */
 static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t step, char **text, size_t *length,
                    int64_t *invalid, char *fault) {
     TextFile *f;
@@ -32,7 +33,8 @@ static int read_as(const void *data, size_t bytes, TextEncoding encoding, size_t
 
 static const char TEXT[] = "Gr\xc3\xbc\xc3\x9f" "e, \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80!\r\nA second line.\n";
 
-/* Writes TEXT in an encoding, with or without a mark. Returns the number of bytes. */
+/* Writes TEXT to out, `repeat` times, in an encoding, with or without a byte-order mark. Returns the number of
+ * bytes. */
 static size_t encode(TextEncoding e, int has_mark, size_t repeat, unsigned char *out) {
     size_t used = 0;
     for (size_t r = 0; r < repeat; r++)
@@ -71,7 +73,8 @@ static void every_encoding_becomes_utf8(void **state) {
     static unsigned char data[1 << 19];
     for (TextEncoding e = ENCODING_UTF16LE; e <= ENCODING_UTF32BE; e++)
         for (size_t step = 8; step < 200000; step = 40 * step + 3) {
-            size_t repeat = 2500, bytes = encode(e, 1, repeat, data); /* longer than TEXT_FILE_START */
+            /* the text is longer than TEXT_FILE_START, the bytes that are read first to recognize an encoding */
+            size_t repeat = 2500, bytes = encode(e, 1, repeat, data);
             assert_text(data, bytes, ENCODING_FOUND, step, repeat);
             assert_text(data, bytes, e, step, repeat);
             bytes = encode(e, 0, repeat, data);
@@ -126,7 +129,7 @@ static void what_contradicts_an_encoding_is_a_fault(void **state) {
     assert_refused("a\0\0\0\0\0\x11\0", 8, ENCODING_UTF32LE, "0x00110000 at byte 4 is not a character");
 }
 
-/* Each byte of an incomplete character counts, wherever reads are cut. */
+/* Each byte of an incomplete character counts as invalid, wherever the reads are cut. */
 static void bytes_that_are_no_utf8_are_counted(void **state) {
     (void)state;
     srand(5);
@@ -146,7 +149,7 @@ static void bytes_that_are_no_utf8_are_counted(void **state) {
                                             "\xf4\x90\x80\x80",
                                             "\xe0\x80\x80"};
         char *text, data[400] = "12345678901234567890123456789012345678901234567890",
-                    fault[TEXT_FILE_FAULT_CHARS]; /* odd, or it could be UTF-16 */
+                    fault[TEXT_FILE_FAULT_CHARS]; /* the length is odd, because text of even length could be UTF-16 */
         size_t  bytes = 50, length;
         int64_t invalid, due = 0;
         for (int parts = rand() % 12; parts > 0; parts--)
@@ -205,16 +208,16 @@ static void what_is_no_text_has_a_name(void **state) {
     snprintf(tar + 148, 8, "%06o", sum);
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_OTHER);
     assert_non_null(strstr(what, "$ tar -xf PACKED"));
-    tar[0] = 'N'; /* makes the checksum wrong */
+    tar[0] = 'N'; /* makes the checksum in tar's header wrong */
     assert_int_equal(kind_of(tar, sizeof tar, what, sizeof what), TEXT_BINARY);
     srand(9);
     for (size_t i = 0; i < sizeof random; i++) random[i] = (char)rand();
     random[0] = 'x';
     assert_int_equal(kind_of(random, sizeof random, what, sizeof what), TEXT_BINARY);
     memset(text, 'x', sizeof text);
-    text[100] = 0, text[5000] = 1; /* a few control bytes do not make a program of a text */
+    text[100] = 0, text[5000] = 1; /* a few control bytes in a text do not make it a program */
     assert_int_equal(kind_of(text, sizeof text, what, sizeof what), TEXT_PLAIN);
-    memset(text, 1, 100); /* and text after it does not make a text of a program */
+    memset(text, 1, 100); /* text after control bytes does not make a program a text */
     assert_int_equal(kind_of(text, sizeof text, what, sizeof what), TEXT_BINARY);
 }
 
@@ -233,7 +236,7 @@ static void a_file_in_memory_is_cleaned(void **state) {
     assert_int_equal(text[bytes], 0);
     assert_int_equal(text_clean(&text, &bytes, 100, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "the most that is read"));
-    assert_memory_equal(text, TEXT, sizeof TEXT - 1); /* the given text is unchanged */
+    assert_memory_equal(text, TEXT, sizeof TEXT - 1); /* the caller's text is unchanged */
     memcpy(text, "\x89PNG", 4);
     assert_int_equal(text_clean(&text, &bytes, 4000, "x.txt", fault), EXIT_DATA);
     assert_non_null(strstr(fault, "is a PNG picture"));

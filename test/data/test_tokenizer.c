@@ -1,4 +1,4 @@
-/* test_tokenizer.c - bytes to ids and back, and text for a terminal. */
+/* test_tokenizer.c - texts to ids and back, printing ids to a terminal, and one tokenizer in several kinds of files. */
 #include "data/tokenizer.h"
 
 #include "core/error.h"
@@ -48,7 +48,8 @@ static void other_vocabularies_know_ids_only(void **state) {
 
 /* --- one tokenizer in several kinds of files ---------------------------------------------------------------------- */
 
-/* The bytes, then "ab", "bc", "abc", "bcd", <|endoftext|>, "pq", "qr". swaps: "qr" is merged before "pq". */
+/* Describes a tokenizer to make: the bytes, then "ab", "bc", "abc", "bcd", <|endoftext|>, "pq", "qr". swaps: "qr" is
+ * merged before "pq". */
 typedef struct { int swaps, takes_whole, lone, ends_as_text, has_no_end; const char *pattern; } Made;
 
 static Bpe *made(const Made *m) {
@@ -61,12 +62,12 @@ static Bpe *made(const Made *m) {
     bpe_add_merge(b, 'p', 'q', m->swaps ? 5 : 4, 261), bpe_add_merge(b, 'q', 'r', m->swaps ? 4 : 5, 262);
     if (m->ends_as_text) bpe_add(b, 260, "<|endoftext|>", 13);
     else if (!m->has_no_end) bpe_add_special(b, 260, "<|endoftext|>", 13);
-    if (m->lone) bpe_add(b, 263, "xyz", 3); /* a token that no merges make */
+    if (m->lone) bpe_add(b, 263, "xyz", 3); /* adds a token that no merges make */
     if (m->takes_whole) bpe_take_whole(b);
     return b;
 }
 
-/* The pattern of GPT-2, changed for numbers. */
+/* The pattern of GPT-2, except that each digit is a piece. */
 static const char DIGITS_ONE_BY_ONE[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 #define GPT2 "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -97,8 +98,8 @@ static void write_vocabulary_and_merges(void) {
     fclose(vocab), fclose(merges);
 }
 
-/* Writes a .tiktoken file in OpenAI's format. It has no merges; they follow from the ranks, so "abc" is both (ab, c)
- * and (a, bc). */
+/* Writes a .tiktoken file in OpenAI's format. It has no merges. They follow from the ranks of the tokens, so "abc" is
+ * both (ab, c) and (a, bc). */
 static void write_ranks(const char *path) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     FILE *f = fopen(path, "w");
@@ -109,7 +110,7 @@ static void write_ranks(const char *path) {
 
 static void a_tokenizer_is_the_same_in_any_files(void **state) {
     (void)state;
-    /* GPT-2's pattern in other words */
+    /* equivalent to GPT-2's pattern, but written in another order */
     static const char LIKE_GPT2[] = "'(?:[sdmt]|ll|re|ve)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{N}\\p{L}]+|\\s+(?!\\S)|\\s+";
     const Made plain = {.pattern = GPT2};
     uint64_t   print = print_of("t.json", &plain);
@@ -117,7 +118,7 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     write_vocabulary_and_merges();
     assert_true(print_of("vocab.json", NULL) == print);
     assert_true(print_of("again.json", &(Made){.pattern = LIKE_GPT2}) == print);
-    /* merges can make each token */
+    /* takes_whole changes nothing, because merges can make each token */
     assert_true(print_of("whole.json", &(Made){.pattern = GPT2, .takes_whole = 1}) == print);
 
     static const Made others[] = {{.pattern = DIGITS_ONE_BY_ONE}, {.pattern = GPT2, .swaps = 1}, {.pattern = GPT2, .ends_as_text = 1}, {.pattern = GPT2, .lone = 1}};
@@ -133,11 +134,11 @@ static void a_tokenizer_is_the_same_in_any_files(void **state) {
     char     *text;
     size_t    bytes;
     assert_int_equal(ranks.kind, TOKENIZER_BPE);
-    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes); /* every pair of tokens is a merge there */
+    text = tokenizer_json_of(ranks.file.bpe, GPT2, &bytes); /* in this file every pair of tokens is a merge */
     write_file("of_ranks.json", text, bytes);
     free(text);
     assert_true(print_of("of_ranks.json", NULL) == tokenizer_fingerprint(&ranks));
-    /* without (a, bc) */
+    /* the file without the merge (a, bc) gives the same ids, so it has the same fingerprint */
     assert_true(print_of("without.json", &(Made){.pattern = GPT2, .has_no_end = 1}) == tokenizer_fingerprint(&ranks));
     tokenizer_destroy(&ranks);
 }

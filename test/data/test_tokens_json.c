@@ -1,4 +1,4 @@
-/* test_tokens_json.c - bytes per token from the notes beside shards, and bits per byte. */
+/* test_tokens_json.c - bytes per token from tokens.json, the notes beside data files, and bits per byte. */
 #include <math.h>
 
 #include "core/error.h"
@@ -32,7 +32,7 @@ static void notes_are_read_where_they_are_right(void **state) {
     }
 }
 
-/* Damaged notes of shards must not silently switch off the checks. */
+/* Damaged notes are refused, because they must not silently switch off the checks that use them. */
 static void damaged_notes_are_refused(void **state) {
     (void)state;
     static const struct { const char *text, *why; } cases[] = {
@@ -57,14 +57,15 @@ static void counts_are_those_of_the_shards(void **state) {
     (void)state;
     write_counting_shard("train_000000.bin", 30, 0);
     write_counting_shard("train_000001.bin", 12, 0);
-    write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}"); /* there is no shard of val, so nothing contradicts it */
+    /* there is no data file of val, so nothing contradicts the note */
+    write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}");
     assert_ends(0, look, "train_*.bin", NULL);
     write_notes("{\"train_tokens\": 41}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "tokens.json says train_tokens 41, and the shards beside it hold 42", "rm tokens.json", NULL);
     write_counting_shard("val_000000.bin", 9, 0);
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 8}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "val_tokens 8, and the shards beside it hold 9", NULL);
-    write_file("train_000002.bin", "\1\0\2\0", 4); /* a file without a header, from another program */
+    write_file("train_000002.bin", "\1\0\2\0", 4); /* a file of another program, without a header */
     write_notes("{\"train_tokens\": 41}");
     assert_ends(0, look, "train_*.bin", NULL);
 }

@@ -1,5 +1,4 @@
-/* test_unpack.c - packed bytes are unpacked in parts of any size, and every kind of damage is a fault with a
- * message. */
+/* test_unpack.c - unpacking gzip, zstd and xz in parts of any size. Every kind of damage gives a message. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -16,7 +15,8 @@
 
 #include "data/text_file.h"
 
-typedef struct { const char *data; size_t bytes, step; } Packed; /* step: the most bytes that one read returns */
+/* step: most bytes that one read of the packed data returns */
+typedef struct { const char *data; size_t bytes, step; } Packed;
 typedef struct { char data[1 << 17]; size_t bytes; } Bytes;
 
 static int64_t give(void *with, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]) {
@@ -29,7 +29,7 @@ static int64_t give(void *with, char *data, size_t bytes, char fault[TEXT_FILE_F
     return (int64_t)n;
 }
 
-/* Unpacks all of it into out, `step` bytes at a time. Returns 0 or the exit code. */
+/* Unpacks all of `in` into `out`, at most `step` bytes at a time. Returns 0 or an exit code. */
 static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[TEXT_FILE_FAULT_CHARS]) {
     Packed  packed = {in->data, in->bytes, step};
     Unpack *u = unpack_create(unpack_kind(in->data, in->bytes), give, &packed);
@@ -38,7 +38,7 @@ static int unpack(const Bytes *in, size_t step, Bytes *out, char fault[TEXT_FILE
     while ((n = unpack_read(u, out->data + out->bytes,
                             step < sizeof out->data - out->bytes ? step : sizeof out->data - out->bytes, fault)) > 0)
         out->bytes += (size_t)n;
-    if (n == 0) assert_int_equal(unpack_read(u, out->data, 1, fault), 0); /* after the end, further reads return 0 */
+    if (n == 0) assert_int_equal(unpack_read(u, out->data, 1, fault), 0); /* after the end, more calls return 0 again */
     unpack_destroy(u);
     return (int)-n;
 }
@@ -75,7 +75,7 @@ static void two_parts(Packing packing, Bytes *out) {
     append_one(out, SECOND, sizeof SECOND - 1);
 }
 
-static Bytes in, out, whole; /* too large for the stack */
+static Bytes in, out, whole; /* static, because they are too large for the stack */
 
 static void assert_whole(size_t step, const char *what) {
     char fault[TEXT_FILE_FAULT_CHARS] = "";
@@ -115,7 +115,7 @@ static void parts_follow_each_other(void **state) {
     assert_whole(7, "an empty member first");
 }
 
-/* A file that is cut anywhere except between two members is reported as cut off. */
+/* A packed file that is cut anywhere except between two members is reported as cut off. */
 static void a_cut_is_called_one(void **state) {
     (void)state;
     for (Packing packing = PACKED_GZIP; packing <= PACKED_ZSTD; packing++) {
@@ -132,7 +132,7 @@ static void a_cut_is_called_one(void **state) {
     }
 }
 
-/* A whole stream of xz. Bytes after it that begin no stream are not reported as cut off; the beginning of a second
+/* A complete xz stream. Bytes after it that begin no stream are not reported as cut off. The beginning of a second
  * stream is. */
 static const char XZ_STREAM[] =
     "\xfd\x37\x7a\x58\x5a\x00\x00\x01\x69\x22\xde\x36\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3"
@@ -165,7 +165,8 @@ static void damage_is_seen(void **state) {
     in.bytes = 0;
     append_gzip(&in, FIRST, sizeof FIRST - 1);
     size_t first = in.bytes;
-    for (size_t at = 10; at < whole.bytes; at++) { /* after the header, whose time and system may be any */
+    /* begins after the header, in which time and system may have any value */
+    for (size_t at = 10; at < whole.bytes; at++) {
         if (at >= first + 4 && at < first + 10) continue;
         in = whole;
         in.data[at] ^= 0x21;
@@ -180,7 +181,8 @@ static void damage_is_seen(void **state) {
     assert_fault(EXIT_DATA, "bytes after gzip member 1");
     in = whole, append(&in, "more", 4);
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
-    in = whole, append(&in, "\0", 1); /* gzip -dc ignores zeros, and every member after them */
+    /* refused, although gzip -dc ignores zeros after a member, and all members after them */
+    in = whole, append(&in, "\0", 1);
     assert_fault(EXIT_DATA, "bytes after gzip member 2");
     two_parts(PACKED_ZSTD, &in);
     append(&in, "more", 4);
@@ -190,7 +192,7 @@ static void damage_is_seen(void **state) {
     assert_fault(EXIT_DATA, "packed by lz4");
 }
 
-/* A frame of one raw block, with a window of 2^log bytes. */
+/* Makes a zstd frame of one uncompressed block, with a window of 2^log bytes. */
 static void put_window(int log) {
     char frame[] = "\x28\xb5\x2f\xfd\0w\x19\0\0hi\n";
     frame[5] = (char)((log - 10) << 3);

@@ -1,10 +1,11 @@
-/* bulk.cpp - the emulated twins of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory is seen.
+/* bulk.cpp - emulates the functions of core/ptx.cuh for TMA's stores, and the two proxies through which shared memory
+ * is accessed.
  *
  * The asynchronous proxy (TMA's stores, wgmma) has its own view of shared memory. A TMA load writes both views; what
- * threads write comes to it with a fence.proxy.async. A read through a view that lags is refused. The race checker needs no
- * second view: it knows each writer, and wants the fence from the writer itself (race_visible).
- * A store reads its tile at any time until a wait_group.read, and writes the matrix at any time until a wait_group or the
- * block's end.
+ * threads write reaches the asynchronous view only through a fence.proxy.async. An asynchronous read of bytes that no
+ * fence has passed on yet is refused. The race checker needs no second view. It knows who wrote each byte, and demands
+ * that this thread made the fence (race_visible). A store reads its tile at any time until a wait_group.read, and
+ * writes the matrix at any time until a wait_group or the block's end.
  */
 #include "engine.h"
 
@@ -14,7 +15,7 @@ namespace emu {
 
 char *async_view(size_t at) {
     if (!engine.here->async) engine.here->async = (char *)malloc(ARENA_BYTES);
-    /* 0xff, the first contents of shared memory, too */
+    /* The asynchronous view begins with 0xff in every byte, like shared memory itself: NaN in every type. */
     if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES);
     engine.here->async_used = true;
     return engine.here->async + at;
@@ -34,7 +35,8 @@ void async_may_read(const char *p, size_t n, const char *what, const char *file,
 
 /* --- TMA stores --------------------------------------------------------------------------------------------------- */
 
-/* Calls f(shared, global, bytes) for each part of the tile. global is NULL outside of the matrix. */
+/* Calls f(shared, global, bytes) for each contiguous part of the tile of a TMA store. global is NULL outside of the
+ * matrix. */
 template <class F> static void each_place(const BulkStore &s, F f) {
     uint32_t at = shared_offset(s.shared, s.map.box_columns * s.map.box_rows * s.map.element_bytes, "TMA", s.file, s.line);
     each_part(s.map, at, s.column, s.row, [&](uint32_t offset, char *to, size_t n) { f(engine.here->arena + offset, to, n); });

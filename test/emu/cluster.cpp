@@ -1,4 +1,4 @@
-/* cluster.cpp - the emulated twins of core/ptx.cuh for clusters: blocks adjacent along x that run together, their
+/* cluster.cpp - emulates the functions of core/ptx.cuh for clusters: blocks adjacent along x that run together, their
  * barrier, and arrivals at each other's mbarriers. TMA loads into several blocks are in hopper.cpp. */
 #include "engine.h"
 

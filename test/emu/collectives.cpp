@@ -8,7 +8,8 @@ static bool same_place(const char *file_a, int line_a, const char *file_b, int l
     return line_a == line_b && (file_a == file_b || strcmp(file_a, file_b) == 0);
 }
 
-/* Returns the lanes that gather with this mask, or NULL. Two masks that overlap and differ can never complete. */
+/* Returns the lanes that gather with this mask, or NULL if there are none. Refuses a mask that overlaps another one and
+ * differs from it, because neither operation could complete. */
 static Gathering *gathering_of(Warp &w, const char *name, unsigned mask, const char *file, int line) {
     Gathering *found = nullptr;
     for (int i = 0; i < w.gatherings; i++) {
@@ -84,7 +85,7 @@ void warpgroup_collective(const char *name, void (*f)(int group, void *argument)
     bool whole = engine.launch->cluster == 1 || engine.block_threads % LANES == 0;
     if (!whole || engine.threads < (group + 1) * LANES) fail_at(file, line, "%s needs a full warpgroup of 128 threads", name);
     std::vector<Fiber *> &waiting = engine.warpgroup_waiting[group];
-    /* a thread that waits at the barrier where the others wait */
+    /* all threads must wait at the same place of the source as the first one */
     const Fiber *other = waiting.empty() ? nullptr : waiting[0];
     if (other && !same_place(other->file, other->line, file, line))
         fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name, other->file,
@@ -110,7 +111,7 @@ static void check_barrier(const Barrier &b, int id, int threads, int wanted, con
         fail_at(file, line, "divergent barrier: %s while %d threads wait at %s:%d", name, b.arrived, b.file, b.line);
 }
 
-/* Counts an arriving thread. Returns whether it is the last one. */
+/* Counts a thread that arrives at barrier b. Returns whether it is the last one. */
 static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const char *file, int line) {
     if (!b.arrived) {
         b.value = reduction == REDUCE_AND;
@@ -122,7 +123,8 @@ static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const
     else b.value += value;
     return ++b.arrived == wanted;
 }
-/* The waiting threads are ordered after all arrivals. Threads that arrived without waiting are not. */
+/* Completes a barrier. The threads that waited are ordered after all arrivals; threads that arrived without waiting are
+ * not. */
 static void complete(Barrier &b) {
     race_barrier(b.warps);
     for (int w = 0; w < engine.warp_count; w++)

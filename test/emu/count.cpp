@@ -1,8 +1,8 @@
 /* count.cpp - counts what a kernel's speed depends on and a CPU can see, into the file that EMU_COUNTS names: bank conflicts in
  * shared memory, and bytes of global memory. The race checker's hooks see the accesses, so the variant is SAN=-race.
  *
- * The lanes of a warp run one after another here. Their n-th accesses from one code address count as one instruction, as they
- * would be where the warp stays together.
+ * The lanes of a warp run one after another here. The n-th accesses of all lanes from one code address count as one
+ * instruction, as on a GPU whose warp stays together.
  *   shared    an instruction takes one pass, of 8 bytes a lane two, of 16 four. A pass in which lanes want different words of one
  *             of the 32 banks is repeated until all have theirs.
  *   global    an instruction asks for whole sectors of 32 bytes. `moved` counts each byte once a launch, however often it is asked
@@ -30,7 +30,7 @@ static struct Counts {
     const char                        *path = getenv("EMU_COUNTS");
     std::map<std::string, KernelCount> kernels;
     std::map<std::string, OpCount>     ops;
-    KernelCount                       *kernel = nullptr; /* kernel of the launch that runs */
+    KernelCount                       *kernel = nullptr; /* counts of the kernel that runs now */
     uint32_t                           launch = 0;
     int64_t                            moved_before = 0, work = 0;
     ~Counts() { if (path) write(); }
@@ -42,7 +42,7 @@ const bool counts = sums.path;
 /* --- bytes that are touched for the first time in this launch ----------------------------------------------------- */
 
 enum { GRANULE = 2 };
-/* number of the last launch that read or wrote each granule */
+/* Last launch that read, and last launch that wrote, each granule of an allocation of `bytes` bytes. */
 struct Marks { size_t bytes; std::vector<uint32_t> read, written; };
 static std::map<const char *, Marks> marks;
 
@@ -67,14 +67,14 @@ struct Instruction {
     const char *p[WARP_LANES];
     uint32_t    bytes;
 };
-struct Site { /* a code address, in one warp */
-    /* instructions that each lane has begun, and number of complete ones */
+struct Site { /* one code address that accesses memory, as one warp runs it */
+    /* number of instructions that each lane has begun here, and number of complete ones */
     uint32_t                 begun[WARP_LANES], done;
-    std::vector<Instruction> open;                    /* instructions from `first` on; earlier ones are complete */
+    std::vector<Instruction> open;                    /* instructions begun here; those before `first` are complete */
     size_t                   first;
     bool                     is_shared;
 };
-static std::unordered_map<uint64_t, Site> sites; /* sites of one launch */
+static std::unordered_map<uint64_t, Site> sites; /* sites of the current launch, by warp and code address */
 enum { NEAR_SITES = 1 << 12 };
 static struct { uint64_t key; Site *site; } near_sites[NEAR_SITES];
 
@@ -86,7 +86,7 @@ static Site &site_of(uint64_t key) {
 
 enum { BANKS = 32, WORD = 4, SECTOR = 32 };
 
-/* Returns the passes of lanes [from, to). */
+/* Returns the passes that lanes [from, to) need: the most different words in one bank. */
 static int passes_of(const Instruction &x, int from, int to) {
     uintptr_t word[BANKS][WARP_LANES + 1];
     int       words[BANKS] = {}, most = 0;
@@ -133,7 +133,8 @@ static void note_part(const char *p, size_t n, uint32_t at, bool is_shared) {
     if (s.first == s.open.size()) s.open.clear(), s.first = 0;
 }
 
-/* The access that count_whole has counted. The compiler's own accesses for it, which follow, are not counted again. */
+/* The last access that count_whole has counted. The compiler's own accesses for it follow, and are not counted
+ * again. */
 static struct { const Fiber *by; const char *from, *to; bool writes; } whole;
 
 void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
@@ -143,7 +144,8 @@ void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {
     bool        is_shared = p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES;
     if (!is_shared) {
         const Allocation *a = find_allocation(p);
-        if (!a || p + n > a->base + a->bytes) return; /* a constant, or a fault that the race checker reports */
+        /* the address is a constant, or a fault that the race checker reports */
+        if (!a || p + n > a->base + a->bytes) return;
         sums.kernel->moved += first_touches(*a, p, n, writes);
     }
     for (size_t done = 0; done < n; done += 16) note_part(p + done, std::min<size_t>(16, n - done), at, is_shared);
@@ -165,7 +167,7 @@ void count_bulk(const void *p, size_t n, bool writes) {
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-static const char *op_of_next; /* the operation whose contract was the last */
+static const char *op_of_next; /* name of the operation whose contract was noted last */
 
 void note_op(const char *op, double bytes) {
     if (!sums.path || !op) return;
@@ -207,7 +209,7 @@ static bool is_product(const std::string &kernel) {
     return false;
 }
 void count_launch_end(const Launch &l) {
-    enum { LAUNCH_WORK = 1024 }; /* bytes that could be moved in the time of a launch */
+    enum { LAUNCH_WORK = 1024 }; /* bytes that count as the fixed time of a launch */
     if (!sums.path) return;
     int64_t moved = sums.kernel->moved - sums.moved_before;
     sums.work += moved + LAUNCH_WORK;

@@ -13,7 +13,8 @@ import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-WORSE = 1.1  # the ratios are sums over all shapes of a test, so a new case moves them, too
+# The ratios are sums over all shapes of a test, so a new case changes them too. They may grow by this factor.
+WORSE = 1.1
 
 
 def counted(path):
@@ -30,7 +31,7 @@ def counted(path):
         if what == "kernel":
             _, passes, least, asked, moved = n
             rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
-        elif n[2] and n[1]:  # fills run no kernel in the emulator
+        elif n[2] and n[1]:  # fills have no bytes, because they run no kernel in the emulator
             rows[what, name] = [n[2] / n[1]]
     return rows
 

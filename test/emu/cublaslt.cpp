@@ -1,9 +1,9 @@
 /* cublaslt.cpp - the calls of cuBLASLt that layers/matmul.cu makes, on the CPU. The prototypes are NVIDIA's, from cublasLt.h.
  *
- * A product runs as an emulated kernel of one thread, so that streams, graphs and the guards around device memory hold for it as for any
- * other. Sums are f32, in an order that depends on the algorithm: the bits show an algorithm other than the table's.
- * There are three, as of a real library: one for 16-byte accesses, one that splits k and works on any alignment, one
- * that splits it and adds in place. A use documented as not allowed is refused with a line on stderr.
+ * A product runs as an emulated kernel of one thread, so streams, graphs and the guards around device memory apply to
+ * it. Sums are f32, in an order that depends on the algorithm, so the bits of a result show which algorithm ran. There
+ * are three algorithms: one for 16-byte accesses, one that splits k and works on any alignment, one that splits k and
+ * adds in place. A use documented as not allowed is refused with a line on stderr.
  */
 #include "engine.h"
 
@@ -24,7 +24,7 @@ struct Operation {
     void               *bias = nullptr, *aux = nullptr;
     const float        *a_scale = nullptr, *b_scale = nullptr;
     int8_t              fast_accumulation = 0;
-    int32_t             multiprocessors = 0; /* multiprocessors to plan for; 0: all */
+    int32_t             multiprocessors = 0; /* multiprocessors that the algorithm may use; 0: all */
     int64_t             aux_ld = 0;
 };
 struct Layout {
@@ -44,7 +44,8 @@ struct Algorithm {
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm travels as 64 bytes");
 
-/* An attribute by its number: the place where it is stored, and its bytes according to the header. */
+/* One attribute of a descriptor: its number, the place where its value is stored, and its bytes according to the
+ * header. */
 struct Attribute {
     int    what;
     void  *at;
@@ -152,8 +153,8 @@ bool fits_wide(const Layout &l, uintptr_t align) {
     return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0 && l.rows * bytes_of(l.type) % 16 == 0;
 }
 
-/* Returns the workspace of the algorithm for this problem. Returns SIZE_MAX if it is not one of the three algorithms,
- * or its record is damaged. */
+/* Returns the bytes of workspace that the algorithm needs for this problem. Returns SIZE_MAX if it is not one of the
+ * three algorithms, or if its description is damaged. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
     if (a.tile != TILE || a.stages != STAGES || a.cluster != CLUSTER) return SIZE_MAX;
     if (a.id == WIDE) {
@@ -200,7 +201,7 @@ std::vector<float> widen(const void *x, const Layout &l, bool transposed, bool t
     return y;
 }
 
-/* acc [m] = sum over l in [from, to) of a[l,:] b[l], in chunks; a is [k,m]. */
+/* acc[i] = sum of a[l,i] b[l] over l in [from, to), for i < m, added in chunks. a is [k,m]. */
 __attribute__((no_sanitize("address", "undefined"))) void sum_over(float *acc, const float *a, const float *b, int64_t m, int64_t from, int64_t to) {
     std::vector<float> chunk((size_t)m);
     for (int64_t i = 0; i < m; i++) acc[i] = 0.0f;
@@ -241,7 +242,7 @@ float finish(const Product &x, int64_t i, int64_t j, float sum) {
 void matmul_kernel(const Product *x) {
     const Problem &p = x->p;
     bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    /* [k,m]: the columns in the order of memory */
+    /* a as [k,m]: its columns in the order of memory */
     std::vector<float> a = widen(x->a, p.a, p.op.trans_a == CUBLAS_OP_N, tf32);
     std::vector<float> b = widen(x->b, p.b, p.op.trans_b == CUBLAS_OP_N, tf32); /* [n,k] */
     std::vector<float> acc((size_t)p.m);
@@ -272,7 +273,8 @@ void matmul_kernel(const Product *x) {
 
 void product_kernel(std::shared_ptr<Product> x) { matmul_kernel(x.get()); }
 
-/* Returns whether a matrix is inside one allocation. The loops above run without ASan. */
+/* Returns whether the matrix at x lies inside one allocation. The loops of a product run without ASan, so this is their
+ * only check. */
 bool is_inside(const void *x, const Layout &l) {
     const emu::Allocation *a = emu::find_allocation(x);
     return a && (const char *)x + ((l.columns - 1) * l.ld + l.rows) * bytes_of(l.type) <= a->base + a->bytes;

@@ -2,18 +2,18 @@
  *
  *   g++ -std=c++17 -x c++ -include test/emu/cuda_emu.h -I$(CUDA_HOME)/include
  *
- * A CUDA thread is a fiber and a block runs on one host thread. A fiber runs until it must wait: the widest possible
- * skew between threads, so that a missing barrier changes results. Barriers, shuffles, votes and matrix instructions
- * are collectives: the last thread to arrive checks that all of them mean the same operation and computes for
- * everybody. Types, conversions and the runtime's prototypes are NVIDIA's own; this file has only the parts that those
- * headers keep for nvcc.
+ * A CUDA thread is a fiber and a block runs on one host thread. A fiber runs until it must wait. This is the widest
+ * possible skew between threads, so a missing barrier changes results. Barriers, shuffles, votes and matrix
+ * instructions are collectives: the last thread to arrive checks that all of them mean the same operation and computes
+ * for everybody. Types, conversions and the runtime's prototypes are NVIDIA's own; this file has only the parts that
+ * NVIDIA's headers leave to nvcc.
  *
  * Default arguments carry the caller's file and line, so that a message names the kernel's line and not this file's.
  */
 #pragma once
 #define CUDA_EMU 1
 
-/* crt/host_defines.h keeps these macros if they are already defined. */
+/* Empty CUDA keywords. NVIDIA's crt/host_defines.h keeps a macro that is already defined. */
 #define __global__
 #define __device__
 #define __host__
@@ -37,14 +37,15 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* Variables instead of macros, so that fields of the same name work, as in cudaLaunchConfig_t. */
+/* Built-in variables of CUDA. They are variables instead of macros, because cudaLaunchConfig_t and others have fields
+ * of the same names. */
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* A matrix in global memory, as TMA uses it. It is in the global namespace: a type inside emu would add emu's functions
- * to the lookup of every call with it. */
+/* A matrix in global memory, as TMA accesses it. It is in the global namespace, because an argument of a type inside
+ * emu would add emu's functions to the lookup of every call. */
 enum EmuElement { ELEMENT_BF16, ELEMENT_F16, ELEMENT_F32, ELEMENT_8_BIT };
 struct alignas(64) EmuTensorMap {
     void      *base;
@@ -65,7 +66,8 @@ struct Body {
     virtual ~Body() = default;
     virtual void operator()() = 0;
 };
-/* Runs the kernel, or records it if the stream is being captured. Owns the body from now on. */
+/* Runs the kernel on a stream, or records it if the stream is being captured. submit frees the body when the kernel has
+ * run for the last time. */
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, bool early, size_t shared_bytes,
                    cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 
@@ -73,7 +75,8 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
  * types. */
 void note_kernel(const char *name, const char *signature);
 /* EMU_COUNTS=file: counts bank conflicts and bytes of each kernel and operation (test/emu/count.cpp). note_op begins an
- * operation whose contract has so many bytes; kernels launched from now on belong to it. NULL: a dry operation. */
+ * operation whose contract allows `bytes` bytes. Kernels launched from now on belong to it. op NULL: a call that only
+ * measures, which counts nothing. */
 void note_op(const char *op, double bytes);
 /* counts: 1 if anything is counted. count_whole notes an access that is one instruction on a GPU, although this
  * compiler may split it. */
@@ -107,7 +110,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
  * and may not end. */
 void await_kernels();
 
-/* Return memory for one object per key and block, with red zones around it. */
+/* Return shared memory for one object per key and block, with guard bytes around it that no kernel may touch. */
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 
@@ -118,14 +121,16 @@ using Compute = void (*)(void **argument_of_lane, unsigned mask);
 void warp_collective(Kind kind, const char *name, unsigned mask, void *argument, Compute f, const char *file, int line);
 
 enum Reduction { REDUCE_NONE, REDUCE_OR, REDUCE_AND, REDUCE_COUNT };
-/* Waits at a barrier of the block. threads 0: all threads of the block, all at one place of the source. */
+/* Waits at barrier `id` of the block until `threads` threads have arrived. threads 0: all threads of the block must
+ * arrive, at one place of the source. */
 int  block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line);
-void block_arrive(int id, int threads, const char *name, const char *file, int line); /* arrives and does not wait */
+/* arrives at the barrier and does not wait */
+void block_arrive(int id, int threads, const char *name, const char *file, int line);
 
 template <class T> struct Shuffle {
     T    value;
     int  source;
-    bool in_segment; /* 0: the lane keeps its own value */
+    bool in_segment; /* 0: the source lane is outside of the segment, so the lane keeps its own value */
 };
 template <class T> void shuffle_all(void **argument, unsigned mask) {
     T before[32];
@@ -145,7 +150,7 @@ template <class T> T shuffle(unsigned mask, T value, int source, bool in_segment
     warp_collective(SHUFFLE, name, mask, &x, shuffle_all<T>, file, line);
     return x.value;
 }
-/* returns the lanes that voted yes */
+/* returns the bit mask of the lanes that voted yes */
 unsigned vote(unsigned mask, int predicate, const char *name, const char *file, int line);
 
 /* --- memory: note_* report accesses of uninstrumented code to the race checker ------------------------------------ */
@@ -153,14 +158,14 @@ unsigned vote(unsigned mask, int predicate, const char *name, const char *file, 
 void note_read(const void *p, size_t n);
 void note_write(void *p, size_t n);
 void note_atomic(void *p, size_t n);
-/* copies like memcpy, without an access for the race checker */
+/* copies n bytes without telling the race checker */
 void copy_unnoted(void *to, const void *from, size_t n);
 
 template <class T, class F> T read_modify_write(T *p, F f) {
     if ((uintptr_t)p % sizeof(T)) fail("misaligned atomic at %p", (void *)p);
     note_atomic(p, sizeof(T));
     T old;
-    copy_unnoted(&old, p, sizeof(T)); /* atomic, because a thread runs until it waits */
+    copy_unnoted(&old, p, sizeof(T)); /* The exchange is atomic, because no other thread runs until this one waits. */
     T now = f(old);
     copy_unnoted(p, &now, sizeof(T));
     return old;
@@ -195,13 +200,14 @@ void cp_async(void *shared, const void *global, int bytes, int source_bytes, con
 void cp_async_commit();
 void cp_async_wait(int pending);
 
-/* fails if p is outside of shared memory */
+/* Returns the offset of p in shared memory. Fails if the n bytes at p are not inside shared memory. */
 uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line);
 void     mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int line);
 void     mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line);
 void     mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line);
+/* Starts a TMA load. blocks: bit set of blocks of the cluster that receive the tile; 0: the thread's own block only. */
 void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
-                     int line); /* blocks 0: into the thread's own block */
+                     int line);
 void     fence_proxy_async();
 void     tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line);
 void     bulk_commit();
@@ -209,11 +215,12 @@ void     bulk_wait(int pending, bool read);
 unsigned cluster_rank();
 void     cluster_arrive(const char *file, int line);
 void     cluster_wait(const char *file, int line);
-/* arrives at the barrier at the same place in that block */
+/* arrives at the mbarrier at the same place in the shared memory of block `rank` of the cluster */
 void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line);
 void     set_registers(int n, bool raise, const char *file, int line);
 
-/* a_registers NULL: a is a descriptor. A wait names the accumulators that it completes, at most three, or NULL. */
+/* a_registers NULL: operand a is the descriptor a. wgmma_wait names the accumulators that it completes, at most three,
+ * or NULL. */
 void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
            bool a_transposed, bool b_transposed, const char *file, int line);
 void wgmma_fence();
@@ -291,7 +298,8 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-/* Each operation rounds on its own: the compiler must not fuse it with the next one. */
+/* Arithmetic whose operations each round on their own. The empty asm keeps the compiler from fusing an operation with
+ * the next one. */
 #if defined(__x86_64__)
 inline float __fadd_rn(float a, float b) { float r = a + b; asm("" : "+x"(r)); return r; }
 inline float __fmul_rn(float a, float b) { float r = a * b; asm("" : "+x"(r)); return r; }
@@ -316,7 +324,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
     for (int i = 0; i < 4; i++) out |= (unsigned)(bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     return out;
 }
-inline unsigned __vmaxu2(unsigned a, unsigned b) { /* the maximum of each half */
+inline unsigned __vmaxu2(unsigned a, unsigned b) { /* takes the maximum of each 16-bit half */
     unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
     return (low & 0xffff) | (high & 0xffff0000u);
 }
@@ -347,7 +355,7 @@ EMU_MIN_MAX(unsigned long long)
 EMU_MIN_MAX(float)
 EMU_MIN_MAX(double)
 
-/* The runtime has this function for kernels of any type, but its header shows it only to nvcc. */
+/* The CUDA runtime has this function for kernels of any type, but its header shows it only to nvcc. */
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
 }

@@ -31,13 +31,14 @@
 
 namespace emu {
 
-/* The limits of compute capability 9.0. Only 4 multiprocessors, so that grids stay small. */
+/* The limits of compute capability 9.0, but with only 4 multiprocessors, so that grids stay small. */
 enum {
     WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MAX_CLUSTER = 8, MULTIPROCESSORS = 4,
     SHARED_DEFAULT = 48 << 10, SHARED_MOST = 227 << 10
 };
 
-constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10; /* ASan's frames are larger */
+/* bytes of a fiber's stack; ASan needs larger frames */
+constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10;
 
 /* Shared memory: dynamic memory at DYNAMIC_AT, then static objects, each with RED_ZONE bytes before it. */
 constexpr size_t ARENA_BYTES = SHARED_MOST + (8 << 10), DYNAMIC_AT = 1024, RED_ZONE = 64;
@@ -57,14 +58,14 @@ struct WgmmaOp {
     MmaType               a_type, b_type;
     uint64_t              a, b;
     bool                  a_transposed, b_transposed;
-    const uint32_t       *a_registers; /* NULL: a is in shared memory like b */
+    const uint32_t       *a_registers; /* NULL: operand a is in shared memory, as b is */
     uint32_t              a_issued[4];
-    /* copy of the operands in shared memory at issue; kept by the warpgroup's first thread */
+    /* copy of the operands in shared memory when the product was issued; only the warpgroup's first thread keeps it */
     std::vector<uint16_t> issued;
     const char           *file;
     int                   line;
 };
-/* The result of products in flight, which the registers will hold. */
+/* The result of products in flight, which the wait for them will write to the registers at d. */
 struct Accumulator {
     float             *d;
     int                n, in_flight;
@@ -83,29 +84,33 @@ struct BulkStore {
     const char       *file;
     int               line;
 };
-/* Groups in flight, the oldest first. The last one is still open. */
+/* Committed groups of asynchronous operations in flight, the oldest first. The last group is still open. */
 template <class T> using Groups = std::deque<std::vector<T>>;
 
 enum State : uint8_t { READY, WAITING, DONE };
 
-/* The first fields are those that each switch and each block read. Together they fill one cache line. */
+/* One emulated CUDA thread. The fields up to `block` are read at each switch and each block, and fill one cache
+ * line. */
 struct alignas(64) Fiber {
     void    *stack_pointer, *asan_stack;
     char    *stack;                   /* lowest address of the stack */
     void    *argument;                /* argument of the operation in which the fiber waits */
-    int      index, lane, warp, rank; /* index, lane and warp within the cluster; rank of the block in it */
+    /* index, lane and warp number within the cluster; rank of the thread's block in the cluster */
+    int      index, lane, warp, rank;
     State    state;
-    Kind     kind;       /* the operation in which the fiber waits, and the place in the source */
-    /* the fiber has used fields that only asynchronous instructions use, from `copies` to `written` */
+    Kind     kind;       /* kind of the operation in which the fiber waits */
+    /* the fiber has used the fields from `copies` to `written`, which only asynchronous instructions use */
     bool     is_async;
-    bool     awaited;    /* the earlier kernels have ended for this thread: at once, unless the launch is early */
+    /* this thread may access GPU memory, because earlier kernels have ended; true from the start unless the launch is
+     * early */
+    bool     awaited;
     unsigned mask;
     int      line, result;
     uint3    thread, block;
     const char *name, *file;
 
-    bool     at_cluster_barrier; /* has arrived and not waited */
-    unsigned cluster_phase;      /* phase at its arrival */
+    bool     at_cluster_barrier; /* the fiber has arrived at the cluster's barrier and has not waited there yet */
+    unsigned cluster_phase;      /* phase of the cluster's barrier when the fiber arrived */
 
     Groups<CopyAsync> copies;
     Groups<WgmmaOp>   wgmma;
@@ -115,7 +120,7 @@ struct alignas(64) Fiber {
     bool                     wgmma_fenced;
     std::vector<std::pair<const char *, size_t>> held; /* registers of operand a that products in flight may read */
 
-    /* registers on its stack that were written since the fence; noted by the race checker */
+    /* registers on the fiber's stack that were written since its last wgmma fence; the race checker notes them */
     std::vector<std::pair<const char *, size_t>> written;
 };
 
@@ -139,7 +144,8 @@ struct Barrier {
     const char          *file;
     int                  line;
     std::vector<Fiber *> waiting;
-    /* only its address is used: the race checker's object for threads that arrived without waiting */
+    /* Only the address of this field is used. The race checker orders the threads that arrived without waiting through
+     * it. */
     char                 arrivals;
 };
 
@@ -153,8 +159,9 @@ struct TmaLoad {
     EmuTensorMap map;
     uint64_t    *barrier;
     int          column, row, thread, rank;
-    unsigned     blocks; /* bit set of blocks of the cluster, which receive the tile at the same place */
-    uint64_t     stamp; /* for the race checker: thread and time of the request */
+    /* bit set of blocks of the cluster; each receives the tile at the same place of its shared memory */
+    unsigned     blocks;
+    uint64_t     stamp; /* for the race checker: clock of the requesting thread's warp at the request */
     const char  *file;
     int          line;
 };
@@ -163,14 +170,15 @@ struct Launch {
     const char           *name, *file;
     int                   line;
     dim3                  grid, block;
-    unsigned              cluster; /* blocks of a cluster, along x */
+    unsigned              cluster; /* blocks in a cluster, which are adjacent along x */
     bool                  early;   /* starts before earlier kernels have ended; its threads call await_kernels */
-    size_t                shared_bytes, most_shared; /* bytes of dynamic memory; bytes with static objects */
+    /* bytes of dynamic shared memory; limit of dynamic and static shared memory together */
+    size_t                shared_bytes, most_shared;
     const void           *kernel;
     cudaStream_t          stream;
     std::shared_ptr<Body> body;
     size_t                body_bytes;
-    const char           *op; /* operation of layers.h that launched it; for count.cpp */
+    const char           *op; /* operation of layers.h that launched the kernel; used when bytes are counted */
 };
 
 /* A block that runs now, with everything that its threads share. */
@@ -178,17 +186,18 @@ struct Block {
     char        *arena; /* memory of the block's shared memory */
     char        *async; /* shared memory as the asynchronous proxy sees it (bulk.cpp) */
     bool         async_used;
-    size_t       arena_used, dynamic_at; /* bytes in use; place of dynamic memory: DYNAMIC_AT plus EMU_SHIFT */
+    /* bytes of the arena in use; offset of dynamic memory, which is DYNAMIC_AT plus EMU_SHIFT */
+    size_t       arena_used, dynamic_at;
     StaticObject statics[64];
     int          static_count;
     Barrier      barriers[16];
     int          live;           /* number of threads that have not ended */
-    int          registers_free; /* free registers per thread of a warpgroup */
+    int          registers_free; /* registers per thread of a warpgroup that no warpgroup holds */
 };
 
 /* The blocks that run now: one block or one cluster. */
 struct Engine {
-    const Launch      *launch; /* NULL if the host runs */
+    const Launch      *launch; /* the launch that runs; NULL while host code runs */
     std::vector<Fiber> fibers; /* MAX_THREADS fibers, for a block or a whole cluster; created at the first launch */
     Warp               warps[MAX_WARPS];
     Block              blocks[MAX_CLUSTER];
@@ -196,13 +205,13 @@ struct Engine {
     unsigned           ready_warps;
     int                threads, warp_count, live; /* threads, warps and live threads of all blocks that run now */
     int                block_threads;
-    unsigned           block; /* number of the first of these blocks */
+    unsigned           block; /* number in the grid of the first block that runs now */
     unsigned           cluster_phase;
     int                cluster_arrived;
 
     std::vector<TmaLoad> tma;
     std::vector<Fiber *> warpgroup_waiting[MAX_WARPS / 4];
-    /* registers per thread of each warpgroup, now and requested */
+    /* [warpgroup] registers per thread now, and registers per thread requested */
     int                  registers[MAX_WARPS / 4], registers_wanted[MAX_WARPS / 4];
 
     std::mt19937 random;
@@ -213,7 +222,7 @@ struct Engine {
     bool        came_from_host;
 };
 extern Engine engine;
-extern Fiber *current; /* NULL if the host runs */
+extern Fiber *current; /* the thread that runs; NULL while host code runs */
 
 /* Settings from the environment. EMU_SCHED=forward|reverse|random:seed. EMU_ASYNC=late: an asynchronous copy arrives
  * when a thread waits for it, which shows reads that are too early. EMU_ASYNC=early: it arrives when it is issued,
@@ -223,7 +232,8 @@ struct Settings {
     Schedule schedule;
     unsigned seed;
     bool     async_early;
-    bool     streams_in_order; /* EMU_STREAMS, see streams.h */
+    /* true with EMU_STREAMS=order: work runs when it is queued; else in a random order of seed streams_seed */
+    bool     streams_in_order;
     unsigned streams_seed;
     size_t   memory_bytes;     /* memory of the GPU, EMU_MEMORY=MiB; default 8 GiB */
     bool     one_gpu;          /* EMU_GPU=one: all processes use one GPU; not set: each process has its own GPU */
@@ -231,24 +241,26 @@ struct Settings {
 extern const Settings settings;
 
 void  fiber_place(Fiber &f, int index, dim3 block); /* sets a fiber's place in a launch */
-void  fiber_reset(Fiber &f, uint3 block);           /* prepares a fiber for a block that begins */
-/* returns after every thread of the block has ended */
+void  fiber_reset(Fiber &f, uint3 block);           /* prepares a fiber for the block that it runs next */
+/* runs all threads of the block; returns after every thread has ended */
 void  fiber_start_all();
 void  fiber_ready(Fiber *f);
 /* suspends the current fiber until fiber_ready is called */
 void  fiber_wait(Kind kind, const char *name, const char *file, int line);
 /* prints kernel, launch, block and thread to stderr */
 void  print_context();
-bool  tma_run_one();                                                    /* returns false if no copy is in flight */
+/* completes one TMA load in flight; returns false if there is none */
+bool  tma_run_one();
 void  launch_run(Launch launch);
 void  registers_reset();
 void  cluster_reset();
 
-/* returns the offset with the 16-byte units of a row permuted by the row's number: bits 7.. are added to bits 4.. by
- * exclusive or */
+/* returns the offset after the swizzle: bits 4 and up, which number the 16-byte unit, are combined by exclusive or with
+ * bits 7 and up, which number the row */
 uint32_t swizzled(uint32_t offset, uint32_t bytes);
-/* Calls f(place in the arena, matrix or NULL, bytes) for each part of a tile that is contiguous in both: at most the 16
- * bytes that a swizzle keeps together. NULL: outside of the matrix. at: place of the tile in the arena. */
+/* Calls f(offset in shared memory, place in the matrix, bytes) for each part of a tile that is contiguous in both. A
+ * part has at most the 16 bytes that a swizzle keeps together. The place in the matrix is NULL outside of the matrix.
+ * at: offset of the tile in shared memory. */
 template <class F> void each_part(const EmuTensorMap &m, uint32_t at, int column, int row, F f) {
     const int64_t unit = m.element_bytes < 16 ? 16 / m.element_bytes : 1, columns = (int64_t)m.columns;
     for (uint32_t y = 0; y < m.box_rows; y++)
@@ -260,18 +272,18 @@ template <class F> void each_part(const EmuTensorMap &m, uint32_t at, int column
               inside ? (char *)m.base + r * (int64_t)m.pitch_bytes + c * (int64_t)m.element_bytes : nullptr, (size_t)n * m.element_bytes);
         }
 }
-/* While an InBlock lives, shared memory means the memory of its block. */
+/* While an InBlock lives, shared memory means that of block `rank` of the cluster. */
 struct InBlock {
     Block *was = engine.here;
     explicit InBlock(int rank) { engine.here = &engine.blocks[rank]; }
     ~InBlock() { engine.here = was; }
 };
 void     tma_check(const void *shared, const EmuTensorMap &map, const char *file, int line);
-char    *async_view(size_t at); /* returns a place in shared memory as the asynchronous proxy sees it */
+char    *async_view(size_t at); /* returns the place of offset `at` in the asynchronous proxy's view of shared memory */
 void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);
-bool     bulk_unread(const Fiber &f); /* returns whether TMA stores may still read shared memory */
+bool     bulk_unread(const Fiber &f); /* returns whether TMA stores of this thread may still read shared memory */
 void     bulk_finish_block();
-/* returns which registers of products in flight these are, or NULL */
+/* returns which registers of products in flight contain the n bytes at p; NULL if none */
 const char *wgmma_holds(const Fiber &f, const void *p, size_t n);
 
 /* Returns element i (0 low, 1 high) of a register with two 16-bit operands. */
@@ -283,7 +295,7 @@ inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
 }
 
 
-/* All 128 threads of the warpgroup meet. The last one calls f. */
+/* Waits until all 128 threads of the warpgroup have called this. The last one calls f for the warpgroup. */
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);
 
 /* --- device memory ------------------------------------------------------------------------------------------------ */
@@ -294,53 +306,59 @@ struct Allocation {
     char      *base;
     size_t     bytes;
     MemoryKind kind;
-    Cell      *shadow; /* for the race checker, created at the first access, in shadow_memory */
+    /* cell of each two bytes, for the race checker; inside shadow_memory, made at the first access */
+    Cell      *shadow;
     void      *shadow_memory;
-    bool       initialised; /* for the race checker: the whole allocation was written at once */
-    int        open;        /* for a large allocation under ASan: the number of current users */
+    bool       initialised; /* for the race checker: the whole allocation was written in one operation */
+    int        open;        /* number of kernels and copies that use a large allocation now, under ASan */
 };
-Allocation *find_allocation(const void *p); /* returns NULL if p is not CUDA's memory */
+Allocation *find_allocation(const void *p); /* returns the allocation that contains p; NULL if p is not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));
-void        forbid_device_memory(bool forbid); /* forbids the host to access it, under ASan, while no kernel runs */
+/* under ASan: closes device memory to the host, or opens it for a kernel */
+void        forbid_device_memory(bool forbid);
 
 /* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ----------------------------- */
 
 void     race_new_launch();
 void     race_new_block();
-/* orders all earlier accesses of these warps before all their later ones */
+/* orders all earlier accesses of these warps before all later accesses of the same warps; warps is a bit set */
 void     race_barrier(unsigned warps);
 void     race_syncwarp(int warp);
-void     race_release(void *object, int warp); /* orders through an mbarrier */
+/* passes the warp's clock, and the clocks that it knows, to `object`, for example an mbarrier */
+void     race_release(void *object, int warp);
 void     race_acquire(void *object, int warp);
-void     race_pending(void *shared, size_t n, const char *file, int line); /* from now on the hardware may write here */
-/* returns a stamp of this thread, now, for later accesses of the hardware in its name */
+/* notes that from now on the hardware may write here at any time */
+void     race_pending(void *shared, size_t n, const char *file, int line);
+/* returns the present clock of this thread's warp, which stamps later accesses of the hardware for the thread */
 uint64_t race_stamp();
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
-/* notes a write by TMA */
+/* notes a write of shared memory by TMA for `thread` */
 void     race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line);
 void     race_proxy_fence(); /* notes a proxy fence of the current thread */
 enum { NO_THREAD = -1 };
-/* Checks a read of shared memory by the asynchronous proxy for this warp (and thread). Writes must be ordered before
- * it, and writes of threads also need a proxy fence of the writer. */
+/* Checks that the asynchronous proxy may read shared memory for this warp, or for this thread. Earlier writes must be
+ * ordered before the read. Writes of threads also need a proxy fence of the writer. */
 void     race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line);
 void     race_initialised(const void *p, size_t n);
 void     race_forget(Allocation &a);
-bool     watching();                           /* returns whether the checker sees accesses now */
-/* switches the checker off while collectives touch the stacks of other threads; returns the last state */
+/* returns whether the race checker is compiled in and sees accesses now */
+bool     watching();
+/* switches the checker off or on, because collectives touch the stacks of other threads; returns whether it was off */
 bool     race_pause(bool pause);
 
 /* --- counts of a kernel's accesses: does nothing unless EMU_COUNTS names a file and the race checker runs ---------- */
 
-/* returns the operation whose contract was last checked; NULL if there is none, or nothing is counted */
+/* returns the operation whose contract was noted last; NULL if there is none, or if nothing is counted */
 const char *op_now();
 void        count_launch(const Launch &l);
 void        count_block_end();
 void        count_launch_end(const Launch &l);
-int64_t     counted_work();         /* work of all launches so far; used instead of time while bytes are counted */
-/* counts an access of the current thread by the code at `at` */
+/* bytes moved by all launches so far, plus a fixed cost for each; used instead of time while bytes are counted */
+int64_t     counted_work();
+/* counts an access of the current thread by the instruction at code address `at` */
 void        count_access(const void *p, size_t n, bool writes, uint32_t at);
-/* counts an access to global memory that no lane makes */
+/* counts an access to global memory by TMA, which belongs to no lane of a warp */
 void        count_bulk(const void *p, size_t n, bool writes);
 
 }  // namespace emu

@@ -117,7 +117,7 @@ static const bool faults_watched = watch_faults();
 /* emu_switch pushes the callee-saved registers, stores the stack pointer through save, and pops the registers of the
  * other stack. */
 extern "C" void emu_switch(void **save, void *to);
-extern "C" void emu_entry(); /* the first return address of a fiber */
+extern "C" void emu_entry(); /* the code that a new fiber starts in */
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -207,7 +207,7 @@ static void finish_switch(void *saved, const void **came_from, size_t *bytes) {
 
 enum Leaving { COMES_BACK, ENDS };
 
-/* Jumps from a fiber (or the host, NULL) to another one. A fiber that ends gives up its ASan state. */
+/* Switches from one fiber to another one. NULL is the host. A fiber that ends gives up its ASan state. */
 static void jump(Fiber *from, Fiber *to, Leaving leaving) {
     if (from == to) return;
     void **asan_stack = from ? &from->asan_stack : &engine.host_asan_stack;
@@ -227,14 +227,14 @@ static int any(unsigned bits) {
     for (unsigned skip = engine.random() % __builtin_popcount(bits); skip > 0; skip--) bits &= bits - 1;
     return lowest(bits);
 }
-/* Returns the next bit after `after`, cyclically upwards. */
+/* Returns the lowest set bit above bit `after`, or the lowest of all if there is none above. */
 static int next_of(unsigned bits, int after) {
     unsigned later = after < 0 ? bits : bits & ~((2u << after) - 1);
     return lowest(later ? later : bits);
 }
 
-/* Returns the next fiber to run. It stays in the warp that ran last while it can. NULL: no fiber can run and nothing is
- * in flight. */
+/* Returns the next fiber to run, if possible from the warp that ran last. Returns NULL if no fiber can run and no TMA
+ * load is in flight. */
 static Fiber *pick() {
     while (!engine.ready_warps)
         if (!tma_run_one()) return nullptr;
@@ -272,8 +272,8 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
     jump(me, to, COMES_BACK);
 }
 
-/* Refuses the end of a thread that others wait for. On the hardware they would hang, or the barrier would change its
- * meaning. */
+/* Refuses the end of a thread that other threads wait for. On the hardware these would hang, or their barrier would
+ * count differently. */
 static void check_exit(const Fiber &f, const Warp &w) {
     if (f.is_async) {
         bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
@@ -328,8 +328,8 @@ void fiber_reset(Fiber &f, uint3 block) {
     }
     f.at_cluster_barrier = false;
     f.awaited = !engine.launch->early;
-    /* Puts the tops of stacks at different cache sets. At equal offsets of a large power of two they would evict each
-     * other. */
+    /* Puts the tops of the stacks into different cache sets. Stacks whose tops differ by a large power of two would
+     * evict each other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - f.index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);
     top[FRAME_RETURN] = (void *)emu_entry;

@@ -1,4 +1,4 @@
-/* hopper.cpp - the emulated twins of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads, setmaxnreg.
+/* hopper.cpp - emulates the functions of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads, setmaxnreg.
  *
  * Emulated: 2-D tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle.
  */
@@ -8,7 +8,7 @@ namespace emu {
 
 /* --- mbarrier: counts arrivals and bytes; a phase completes when both are there ----------------------------------- */
 
-enum { COUNT_UNSET = 4095 }; /* all bits set, as in memory that was never initialized */
+enum { COUNT_UNSET = 4095 }; /* the value of `count` in shared memory that was never initialised: all bits are set */
 struct MBarrier {
     uint32_t pending : 12, count : 12, phase : 1, unused : 7;
     int32_t  bytes;
@@ -23,7 +23,7 @@ static MBarrier &mbarrier_at(uint64_t *barrier, const char *file, int line) {
 static MBarrier &initialised_at(uint64_t *barrier, const char *file, int line) {
     MBarrier &b = mbarrier_at(barrier, file, line);
     if (b.count == 0 || b.count == COUNT_UNSET) fail_at(file, line, "mbarrier used before its init");
-    /* arrivals must come after the init, too */
+    /* tells the race checker that the access must be ordered after the barrier's init */
     race_async_read(barrier, sizeof b, current->index, race_stamp(), file, line);
     return b;
 }
@@ -52,7 +52,7 @@ void mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *fil
     race_release(barrier, current->warp);
     complete_if_due(barrier);
 }
-/* Waits until the phase of this parity has completed. */
+/* Waits until the barrier has completed the phase of this parity. */
 void mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line) {
     const MBarrier &b = initialised_at(barrier, file, line);
     while (b.phase == (parity & 1)) {
@@ -109,7 +109,7 @@ void tma_check(const void *shared, const EmuTensorMap &map, const char *file, in
     if (map.swizzle_bytes && row_bytes > map.swizzle_bytes)
         fail_at(file, line, "TMA: a box row of %u bytes exceeds the swizzle of %u", row_bytes, map.swizzle_bytes);
 }
-/* Starts a TMA load. blocks 0: into the thread's own block. */
+/* Starts a TMA load. blocks: bit set of blocks of the cluster that receive the tile; 0: the thread's own block only. */
 void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
                  int line) {
     tma_check(shared, *map, file, line);
@@ -159,9 +159,9 @@ struct SetRegisters {
     const char *file;
     int         line;
 };
-/* Checks that a grid whose blocks raise registers has multiprocessors besides NCCL's. Such a block occupies its
- * multiprocessor for the whole launch, and the blocks of a grid divide the work. Blocks without a multiprocessor would
- * start only after the first have ended. */
+/* Checks that a grid whose blocks raise their registers has enough multiprocessors besides those that NCCL holds. Each
+ * such block occupies one multiprocessor for the whole launch, and the blocks divide the work. Blocks without a
+ * multiprocessor would start only after the first have ended. */
 static void check_room_beside_library(const char *file, int line) {
     const Launch &l = *engine.launch;
     unsigned      blocks = l.grid.x * l.grid.y * l.grid.z;

@@ -8,7 +8,7 @@ import sys
 
 ALL, HALVES = {"float", "bf16", "half"}, {"bf16", "half"}
 MARKS = {"float": r"\bfloat\b", "bf16": r"__nv_bfloat16", "half": r"__half"}
-# Kernels on tensor cores that take only 16-bit elements; fp32 has its own kernels.
+# Kernels on tensor cores that take only 16-bit elements. Other kernels compute in fp32.
 SIXTEEN_BITS = {"attention_forward_kernel", "attention_backward_keys_kernel", "attention_backward_queries_kernel",
                 "attention_forward_hopper_kernel", "attention_keys_hopper_kernel", "attention_queries_hopper_kernel",
                 "attention_heads_hopper_kernel", "gemm_hopper_kernel"}

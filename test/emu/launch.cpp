@@ -20,7 +20,8 @@ void *smem_static(const void *key, size_t bytes, size_t align) {
         if (engine.here->statics[i].key == key) return engine.here->arena + engine.here->statics[i].at;
     if (engine.here->static_count == sizeof engine.here->statics / sizeof *engine.here->statics)
         fail("too many shared objects in one kernel");
-    size_t of_static = bytes; /* a GPU puts static objects first, then dynamic memory at its alignment */
+    /* A GPU places static objects first, then dynamic memory at a multiple of its alignment. */
+    size_t of_static = bytes;
     for (int i = 0; i < engine.here->static_count; i++) of_static += engine.here->statics[i].bytes;
     size_t behind = engine.launch->shared_bytes ? (of_static + DYNAMIC_AT - 1) / DYNAMIC_AT * DYNAMIC_AT : of_static;
     if (behind + engine.launch->shared_bytes > engine.launch->most_shared)
@@ -61,7 +62,8 @@ void note_kernel(const char *name, const char *signature) {
 }
 
 void check_argument(const char *kernel, const void *pointer) {
-    const char *p = (const char *)pointer; /* the end of an allocation is a legal pointer to an empty array */
+    /* p - 1 is tried too, because an empty array may begin at the end of an allocation */
+    const char *p = (const char *)pointer;
     if (p && !find_allocation(p) && !find_allocation(p - 1)) fail("%s: the argument %p is memory of the host, which no GPU can reach", kernel, pointer);
 }
 
@@ -74,19 +76,20 @@ static void make_engine() {
     engine.fibers.resize(MAX_THREADS);
     for (int i = 0; i < MAX_THREADS; i++) {
         engine.fibers[i].stack = stacks + STACK_BYTES * i;
-        mprotect(engine.fibers[i].stack, 4096, PROT_NONE); /* so that an overflow faults */
+        /* protects the lowest page of the stack, so that an overflow faults */
+        mprotect(engine.fibers[i].stack, 4096, PROT_NONE);
     }
     for (Block &b : engine.blocks) b.arena = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
     engine.here = engine.blocks;
     engine.random.seed(settings.seed);
 }
 
-/* Prepares shared memory and barriers of a block that begins. */
+/* Prepares the shared memory and the barriers of block `rank` of the cluster that begins. */
 static void begin_block(int rank) {
     InBlock       there(rank);
     Block        &b = *engine.here;
     const Launch &l = *engine.launch;
-    /* bytes by which dynamic memory is moved, to find kernels that rely on its place */
+    /* EMU_SHIFT: bytes by which dynamic memory is moved, to find kernels that rely on its place */
     const char *shift = getenv("EMU_SHIFT");
     b.dynamic_at = DYNAMIC_AT + (shift ? (size_t)atoi(shift) : 0);
     b.arena_used = b.dynamic_at + l.shared_bytes;
@@ -99,7 +102,7 @@ static void begin_block(int rank) {
     for (Barrier &barrier : b.barriers) barrier.arrived = 0, barrier.waiting.clear();
 }
 
-/* Runs block `index`, or the cluster that begins with it. */
+/* Runs the block number `index`, or the cluster that begins with it. */
 static void run_block(unsigned index) {
     const Launch &l = *engine.launch;
     engine.block = index;

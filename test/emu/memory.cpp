@@ -1,15 +1,16 @@
 /* memory.cpp - the CUDA runtime's memory: allocations, copies and fills. The prototypes are NVIDIA's, so a wrong stand-in does not compile.
  *
- * A copy reads and writes when its stream comes to it, pinned and managed host memory too; other host memory is read when the copy is queued,
- * and written before the call returns, as CUDA does it.
+ * A copy reads and writes when its stream reaches it. This holds for pinned and managed host memory too. Other host
+ * memory is read when the copy is queued, and written before the call returns, as in CUDA.
  *
- * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
- * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that
- * ASan sees accesses past its end.
+ * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs.
+ * Managed and pinned memory is open to host and device and counts as initialised. Each allocation has unused bytes
+ * behind it, so that ASan sees accesses past its end.
  *
- * A large allocation, such as an op's scratch memory, has pages of its own, which come into being when they are touched: its first 0xFF are
- * copies of one page file, its zeros the kernel's. To close it is one call that takes the pages' rights away, where ASan's shadow of
- * 160 MiB would be written twice a kernel.
+ * A large allocation, such as an op's scratch memory, has pages of its own, which use memory only once they are
+ * written. The 0xFF of its start are mapped from one file; its zeros are fresh pages of the operating system. Closing
+ * it is one call that removes the access rights of the pages. ASan's shadow instead, 160 MiB, would be written twice a
+ * kernel.
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ static size_t                                                         used_bytes
 
 Allocation *find_allocation(const void *pointer) {
     const char *p = (const char *)pointer;
-    auto        it = allocations.lower_bound(p); /* the last allocation that begins at or before p */
+    auto        it = allocations.lower_bound(p); /* iterator to the last allocation that begins at or before p */
     return it != allocations.end() && p < it->second.base + it->second.bytes ? &it->second : nullptr;
 }
 void for_each_allocation(void (*f)(Allocation &)) {
@@ -40,7 +41,8 @@ void for_each_allocation(void (*f)(Allocation &)) {
 static bool   is_large(size_t bytes, MemoryKind kind) { return kind == DEVICE_ONLY && bytes >= LARGE_BYTES; }
 static size_t pages_of(size_t bytes) { return (bytes + BEHIND + 4095) & ~(size_t)4095; }
 
-/* Maps memory that is 0xFF everywhere: a file of FILL_BYTES, mapped as often as needed. NULL if there is no memory. */
+/* Maps memory that is 0xFF everywhere, from a file of FILL_BYTES that is mapped as often as needed. Returns NULL if
+ * there is no memory. */
 static char *map_pages(size_t bytes) {
     static int file = -1;
     if (file < 0) {
@@ -61,15 +63,15 @@ static void unmap_pages(const Allocation &a) {
     ASAN_UNPOISON_MEMORY_REGION(a.base, pages_of(a.bytes));
     munmap(a.base, pages_of(a.bytes));
 }
-/* Sets the whole allocation to zero, by pages that were never touched. */
+/* Sets the whole allocation to zero by mapping fresh pages over it. */
 static void zero_pages(const Allocation &a) {
     int fresh = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
     if (mmap(a.base, pages_of(a.bytes), PROT_READ | PROT_WRITE, fresh, -1, 0) == MAP_FAILED)
         fail("mmap of device memory");
 }
 
-/* Protects the counts of users of large allocations: kernels and the runtime's copies, which may run at once. The last
- * user closes the allocation. */
+/* Protects Allocation.open, the number of kernels and copies that use a large allocation. They may run at once. The
+ * last user closes the allocation. */
 static std::mutex opening;
 static void open_pages(Allocation &a) {
     std::lock_guard<std::mutex> lock(opening);
@@ -99,7 +101,8 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
     if (bytes == 0) return cudaSuccess;
     if (kind != PINNED && bytes > settings.memory_bytes - used_bytes) return remember(cudaErrorMemoryAllocation);
     char  *base = nullptr;
-    /* the host may access other kinds; their ends have ASan's own red zones */
+    /* Only device memory gets unused bytes behind it. The host may access the other kinds, and ASan puts its own red
+     * zones around them. */
     size_t behind = kind == DEVICE_ONLY ? BEHIND : 0;
     if (is_large(bytes, kind)) {
         if (!(base = map_pages(bytes))) return remember(cudaErrorMemoryAllocation);
@@ -118,7 +121,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
 static cudaError_t release(void *p, bool pinned, const char *what) {
     if (!p) return cudaSuccess;
     if (cudaError_t error = refuse_while_capturing()) return error;
-    drain_all(); /* waits for all work, as CUDA does */
+    drain_all(); /* waits for all work, as cudaFree does */
     auto it = allocations.find((const char *)p);
     if (it == allocations.end() || (it->second.kind == PINNED) != pinned) fail("%s(%p): not an allocation of that kind", what, p);
     Allocation a = it->second;
@@ -196,8 +199,8 @@ cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
 cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) { return allocate(p, bytes, MANAGED); }
 cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes, PINNED); }
-/* Registers whole pages, once. Copies of an unpinned range would run while the host waits. EMU_PINNED=bytes refuses
- * larger ranges. */
+/* Registers whole pages of host memory, once. A copy from memory that is not registered would run while the host waits.
+ * EMU_PINNED=bytes refuses larger ranges. */
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
     if ((uintptr_t)p % 4096 || bytes == 0) return remember(cudaErrorInvalidValue);
     if (find_allocation(p) || find_allocation((char *)p + bytes - 1)) return remember(cudaErrorHostMemoryAlreadyRegistered);

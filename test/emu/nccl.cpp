@@ -1,15 +1,16 @@
 /* nccl.cpp - the calls of NCCL that comm/nccl.cu makes, over MPI, for a build that runs without GPUs. The prototypes are NVIDIA's.
  *
- * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned (messages:
- * as their elements are) and either apart or in place as NCCL defines it. A non-blocking communicator answers "in
- * progress" first, and nothing has happened before it is asked again: whoever goes on without asking works with old
- * bytes. On its stream a collective takes this rank's bytes when the stream comes to it and ends when all ranks' have
- * come; a send ends when its receiver has begun to receive.
+ * The rules are those of NCCL and a few more. Each rank's call is compared with the calls of the other ranks. Buffers
+ * must be aligned device memory (messages: aligned to their elements), and either apart or in place as NCCL defines it.
+ * A non-blocking communicator answers "in progress" first, and does nothing before its state is asked for. A caller
+ * that does not ask computes with old bytes. On its stream a collective reads this rank's bytes when the stream reaches
+ * it, and ends when the bytes of all ranks have arrived. A send ends when its receiver has begun to receive.
  *
- * Neighbours are connected at the first collective, and two ranks at the first message between them: that takes memory of
- * the GPU. While other work of NCCL is on its way it is refused, since it may wait for that work for ever; and so is the first message
- * between two ranks once a step has begun, since a plan has counted the memory by then. A kernel holds as many
- * multiprocessors as config.maxCTAs says, all of them without. After an abort the communicator is freed: no call may name it.
+ * Neighbours are connected at the first collective, and two ranks at the first message between them. Connecting takes
+ * memory of the GPU. It is refused while other work of NCCL is in flight, because it could wait for that work for ever.
+ * The first message between two ranks is also refused once a step has begun, because the memory plan must have counted
+ * its buffers before. A kernel of NCCL holds config.maxCTAs multiprocessors, or all of them if that is not set. After
+ * an abort the communicator is freed: no call may name it.
  *
  * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
  *   setup        the communicator cannot be made
@@ -40,9 +41,10 @@ void check_alive(ncclComm_t comm, const char *call) {
 }
 
 int  in_flight; /* collectives and groups of messages of this process that were called and have not ended */
-bool at_work;   /* since the last communicator was created, a call was made besides those that connect the ranks */
+bool at_work;   /* a call was made since the last communicator was created, not counting those that connect the ranks */
 
-/* Puts work of NCCL on a stream. From then on the stream holds its blocks, unless the work only connects the ranks. */
+/* Queues work of NCCL on a stream. From then on the stream holds the multiprocessors of NCCL's kernels, unless the work
+ * only connects the ranks. */
 cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects, std::function<bool()> work) {
     at_work |= !connects;
     if (stream && !connects) stream->library_blocks = std::max(stream->library_blocks, comm->blocks);
@@ -54,8 +56,8 @@ cudaError_t enqueue_library(ncclComm_t comm, cudaStream_t stream, bool connects,
     });
 }
 
-/* Takes memory for the buffers of a connection in each channel: 4 MiB, 4.7 MiB and 0.5 MiB for the three protocols, one
- * way or both ways. */
+/* Takes GPU memory for the buffers of a connection: bytes_of_channel for each channel. NCCL has buffers of 4 MiB, 4.7
+ * MiB and 0.5 MiB for its three protocols, for one direction or for both. */
 ncclResult_t connect(ncclComm_t comm, size_t bytes_of_channel, const char *what) {
     const int channels = comm->blocks < CHANNELS ? comm->blocks : CHANNELS;
     if (comm->ranks == 1) return ncclSuccess;
@@ -78,8 +80,8 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
     return result;
 }
 
-/* Does work now, or when a non-blocking communicator is asked for its state. work() may return that it is in progress;
- * then it is called again. */
+/* Does work now on a blocking communicator, and on another one when its state is asked for. work() may return
+ * ncclInProgress; then it is called again. */
 ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     comm->pending = std::move(work);
     comm->state = ncclInProgress;
@@ -96,8 +98,8 @@ struct Group {
     bool                 open = false;
     ncclComm_t           comm = nullptr;
     cudaStream_t         stream = nullptr;
-    std::vector<Message> messages; /* messages, which run all at once */
-    std::vector<std::function<ncclResult_t()>> collectives; /* or collectives, which run one after another */
+    std::vector<Message> messages; /* messages of the group, which all run at once */
+    std::vector<std::function<ncclResult_t()>> collectives; /* collectives of the group, which run one after another */
 } group;
 
 ncclResult_t join_group(const char *name, ncclComm_t comm, cudaStream_t stream) {
@@ -125,8 +127,8 @@ ncclResult_t check_buffer(const char *name, const void *p, size_t bytes, size_t 
     return ncclSuccess;
 }
 
-/* Checks the arguments of a call. `whole` has a piece for every rank. `piece` is one piece: at its own place in
- * `whole`, or outside of it. */
+/* Checks the buffers of a collective. `whole` has one piece for every rank. `piece` is either this rank's own piece
+ * inside `whole`, or lies outside of `whole`. */
 ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, const void *piece, size_t count, ncclDataType_t type) {
     check_alive(comm, name);
     size_t      bytes = count * type_bytes(type), all = bytes * (size_t)comm->ranks;
@@ -141,7 +143,8 @@ ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, co
     return ncclSuccess;
 }
 
-/* Compares the ranks' calls; g has this rank's call. With different calls a GPU would hang or compute nonsense. */
+/* Compares the calls of all ranks; g holds this rank's call. A GPU whose ranks make different calls would hang or
+ * compute nonsense. */
 ncclResult_t compare_calls(ncclComm_t comm, Gather &g) {
     if (!gathered(comm, g, true)) return ncclInProgress;
     std::vector<Call> all((size_t)comm->ranks);
@@ -237,7 +240,7 @@ ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count,
     return ncclSuccess;
 }
 
-/* Does the work of messages on the stream. Returns false while some messages have not arrived. */
+/* Exchanges the messages of a group on the stream. Returns false while some messages have not arrived. */
 bool exchange(ncclComm_t comm, Exchange &e) {
     for (Message &m : e.messages)
         if (m.is_send && !e.begun) emu::copy_now(m.bytes.data(), m.device, m.bytes.size());
@@ -394,12 +397,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     delete comm;
     return ncclSuccess;
 }
-/* NCCL frees the memory; here it is kept, so that later calls can be detected */
+/* NCCL frees the communicator here. The emulator keeps its memory, so that later calls can be detected. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     check_alive(comm, "ncclCommAbort");
     while (fault("stuck-abort")) usleep(1000);
     comm->aborted = true;
-    /* the process lives on for a while, as it does when an abort waits for kernels */
+    /* the process lives on for a while, as when a real abort waits for kernels */
     if (fault("spin")) usleep(300000);
     return ncclSuccess;
 }

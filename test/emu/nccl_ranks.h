@@ -1,8 +1,9 @@
-/* nccl_ranks.h - the ranks of an emulated communicator, over MPI: how they meet, and how their bytes do. Of nccl.cpp alone.
+/* nccl_ranks.h - the ranks of an emulated communicator, over MPI: how they find each other, and how they exchange
+ * bytes. Only nccl.cpp includes this file.
  *
- * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank
- * its place; the answer is the list of all. So groups of any ranks are made, several apart at once. One rank alone
- * needs no MPI.
+ * The id of a communicator names the MPI rank that made it, the leader, and a tag. Each rank sends the leader its
+ * place. The leader answers with the list of all ranks. So a communicator can have any ranks, and several can be made
+ * at once. One rank alone needs no MPI.
  */
 #pragma once
 #include "streams.h"
@@ -19,19 +20,21 @@ struct ncclComm {
     int                           ranks, rank;
     bool                          blocking, finalized;
     ncclResult_t                  state;     /* the result of ncclCommGetAsyncError */
-    std::function<ncclResult_t()> pending;   /* the operation in progress; runs when the state is asked for */
+    std::function<ncclResult_t()> pending;   /* the operation in progress; it runs when the state is asked for */
     int64_t                       collectives, groups; /* collectives and groups of messages called so far */
     std::atomic<bool>             aborted;
-    int                           blocks;    /* blocks of its kernels, and so its channels: config.maxCTAs */
+    /* blocks of each kernel of NCCL, which is also the number of channels: config.maxCTAs */
+    int                           blocks;
     size_t                        library_bytes;
-    bool                          has_ring;  /* neighbours in the ring are connected */
-    std::vector<bool>             has_peer;  /* [rank]: connected for messages */
+    bool                          has_ring;  /* the neighbours in the ring are connected */
+    std::vector<bool>             has_peer;  /* [rank] this rank and that one are connected for messages */
 #ifndef NO_MPI
-    MPI_Comm                      world;     /* communicator of its ranks, for the data            */
-    MPI_Comm                      calls;     /* communicator of its ranks, for comparing calls     */
+    MPI_Comm                      world;     /* MPI communicator of the ranks, for the data */
+    MPI_Comm                      calls;     /* MPI communicator of the ranks, for comparing calls */
     int                           leader, tag, mine[2];
     bool                          answered;
-    /* leader only: (rank, MPI's rank) of each arrived rank; all: MPI's ranks in order */
+    /* `came`, leader only: (rank, MPI rank) of each arrived rank. `list`, all ranks: the MPI rank of each rank, in
+     * order. */
     std::vector<int>              came, list;
     std::vector<MPI_Request>      meeting;
 #endif
@@ -58,7 +61,7 @@ struct Message {
     int               peer;
 };
 
-/* A gathering of the bytes of all ranks, begun by the first call of gathered(). */
+/* An exchange in which every rank gets the bytes of all ranks. The first call of gathered() begins it. */
 struct Gather {
     std::vector<char> mine, all;
     bool              begun = false;
@@ -66,7 +69,7 @@ struct Gather {
     MPI_Request       request;
 #endif
 };
-/* The messages of a group, begun by the first call of exchanged(). */
+/* The messages of a group. The first call of exchanged() begins the exchange. */
 struct Exchange {
     std::vector<Message> messages;
     bool                 begun = false;
@@ -85,7 +88,7 @@ void         world_free(ncclComm_t) {}
 bool         gathered(ncclComm_t, Gather &g, bool) { return g.all = g.mine, true; }
 bool         exchanged(ncclComm_t, Exchange &) { return true; }
 #else
-struct Name { int leader, tag; }; /* the first fields of a communicator's id */
+struct Name { int leader, tag; }; /* first fields of a communicator's id: MPI rank of the leader, and tag */
 enum { FIRST_TAG = 1000, TAGS = 10000 };
 
 void world_name(ncclUniqueId *id) {
@@ -146,7 +149,7 @@ ncclResult_t world_made(ncclComm_t comm) {
     if (!comm->answered) return answer(comm);
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
-    /* waits for the ranks, all of which have arrived */
+    /* Waits until all ranks have come here too. */
     MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world);
     MPI_Comm_dup(comm->world, &comm->calls);
     MPI_Group_free(&members);
@@ -175,7 +178,7 @@ bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
     return done;
 }
 
-/* Exchanges all messages at once, as a group runs. The two sides of a message must agree on its length. */
+/* Exchanges all messages of a group at once. The sender and the receiver of a message must agree on its length. */
 bool exchanged(ncclComm_t comm, Exchange &e) {
     int                     done = 0;
     std::vector<MPI_Status> status(e.messages.size());

@@ -1,11 +1,12 @@
 /* race.cpp - the race checker: finds accesses that no barrier orders, reads of memory that nobody wrote, accesses outside of everything.
  *
- * The .cu files are compiled with -fsanitize=thread, which calls a hook before each access; the hooks are ours, the sanitizer's library is
- * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
- * block, thread and the clock of the thread's warp. A barrier gives its warps each other's clocks; a stamp with a clock
- * unknown to the reader's warp is a race. Nothing orders two blocks of one launch, so that any stamp of another block
- * is one too, but for two atomics; the blocks of a cluster count as one. The hooks see code of .cu files only: the
- * engine's own accesses in the name of a thread go through note_* and race_async_*.
+ * The .cu files are compiled with -fsanitize=thread, which calls a hook before each access; the hooks are ours, the
+ * sanitizer's library is not linked. Each two bytes of shared and of device memory have a Cell: the last write and the
+ * last two reads, each stamped with launch, block, thread and the clock of the thread's warp. At a barrier the warps
+ * learn each other's clocks. An access is a race if the warp does not know the clock of the earlier access. Nothing
+ * orders two blocks of one launch, so an earlier access by another block is a race too, unless both are atomic. The
+ * blocks of a cluster count as one block. The hooks see only code of .cu files. The emulator reports accesses that it
+ * makes for a thread through note_* and race_async_*.
  */
 #include <unistd.h>
 
@@ -16,29 +17,32 @@
 
 #include "engine.h"
 
-/* begin and end of the program's image, from the linker; globals and constants are between them */
+/* begin and end of the program's image, which the linker defines; globals and constants are between them */
 extern "C" char __executable_start, _end;
 
 namespace emu {
 
-struct alignas(32) Cell { /* two cells, for four bytes, share a cache line   */
-    uint64_t write, read[2]; /* stamps; the last bit of a read is set for the asynchronous proxy */
-    uint32_t write_at, read_at; /* low halves of code addresses */
+struct alignas(32) Cell { /* what is known of two bytes of memory; two cells share a cache line */
+    /* stamps of the last write and the last two reads; the last bit of a read is set for the asynchronous proxy */
+    uint64_t write, read[2];
+    uint32_t write_at, read_at; /* low 32 bits of the addresses of the instructions that wrote and read */
 };
-enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 }; /* values instead of a code address; BULK: TMA */
+/* values instead of a code address. PENDING: a copy that may still write; ASYNC: an asynchronous copy; BULK: TMA */
+enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 };
 
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
-    Cell              *shared; /* cells of the arenas */
-    std::vector<uint32_t> fences[MAX_THREADS]; /* clocks of each thread's proxy fences */
+    Cell              *shared; /* cells of the shared memory of all blocks of a cluster */
+    std::vector<uint32_t> fences[MAX_THREADS]; /* clocks at which each thread made a proxy fence */
     /* for each cell of the arena: how many fences its last writer had made before it wrote */
     std::vector<uint32_t> fenced;
     uint32_t           clock[MAX_WARPS];
-    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows */
-    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* the clocks that an mbarrier passes on */
+    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows of */
+    /* clocks that an object such as an mbarrier passes on */
+    std::map<void *, std::array<uint32_t, MAX_WARPS>> released;
     Allocation        *last_hit;
-    const char        *async_file; /* place of the asynchronous access that is being checked */
+    const char        *async_file; /* source file of the asynchronous access that is being checked */
     int                async_line;
 } race;
 
@@ -65,7 +69,7 @@ static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
 static bool     is_atomic(uint64_t s) { return s & 1; }
 static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
 
-/* Returns whether an earlier access is ordered before what the thread of `me` does now. */
+/* Returns whether the access stamped `earlier` is ordered before what the thread of stamp `me` does now. */
 [[gnu::always_inline]] static inline bool ordered(uint64_t earlier, uint64_t me) {
     uint64_t differs = earlier ^ me;
     if (launch_of(differs)) return true;
@@ -97,7 +101,8 @@ void race_new_block() {
         race.shared = (Cell *)aligned_alloc(64, ARENA_BYTES / 2 * MAX_CLUSTER * sizeof(Cell));
         std::fill_n(race.shared, ARENA_BYTES / 2 * MAX_CLUSTER, Cell{});
     }
-    for (int r = 0; r < MAX_CLUSTER; r++) { /* clears the cells of the last blocks; the others are clean */
+    /* clears the cells that the last blocks used; all others are already clear */
+    for (int r = 0; r < MAX_CLUSTER; r++) {
         size_t used = engine.blocks[r].arena_used;
         if (used) std::fill_n(race.shared + ARENA_BYTES / 2 * (size_t)r, used / 2 + 1, Cell{});
     }
@@ -140,8 +145,8 @@ void race_acquire(void *object, int warp) {
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
-/* Prints function and line of a code address. 32 bits of the address are kept, because an image is smaller than
- * that. */
+/* Prints function and line of the instruction at a code address. Only 32 bits of the address are kept, because the
+ * program's image is smaller than 4 GiB. */
 static void print_place(const char *label, uint32_t at) {
     if (at >= BULK) {
         fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?",
@@ -174,11 +179,12 @@ static void print_place(const char *label, uint32_t at) {
 
 /* --- an access ---------------------------------------------------------------------------------------------------- */
 
-enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: from now on an asynchronous copy may write here */
+enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: a copy was started that may write here at any time from now on */
 
 static Cell *shadow_of(Allocation &a) {
     if (a.shadow) return a.shadow;
-    a.shadow_memory = calloc(a.bytes / 2 + 3, sizeof(Cell)); /* pages that are never touched use no memory */
+    /* calloc, because pages of the shadow that are never touched use no memory */
+    a.shadow_memory = calloc(a.bytes / 2 + 3, sizeof(Cell));
     return a.shadow = (Cell *)(((uintptr_t)a.shadow_memory + 63) / 64 * 64);
 }
 
@@ -203,7 +209,7 @@ static bool inside_program(const char *p, size_t n) {
 }
 
 struct Place {
-    /* texts by the two accesses, the later one first */
+    /* messages for a race, named by its two accesses, the later one first */
     const char *write_write, *write_read, *read_write, *uninitialised;
 };
 static const Place SHARED_MEMORY = {"shared write after write", "shared write after read", "shared read after write",
@@ -232,13 +238,13 @@ static const Place DEVICE_MEMORY = {"global write after write", "global write af
     }
 }
 
-/* Returns the cell of shared memory of the current block. */
+/* Returns the number of the cell for address p in the current block's shared memory. */
 static size_t cell_of(const char *p) {
     return ARENA_BYTES / 2 * (size_t)(engine.here - engine.blocks) + (size_t)(p - engine.here->arena) / 2;
 }
 
-/* Returns whether TMA wrote the contents of this cell of shared memory, or a proxy fence of its writer is ordered
- * before anything that this warp (or thread) does now. */
+/* Returns whether the asynchronous proxy sees the contents of this cell of shared memory. It does if TMA wrote them, or
+ * if a proxy fence of the writer is ordered before what this warp or thread does now. */
 static bool published(size_t cell, int warp, int thread) {
     const Cell &c = race.shared[cell];
     if (c.write_at == BULK) return true;
@@ -248,10 +254,10 @@ static bool published(size_t cell, int warp, int thread) {
     return fences.size() > before && (writer == thread || fences[before] <= race.told[warp][writer / WARP_LANES]);
 }
 
-/* Returns whether TMA may overwrite memory that this read has read. An ordinary read needs a proxy fence of the reader,
- * ordered before anything that `thread` does now. */
+/* Returns whether TMA may overwrite what the access stamped `read` has read. An ordinary read needs a proxy fence of
+ * the reader that is ordered before what the thread of `me` does now. */
 static bool handed_over(uint64_t read, uint64_t me) {
-    /* not of this block; or by the asynchronous proxy */
+    /* the read was made by another block or an earlier launch, or by the asynchronous proxy */
     if (launch_of(read ^ me) || block_of(read ^ me) || is_atomic(read)) return true;
     int         reader = thread_of(read);
     const auto &fences = race.fences[reader];
@@ -260,7 +266,8 @@ static bool handed_over(uint64_t read, uint64_t me) {
            (reader == thread_of(me) || *fence <= race.told[thread_of(me) / WARP_LANES][reader / WARP_LANES]);
 }
 
-/* Notes that a thread, or TMA in its name, writes these cells of shared memory. */
+/* Notes that a thread, or TMA for a thread, writes n cells of shared memory from cell `first` on. Reports a missing
+ * proxy fence. */
 static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int thread, uint64_t me) {
     uint32_t fences = (uint32_t)race.fences[thread].size();
     for (size_t i = first; i < first + n; i++) {
@@ -291,7 +298,7 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
         if (!a) report("ERROR", "access outside of every device allocation", p, at);
         if (p + n > a->base + a->bytes) report("ERROR", "access runs past its device allocation", p, at);
         cells = shadow_of(*a) + (p - a->base) / 2;
-        /* the host may write, unseen, into memory that is not only the device's */
+        /* host writes are not seen, so memory that the host can access counts as initialised */
         initialised = a->kind != DEVICE_ONLY || a->initialised;
     }
     uint64_t me = stamp_of(thread, clock, kind == ATOMIC || (kind == READ && at >= BULK));
@@ -323,7 +330,7 @@ void note_read(const void *p, size_t n) { seen(p, n, READ, __builtin_return_addr
 void note_write(void *p, size_t n) { seen(p, n, WRITE, __builtin_return_address(0)); }
 void note_atomic(void *p, size_t n) { seen(p, n, ATOMIC, __builtin_return_address(0)); }
 
-/* not seen, because this file is not instrumented */
+/* the race checker does not see this copy, because this file is not instrumented */
 void copy_unnoted(void *to, const void *from, size_t n) { memcpy(to, from, n); }
 
 static bool is_global(const void *p) {
@@ -373,7 +380,8 @@ void race_pending(void *shared, size_t n, const char *file, int line) {
 void race_initialised(const void *p, size_t n) {
     Allocation *a = on() ? find_allocation(p) : nullptr;
     if (!a) return;
-    if (p == a->base && n == a->bytes) { /* the whole allocation is written: noted without a cell for each byte */
+    /* The whole allocation is written, which is noted once instead of in each cell. */
+    if (p == a->base && n == a->bytes) {
         race_forget(*a);
         a->initialised = true;
         return;
@@ -415,14 +423,14 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-/* Only host code calls these hooks. Its atomics do not concern kernels. */
+/* Hooks for atomic operations. Only host code in .cu files calls them, so they do not concern kernels. */
 #define ATOMIC_HOOKS(bits, type)                                                                                                               \
     type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
     void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \
     type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_add(volatile type *p, type v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }                 \
     type __tsan_atomic##bits##_fetch_sub(volatile type *p, type v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }
-ATOMIC_HOOKS(8, char) /* also used by the guards of local statics */
+ATOMIC_HOOKS(8, char) /* 8-bit atomics are also used by the guards of local statics */
 ATOMIC_HOOKS(32, int)
 ATOMIC_HOOKS(64, long)
 #undef ATOMIC_HOOKS

@@ -1,7 +1,8 @@
 /* runtime.cpp - the CUDA runtime's launches, graphs, errors and device. The prototypes are NVIDIA's.
  *
- * A graph is the list of a capture's operations with their arguments, and runs as one piece of work. The rules that a GPU enforces are enforced:
- * no waiting for a stream under capture, no event from outside, no branch that is not joined at the end.
+ * A graph is the list of a capture's operations with their arguments, and runs as one item of work. CUDA's rules are
+ * enforced: no host wait for a stream under capture, no wait for an event from outside the capture, no branch that is
+ * not joined at the end.
  */
 #include "streams.h"
 
@@ -20,15 +21,16 @@ struct CUgraphExec_st {
 namespace emu {
 
 static cudaError_t                    last_error = cudaSuccess;
-static std::map<const void *, size_t> dynamic_limit; /* limit of kernels that requested more than SHARED_DEFAULT */
+/* limit of dynamic shared memory of each kernel that requested more than SHARED_DEFAULT */
+static std::map<const void *, size_t> dynamic_limit;
 
 cudaError_t remember(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
 }
 
-/* Returns the driver's version. EMU_DRIVER=12020 is a driver for CUDA 12.2; not set: the runtime's own version. It is
- * read at each call, so that a case can set it. */
+/* Returns the version of the driver: EMU_DRIVER if it is set (12020 is CUDA 12.2), else that of the runtime. The
+ * variable is read at each call, so that a test case can set it. */
 static int driver_version() {
     const char *asked = getenv("EMU_DRIVER");
     return asked ? atoi(asked) : CUDART_VERSION;
@@ -53,7 +55,8 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
-    if (early && stream && stream->capture && driver_version() < 12030) { /* graphs have edge data since CUDA 12.3 */
+    /* Early launches need edge data in graphs, which exist since CUDA 12.3. */
+    if (early && stream && stream->capture && driver_version() < 12030) {
         fprintf(stderr, "EMU: early launch of %s under capture at %s:%d: the driver is for CUDA %d.%d\n", name, file, line,
                 driver_version() / 1000, driver_version() % 1000 / 10);
         stream->capture->broken = true;
@@ -72,8 +75,7 @@ extern "C" {
 
 /* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
 
-/* Waits for everything that is queued, because a real driver may wait for it before it makes a graph or loads the
- * kernels of one. */
+/* Waits for all queued work, because a real driver may do so before it makes a graph or loads the graph's kernels. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
     if (library_messages > 0)
         fail("a graph is made while %d messages of NCCL are in flight: it may wait for them, and they for a rank that waits for this one",

@@ -1,8 +1,9 @@
 /* streams.cpp - the CUDA runtime's streams and events: queues of work, and the order in which they run. The prototypes are NVIDIA's.
  *
- * The order is made to find missing edges. For a phase of some calls about half of the streams are held: nothing of theirs runs unless the host
- * waits for it, while the others run as soon as they may. So work without an edge between them runs in both orders, at their extremes. A host that
- * waits for a stream or event runs what lies before it, and nothing else.
+ * The order is chosen to find missing event edges. For a phase of some calls about half of the streams are held. The
+ * work of a held stream runs only if the host waits for it; other work runs as soon as it may. So two items of work
+ * without an edge between them run in either order, far apart. A host that waits for a stream or event runs only the
+ * work that this needs.
  */
 #include "streams.h"
 
@@ -16,7 +17,7 @@ namespace emu {
 static CUstream_st               default_stream;
 static std::vector<cudaStream_t> streams = {&default_stream};
 static std::vector<Capture *>    captures;
-static int                       phase_left; /* calls left in the phase */
+static int                       phase_left; /* calls until other streams are held */
 static std::recursive_mutex      door;
 
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -26,8 +27,7 @@ static std::mt19937 &dice() {
     return random;
 }
 
-/* Returns the time. While bytes are counted it is a nanosecond for each byte, so that times are equal on every
- * machine. */
+/* Returns the time. While bytes are counted, each byte takes a nanosecond, so that times are equal on every machine. */
 static Clock::time_point now() {
     return counts ? Clock::time_point(std::chrono::nanoseconds(counted_work())) : Clock::now();
 }
@@ -36,7 +36,7 @@ static cudaStream_t real(cudaStream_t stream) { return stream ? stream : &defaul
 
 /* --- the order of work ---------------------------------------------------------------------------------------------------------------- */
 
-/* Runs the first work of a stream. Returns false if it must wait. */
+/* Runs the first item of work in the stream's queue. Returns false if the item must wait. */
 static bool run_first(cudaStream_t s) {
     Work &work = s->work.front();
     if (work.after ? !work.after->passed : !work.run()) return false;
@@ -67,7 +67,7 @@ static void run_free() {
     }
 }
 
-/* Makes progress. With EMU_STREAMS=order everything has run when it was queued, except work that waits for another
+/* Makes progress after a call. With EMU_STREAMS=order, work runs when it is queued, unless it waits for another
  * process. */
 static void step() {
     if (settings.streams_in_order) {
@@ -79,8 +79,8 @@ static void step() {
     run_free();
 }
 
-/* Runs the work that the host waits for. While it waits for another process, other streams may run, because that
- * process may wait for them. */
+/* Runs the next work that the host's wait for stream s needs. If it waits for another process, other streams may run,
+ * because that process may wait for them. */
 static void run_for(cudaStream_t s) {
     while (s->work.front().after && !s->work.front().after->passed) s = s->work.front().after->stream;
     if (run_first(s)) return;
@@ -193,7 +193,8 @@ static cudaError_t may_wait(cudaStream_t stream) {
     return remember(cudaErrorStreamCaptureUnsupported);
 }
 
-/* Answers a host that asks without waiting. If it asks often enough, it sees the end. */
+/* Answers a host that asks without waiting, such as cudaStreamQuery. Each call makes progress, so a host that asks
+ * often enough sees the end. */
 static cudaError_t ask(cudaStream_t s, std::function<bool()> is_past) {
     if (!is_past()) step();
     if (!is_past() && dice()() % 4 == 0) run_for(s);

@@ -1,4 +1,5 @@
-/* tensor.cpp - the emulated twins of core/ptx.cuh for the warp's matrices: ldmatrix, stmatrix, mma.sync; and cp.async.
+/* tensor.cpp - emulates the functions of core/ptx.cuh for matrices of a warp: ldmatrix, stmatrix, mma.sync; and
+ * cp.async.
  *
  * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order
  * of k, which differs from the hardware's in the last bits.
@@ -84,7 +85,7 @@ struct Mma {
 };
 
 static void multiply(void **argument, unsigned) {
-    /* eight columns of b, and of the sums of each row, which are in the order of k */
+    /* Eight: eight columns of a row of b, or of a row of sums. Each sum adds in the order of k. */
     typedef float Eight __attribute__((vector_size(32)));
     float a[16][16];
     Eight b[16], sums[16] = {};

@@ -13,7 +13,8 @@ scripts/emu_planted.sh 0 3 5 6 10 12 18 21 28 29 41 47 48 51 55 72 77 84 88 97 |
         *) echo "not ok emulator $number $rest" ;;
     esac
 done
-# Counts of a kernel whose source states the cost of each line. Four bytes are written twice and moved once.
+# Expected counts of a kernel whose source states the cost of each line (cases/counted.cu). Four bytes are written
+# twice, and count once as moved.
 counted='kernel\tcounted_kernel\t1\t71\t42\t1216\t260\noperation\tcounted\t1\t512\t260\n'
 expect "emulator times what it counts by bytes" quiet env EMU_COUNTS="$WORK/counts" build/emu-race/test/emu/cases/cases counted
 expect "emulator counts bank conflicts and bytes" diff <(printf "$counted") "$WORK/counts"

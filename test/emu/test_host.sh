@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Host code of the CUDA build with the emulated libraries, where these refuse what the real ones refuse: GPUs of other
-# ranks, memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain: without
+# Host code of the CUDA build with the emulated libraries. They refuse what the real ones refuse: GPUs of other ranks,
+# memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain builds without
 # sanitizers.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt
 needs BACKEND=emu all
-. test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
+. test/run/lib/tiny.sh # tiny.sh is sourced after the build, because it tokenizes its text with the CPU's program
 TRAIN=$PWD/build/emu${SAN:-}/train_gpt
 SMALL="run.steps=2 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=2 eval.every=0 precision=bf16"
 said() { grep -qE -- "$1" "$WORK/err" || { tail -n 5 "$WORK/err"; return 1; }; }
@@ -23,7 +23,7 @@ ok $? "  which is enough where it is" && expect "  and they are named" said "ran
 expect "the exchange of Muon's matrices takes no memory in a step" runs muon 2 parallel.comm=nccl optimizer.name=muon
 expect "sums in the order of a tree take none" runs tree 2 parallel.comm=nccl parallel.deterministic=true
 
-# Products and attention with persistent blocks would wait for multiprocessors that NCCL holds.
+# Products and attention with persistent blocks must leave out the multiprocessors that NCCL holds, or they would wait.
 expect "kernels whose blocks stay, beside NCCL" env TRAIN_GPT_GEMM=own TRAIN_GPT_ATTENTION=hopper bash -c "$(declare -f run_ranks); B=$B; run_ranks 2 '$TRAIN' '$WORK/tiny.json' $SMALL run.dir='$WORK/stay' parallel.comm=nccl model.n_embd=128 > /dev/null"
 
 # The emulated driver refuses to make a graph while a message is in flight.
@@ -36,8 +36,8 @@ of_head() { products "$1" | grep -E ' n 256 | k 256$' | grep . ; }
 expect "the last stage's rank times the head's products, as a rank alone does" diff <(of_head whole) <(of_head stages)
 expect "  and every other product of the model" diff <(products whole) <(products stages)
 
-# A peer never arrives. The watchdog's thread aborts NCCL while the main thread polls, and an abort frees the
-# communicator.
+# One rank never comes to the collective. The watchdog's thread aborts NCCL while the main thread polls, and an abort
+# frees the communicator.
 EMU_NCCL_FAULT=spin train_ranks 2 $SMALL run.dir="$WORK/spin" parallel.comm=nccl run.watchdog_seconds=10 > /dev/null 2> "$WORK/err"
 expect "a collective that never ends: exit 77" [ $? -eq 77 ]
 expect "  by the watchdog" said "no progress for .* is in flight"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `plan gpu=h100 kernels=true` of the emulated build, whose operations are those of a GPU. The limits of GPT-2 124M's
-# step equal those computed by hand, and the table adds up.
+# Tests `plan gpu=h100 kernels=true` in the emulated build, whose operations are those of a GPU. The limits for a step
+# of GPT-2 124M equal those computed by hand, and the table adds up.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=emu all
 plan() { build/emu/train_gpt plan configs/gpt2-124m.json batch.global_tokens=65536 gpu=h100 kernels=true "$@" 2>&1; }
@@ -14,8 +14,8 @@ def near(a, b, part): assert abs(a - b) <= part * b, (a, b)
 assert abs(sum(k["ms"] for k in kernels) + p["gaps_ms"] - p["step_ms"]) < 1e-6 * p["step_ms"]
 assert abs(p["tokens_per_s"] * p["step_ms"] / 1e3 - 65536) < 1e-3 and sum(k["launches"] for k in kernels) == p["launches"]
 assert all(k["ms"] >= k["limit_ms"] and k["source"].startswith("est:") and not k["measured"] for k in kernels)
-# Limits in ms, computed by hand: products, attention, norms, classifier, embedding, optimizer. Fusions may reduce the
-# sum, but never increase it.
+# 29.8 + ...: limits in ms, computed by hand, of products, attention, norms, classifier, embedding and optimizer.
+# Fusions may reduce the sum, but never increase it.
 near(sum(k["limit_ms"] for k in kernels if k["family"] == "products"), 29.8 + 15.1 + 13.3 + 6.8, 0.03)
 near(limit("attention_forward"), 3.1, 0.03)
 near(limit("layernorm_backward"), 3.3, 0.05)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Every CUDA kernel on the emulated GPU, by the op tests of test/layers. First they run under AddressSanitizer and
-# UBSan, with asynchronous copies as late as possible. Then they run under the race checker, with copies at once, so
-# that a stage that is freed too early is filled while a product reads it. The test also lists which kernels ran with
-# which element types, and the counts of the race checker (UPDATE=1 writes its table). The test of the whole model is
-# the longest and begins first. Under the race checker it runs only in `make soak` (test/soak/schedules.sh).
+# Runs every CUDA kernel on the emulated GPU, by the op tests of test/layers. The first pass has AddressSanitizer and
+# UBSan, and asynchronous copies that arrive as late as possible. The second pass has the race checker, and copies that
+# arrive at once, so that a tile freed too early is refilled while a product reads it. The test also lists which kernels
+# ran with which element types. It compares the counts of bank conflicts and bytes with a table, which UPDATE=1 writes.
+# The test of the whole model is the longest and begins first. Under the race checker it runs only in `make soak`
+# (test/soak/schedules.sh).
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=emu op-tests
 needs BACKEND=emu SAN=-race op-tests

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `plan gpu=` gives the same answer on every build, at least what a CUDA build takes. Tested with several kinds of
-# models, sizes and grids, and with the emulated build's operations, which are those of a GPU.
+# Tests the memory bound of `plan gpu=`. It is the same on every build, and at least what a CUDA build takes. The test
+# tries several kinds of models, sizes and grids. It uses the operations of the emulated build, which are those of a
+# GPU.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt build/cpu/test/bench/plan_bound
 needs BACKEND=emu SAN= all build/emu/test/bench/plan_bound
@@ -9,10 +10,10 @@ build/cpu/test/bench/plan_bound > "$WORK/cpu" & $E/test/bench/plan_bound > "$WOR
 expect "many configs are tried" [ "$(wc -l < "$WORK/emu")" -ge 250 ]
 expect "one answer on every build" diff <(cut -d' ' -f1,3- "$WORK/cpu") <(cut -d' ' -f1,3- "$WORK/emu")
 expect "what the CUDA build takes is never more" awk '$1 < $2 { print; bad = 1 } END { exit bad || NR == 0 }' "$WORK/emu"
-# A bound that is too high refuses models that fit. It may be 192 MiB or a tenth too high.
+# A bound that is too high would refuse models that fit. It may exceed the memory taken by 192 MiB or a tenth.
 expect "nor much less" awk '$1 > 1.1 * $2 && $1 - $2 > 201326592 { print; bad = 1 } END { exit bad }' "$WORK/emu"
-# The command as a user types it, for a card of 24 GB, where the bound matters. Times follow the operations of each
-# build.
+# plan runs the command as a user types it, for a card of 24 GB, where the bound matters. It keeps only the lines about
+# memory, because the planned times differ between builds.
 plan() { # PROGRAM WORDS...
     local said; said=$("$1" plan configs/gpt2-124m.json gpu=4090 "${@:2}" 2>&1); echo "exit $?"
     grep -E 'GiB|MiB|micro_batch' <<< "$said"

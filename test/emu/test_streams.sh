@@ -1,5 +1,5 @@
-# The emulated program with work on different streams in other legal orders (EMU_STREAMS). Losses, norms and checkpoints
-# keep their bits. ORDERS="random:7 random:8" sets other orders; `make soak` uses new ones each time
+# Runs the emulated program with the work of different streams in other legal orders (EMU_STREAMS). Losses, norms and
+# checkpoints must keep their bits. ORDERS="random:7 random:8" sets other orders; `make soak` uses new ones each time
 # (test/soak/streams.sh).
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt
@@ -8,7 +8,8 @@ needs BACKEND=emu all
 TRAIN=$PWD/build/emu/train_gpt
 SMALL="run.steps=4 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=2 eval.every=0"
 
-# The run in the order of the calls chooses the products' algorithms by timing. Runs in other orders use its table.
+# The run with ORDER=order chooses the algorithms of matrix products by timing. Runs in other orders read its table,
+# gemm.json.
 run() { # NAME ORDER RANKS KEY=VALUE...
     local name=$1 order=$2 ranks=$3; shift 3
     mkdir -p "$WORK/$name.$order"

@@ -1,12 +1,12 @@
-# The program of the CUDA build on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
+# Runs the CUDA build's program on the emulated GPU. It trains like the CPU build, with one rank and with two, in every
 # precision.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt
 needs BACKEND=emu all
-. test/run/lib/tiny.sh # sourced after the build, because the CPU's program tokenizes its text
+. test/run/lib/tiny.sh # tiny.sh is sourced after the build, because it tokenizes its text with the CPU's program
 CPU=$PWD/build/cpu/train_gpt
-# Two layers, six steps, and sequences for two ranks. The width is even, as tensor cores need it; tests of ops have odd
-# vocabularies.
+# SMALL: two layers, six steps, and enough sequences for two ranks. The width is even, because tensor cores need that.
+# Odd vocabularies are covered by the tests of ops.
 SMALL="run.steps=6 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpoint.every=3 eval.every=6 eval.tokens=80"
 
 # Four steps are enough where no run is resumed in the middle.
@@ -16,12 +16,12 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_$precision" precision=$precision > /dev/null
     TRAIN=$CPU train $SMALL $FOUR run.dir="$WORK/cpu_four.$precision" precision=$precision > /dev/null
 done
-# In fp8, micro-batches of 32 rows: norms, activations and their gradients write 8 bits directly, except in the first
-# step.
+# EIGHT: fp8 with micro-batches of 32 rows. Norms, activations and their gradients write 8 bits directly, except in the
+# first step.
 EIGHT="precision=fp8 batch.seq_len=32 batch.global_tokens=64 eval.tokens=64"
 TRAIN=$CPU train $SMALL $EIGHT run.dir="$WORK/cpu_fp8" > /dev/null
 TRAIN=$CPU train $SMALL $EIGHT $FOUR run.dir="$WORK/cpu_four.fp8" > /dev/null
-# A llama with two heads that share keys, and a qwen3 whose heads together are wider than the stream.
+# LLAMA has two heads for each head of keys. QWEN3 has heads that together are wider than n_embd.
 LLAMA="$SMALL $FOUR model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
 QWEN3="$SMALL $FOUR model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
 MOE="$SMALL $FOUR model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48
@@ -33,15 +33,17 @@ for precision in fp32 bf16; do
     TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
 TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe4" precision=bf16 batch.global_tokens=160 run.steps=3 > /dev/null
-# Heads of 64 channels, whose delta is computed by a product's epilogue.
+# WIDE has heads of 64 channels. For them the epilogue of a matrix product computes attention's delta, the row sums of
+# dy * y.
 WIDE="$SMALL model.n_embd=128 run.steps=3 checkpoint.every=3 eval.every=3"
 TRAIN=$CPU train $WIDE run.dir="$WORK/cpu_wide" precision=bf16 > /dev/null
-# Like WIDE for the grids: tensor ranks need heads, and context ranks need tiles of 64 tokens.
+# GRID is like WIDE, for grids of ranks: tensor parallelism needs heads, and context parallelism needs tiles of 64
+# tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
 TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null
 TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
-# Heads of 64 channels, each with its own block in attention's backward, and two tiles of keys.
+# HEADS has heads of 64 channels and two tiles of keys. Each head has its own block in attention's backward pass.
 HEADS="$LONG model.n_head=2 model.n_embd=128 batch.global_tokens=1024 precision=bf16"
 TRAIN=$CPU train $HEADS run.dir="$WORK/cpu_heads" > /dev/null
 EIGHT_HEADS="$SMALL $EIGHT model.n_layer=1 model.n_head=2 model.n_embd=128 run.steps=4 checkpoint.every=4 eval.every=4"
@@ -75,7 +77,7 @@ for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precis
 EMU_KERNELS=$WORK/kernels beside fp8 1 $SMALL $EIGHT
 EMU_KERNELS=$WORK/kernels beside llama.fp8 1 $LLAMA $EIGHT
 beside fp8.nccl 2 $SMALL $EIGHT $FOUR parallel.comm=nccl
-# The program's own products for compute capability 9.0 instead of cuBLASLt's, wherever they fit.
+# Runs the program's own products for compute capability 9.0 instead of cuBLASLt's, where the sizes allow it.
 for recompute in none block; do TRAIN_GPT_GEMM=own beside own.$recompute 1 $WIDE precision=bf16 memory.recompute=$recompute; done
 TRAIN_GPT_GEMM=own beside llama.own 1 $LLAMA precision=bf16
 TRAIN_GPT_GEMM=own beside stages.own 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=ring
@@ -88,13 +90,13 @@ beside tensor.stages 4 $GRID precision=bf16 parallel.tensor=2 parallel.pipeline=
 beside tensor.slots 4 $GRID precision=bf16 parallel.tensor=2 parallel.zero_stage=3 parallel.comm=nccl
 beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
 for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL $FOUR precision=${run%.*} parallel.comm=${run#*.}; done
-# With one table of algorithms and one order of additions, the number of ranks changes no bit. Four micro-batches a
-# step.
+# With one table of algorithms and one order of additions, the number of ranks must change no bit. A step has four
+# micro-batches.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
 beside ordered.one 2 $SMALL $FOUR precision=bf16 parallel.deterministic=true parallel.comm=ring # one micro-batch for each
 beside ordered 1 $ORDERED
 wait
-# Products' algorithms are chosen by timing, so their table is part of a run and is copied.
+# Algorithms of products are chosen by timing, so runs that must agree bit by bit get the same table, gemm.json.
 same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
 same_table again bf16 && beside again 1 $SMALL precision=bf16
 same_table fp8.again fp8 && beside fp8.again 1 $SMALL $EIGHT
@@ -150,8 +152,8 @@ done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
 expect "the same bits again" ended again
 expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step_00000006
-# A step has two micro-batches. The first sets the gradients of blocks, the second adds. Rank 0 must have timed both
-# before the first step.
+# sets prints the timed products that write fp32 sums. A step has two micro-batches: the first sets the gradients of the
+# blocks, the second adds to them. Rank 0 must have timed both kinds before the first step.
 sets() { grep -oE '"bf16 to fp32, [^"]*"' "$WORK/bf16/gemm.json"; }
 timed_both() { [ "$(sets | wc -l)" -ge 4 ] && ! sets | sed 's/fp32,/fp32 added,/' | grep -vxF -f <(grep -oE '"bf16 to fp32 added, [^"]*"' "$WORK/bf16/gemm.json"); }
 expect "products that set gradients are timed, and the same that add" timed_both

@@ -1,5 +1,5 @@
-/* wgmma.cpp - the emulated twins of core/ptx.cuh: products of a warpgroup, whose results arrive at the wait that
- * covers them.
+/* wgmma.cpp - emulates the functions of core/ptx.cuh for matrix products of a warpgroup. Results arrive in the
+ * registers at the wait for the product's group.
  *
  * Until then the accumulators are NaN. Everything that a product still reads or writes must stay as it was at issue:
  * accumulators, registers of a, shared memory. Operands must be visible to the asynchronous proxy (bulk.cpp). Emulated:
@@ -39,12 +39,12 @@ static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, const W
     return p;
 }
 
-/* Gathers the words of an operand, rows of K. Eight words are adjacent: of one row, or of eight rows. Each such unit is
- * first passed to f(its place, its first row). */
+/* Gathers the elements of an operand in shared memory into `to`, as rows of k. Memory has units of eight adjacent
+ * words: eight of one row, or one of each of eight rows. Each unit is first passed to f(its place, its first row). */
 enum { UNIT_WORDS = 8, UNIT_BYTES = 16 };
 template <class F> static void gather(uint16_t *to, uint64_t descriptor, int rows, bool mn_major, MmaType type, const WgmmaOp &op, F f) {
     int down = mn_major ? UNIT_WORDS : 1, along = mn_major ? 1 : UNIT_WORDS, step = mn_major ? 16 : 1;
-    for (int k = 0; k < 16; k += along) /* 16 elements of two bytes, of either type */
+    for (int k = 0; k < 16; k += along) /* a row is 16 words of two bytes, for 8-bit types too */
         for (int r = 0; r < rows; r += down) {
             char    *p = place_of(descriptor, r, is_8_bit(type) ? 2 * k : k, mn_major, op);
             uint16_t word[UNIT_WORDS];
@@ -94,7 +94,7 @@ static void a_from_registers(float (*a)[MOST_K], Fiber *threads, size_t i) {
     }
 }
 
-/* product = a b, eight columns at once, with each sum in the order of k. */
+/* Computes product = a b, eight columns at once. Each sum adds in the order of k. */
 typedef float Eight __attribute__((vector_size(32)));
 static void multiply(Eight (*product)[MOST_COLUMNS / 8], const float (*a)[MOST_K], const float (*b)[MOST_K], int columns, int depth) {
     static Eight b_rows[MOST_K][MOST_COLUMNS / 8];
@@ -108,7 +108,7 @@ static void multiply(Eight (*product)[MOST_COLUMNS / 8], const float (*a)[MOST_K
         }
 }
 
-/* Runs operation i of the oldest group in flight. */
+/* Computes the result of operation i of the warpgroup's oldest group in flight. */
 static void multiply_now(int warpgroup, size_t i) {
     static float   a[ROWS][MOST_K], b[MOST_COLUMNS][MOST_K];
     static Eight   product[ROWS][MOST_COLUMNS / 8];
@@ -124,7 +124,7 @@ static void multiply_now(int warpgroup, size_t i) {
     multiply(product, a, b, op.n, depth(op));
     for (int t = 0; t < WARPGROUP_THREADS; t++) {
         Accumulator &x = *accumulator_at(threads[t], threads[t].wgmma[0][i].d);
-        /* a thread has two columns of this row and two of row + 8, and so on every 8 columns */
+        /* A thread holds two adjacent columns of this row and two of row + 8, again every 8 columns. */
         int          row = t / 32 * 16 + t % 32 / 4;
         const float *above = (const float *)product[row] + t % 4 * 2, *below = (const float *)product[row + 8] + t % 4 * 2;
         float       *value = x.value.data();
@@ -136,7 +136,8 @@ static void multiply_now(int warpgroup, size_t i) {
     }
 }
 
-/* Notes registers of a as held. Adjacent ones are joined, because those of a step are one array. */
+/* Notes that a product in flight may read the four registers at a. Adjacent ones are joined, because the registers of a
+ * step are one array. */
 static void hold(Fiber &f, const uint32_t *a) {
     enum { BYTES = sizeof(uint32_t[4]) };
     if (!f.held.empty() && f.held.back().first + f.held.back().second == (const char *)a) f.held.back().second += BYTES;
@@ -149,7 +150,7 @@ static void hold_those_in_flight(Fiber &f) {
             if (op.a_registers) hold(f, op.a_registers);
 }
 
-/* FLOPs of all products so far, for tests. */
+/* FLOPs of all matrix products so far; tests read it. */
 static double products = 0.0;
 extern "C" double emu_products(void) { return products; }
 
@@ -165,7 +166,7 @@ static void issued(int warpgroup, void *) {
     }
     products += 2.0 * ROWS * op.n * depth(op);
     int first = threads[0].warp;
-    op.issued = operands(op, [&](char *p, int quarter) { /* a warp reads its own rows of a and all of b */
+    op.issued = operands(op, [&](char *p, int quarter) { /* each warp reads its own 16 rows of a, and all of b */
         async_may_read(p, UNIT_BYTES, "wgmma operand", op.file, op.line);
         for (int w = 0; w < 4; w++)
             if (quarter < 0 || quarter == w) race_visible(p, UNIT_BYTES, first + w, NO_THREAD, op.file, op.line);
@@ -222,7 +223,8 @@ struct Wait {
     int         line;
 };
 
-/* Writes the results that have arrived. The wait must name exactly their accumulators. */
+/* Writes the results that have arrived to the accumulators. The wait must name exactly the accumulators of those
+ * results. */
 static void hand_over(Fiber &f, const Wait &w) {
     for (size_t i = 0; i < f.accumulators.size();) {
         Accumulator &x = f.accumulators[i];
@@ -261,7 +263,8 @@ void wgmma_wait(int pending, float *d, float *e, float *f, const char *file, int
     warpgroup_collective("wgmma.wait_group", waited, nullptr, file, line);
 }
 
-/* Returns which registers of products in flight a kernel accesses on its stack; the race checker calls it. */
+/* Returns which registers of products in flight contain the n bytes at p on the fiber's stack; NULL if none. The race
+ * checker calls it. */
 const char *wgmma_holds(const Fiber &f, const void *p, size_t n) {
     for (const Accumulator &x : f.accumulators)
         if ((const char *)p + n > (const char *)x.d && (const char *)p < (const char *)(x.d + x.n)) return "accumulators";

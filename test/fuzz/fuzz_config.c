@@ -1,5 +1,5 @@
-/* fuzz_config.c - any bytes as a config file: faults or a Config, never a crash. An accepted one is the same after a
- * trip through its resolved JSON. */
+/* fuzz_config.c - any bytes as a config file: the result is faults or a Config, never a crash. An accepted config stays
+ * the same when it is written as JSON and read again. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* fuzz_eval_file.c - any bytes as a file of questions: llm.c's where it begins so, else lines of JSONL. What is accepted holds
- * together: every text has tokens of the vocabulary, and as many scored ones as it may. */
+/* fuzz_eval_file.c - any bytes as a file of questions: in llm.c's format if they begin like it, else as lines of JSON.
+ * An accepted file is consistent: every text has tokens of the vocabulary, and at most as many scored tokens as it has
+ * tokens to predict. */
 #include <stdlib.h>
 #include <string.h>
 

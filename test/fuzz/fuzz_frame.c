@@ -1,5 +1,5 @@
-/* fuzz_frame.c - any bytes as the header of a frame. It is refused, or within its bounds and identical to the bytes
- * made from its fields. Its payload always becomes values. */
+/* fuzz_frame.c - any bytes as the header of a frame. A header is refused, or its fields are within their bounds and
+ * give the same bytes when written again. Any payload of an accepted frame can be converted to values. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* fuzz_json_line.c - any bytes as a line of JSON Lines: a text inside the line, or a fault with a message. */
+/* fuzz_json_line.c - any bytes as a line of JSON Lines. The result is a text inside the line, or a message. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* fuzz_manifest.c - any bytes as a checkpoint's state.json. A manifest proves itself by its own hash, which no mutation
- * hits: the input is read as it stands, and once more with the hash made right, to reach the code behind that check. */
+/* fuzz_manifest.c - any bytes as a checkpoint's state.json. The file contains its own hash, which no mutation would
+ * match. So the input is read once as it is, and once with the hash corrected, to reach the code behind that check. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* fuzz_messages.c - any bytes as the JSON of each message between islands and server: refused with a sentence, or
- * within bounds and the same again once written and read. The first byte of the input picks the message. */
+/* fuzz_messages.c - any bytes as the JSON of each message between islands and server. It is refused with a message, or
+ * it is within bounds and stays the same when written and read again. The first byte of the input chooses the kind of
+ * message. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

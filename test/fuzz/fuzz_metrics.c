@@ -1,4 +1,5 @@
-/* fuzz_metrics.c - any bytes as a line of metrics.jsonl: none of ours, or one with a step, a kind, and an event's name. */
+/* fuzz_metrics.c - any bytes as a line of metrics.jsonl. It is not one of the program's lines, or it has a step, a
+ * kind, and for an event a name. */
 #include <stdlib.h>
 #include <string.h>
 

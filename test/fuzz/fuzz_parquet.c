@@ -1,4 +1,5 @@
-/* fuzz_parquet.c - any bytes as a parquet file with the column "text": rows inside its memory, or a message. */
+/* fuzz_parquet.c - any bytes as a parquet file with the column "text". The result is rows inside the reader's memory,
+ * or a message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-enum { ROWS = 1 << 14 }; /* a limit, because a run of a few bytes can mean any number of rows */
+enum { ROWS = 1 << 14 }; /* most rows that are read, because a few bytes can stand for any number of rows */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static int    file = -1;
     static char   path[64];
-    static volatile char byte; /* last byte of the texts, so that each byte is read */
+    static volatile char byte; /* the last byte of each text is stored here, so that the texts are really read */
     (void)byte;
     char          fault[PARQUET_FAULT_CHARS] = "";
     const char   *text;

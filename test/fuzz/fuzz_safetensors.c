@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any bytes as a .safetensors header. The last eight are the file's length beyond the given bytes.
- * An accepted header covers the file's data exactly, tensor after tensor. */
+/* fuzz_safetensors.c - any bytes as a .safetensors header. The last eight bytes are the length of the file beyond the
+ * given bytes. In an accepted header the tensors cover the file's data exactly, one after another. */
 #include <stdlib.h>
 #include <string.h>
 

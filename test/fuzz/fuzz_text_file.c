@@ -1,5 +1,5 @@
-/* fuzz_text_file.c - any bytes as a file of text give clean bytes or a fault with a reason. zstd and xz are left out,
- * because their libraries may need more memory than a fuzzer allows. */
+/* fuzz_text_file.c - any bytes as a file of text. The result is valid text, or a message with the reason. zstd and xz
+ * are left out, because their libraries may need more memory than a fuzzer allows. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer's file, whose kind the first byte says: j tokenizer.json, t
- * NAME.tiktoken, p vocab.json, a byte of zero and merges.txt. An accepted one gives each text ids whose bytes are the
- * text. */
+/* fuzz_tokenizer.c - any bytes as a tokenizer file. The first byte chooses the kind: j is tokenizer.json, t is
+ * NAME.tiktoken, p is vocab.json, a zero byte, and merges.txt. An accepted tokenizer gives each text ids that decode to
+ * the same text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +23,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     BpeFile f;
     if (bytes == 0) return 0;
     BpeKind kind = data[0] == 't' ? BPE_TIKTOKEN : data[0] == 'p' ? BPE_VOCAB_AND_MERGES : BPE_TOKENIZER_JSON;
-    char   *text = malloc(bytes); /* all bytes after the first, and a NUL */
+    char   *text = malloc(bytes); /* a copy of all bytes after the first one, and a NUL */
     if (!text) return 0;
     memcpy(text, data + 1, bytes - 1);
     text[bytes - 1] = 0;
     size_t first = kind == BPE_VOCAB_AND_MERGES ? strlen(text) : bytes - 1;
-    size_t second = first < bytes - 1 ? first + 1 : first; /* there are no merges without a zero byte */
+    size_t second = first < bytes - 1 ? first + 1 : first; /* without a zero byte there are no merges */
     BpeText file[2] = {{"gpt2.tiktoken", text, first, NULL}, {"merges.txt", text + second, bytes - 1 - second, NULL}};
     if (bpe_file_parse(kind, file, &f, fault)) {
         if (bpe_missing_byte(f.bpe) >= 0 || f.end_of_text >= bpe_ids(f.bpe)) abort();

@@ -1,5 +1,5 @@
-/* fuzz_weights_index.c - any bytes as model.safetensors.index.json. An accepted index names each tensor once, and files in
- * its own folder alone. */
+/* fuzz_weights_index.c - any bytes as model.safetensors.index.json. An accepted index names each tensor once, and only
+ * files in its own folder. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     for (int f = 0; f < index.files; f++)
         if (strchr(index.file[f], '/') || (f && strcmp(index.file[f - 1], index.file[f]) >= 0)) abort();
-    if (longest < 60) { /* names of this length, such as our own, must be the same after writing and reading */
+    /* an index with names below 60 bytes, as the program writes, must stay the same when written and read again */
+    if (longest < 60) {
         char *text = weights_index_text(index.tensor, index.tensors, index.file, 1);
         if (!weights_index_parse(text, strlen(text), &written, again) || written.tensors != index.tensors || written.files != index.files) abort();
         for (int i = 0; i < index.tensors; i++)

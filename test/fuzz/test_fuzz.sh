@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# The short form of fuzzing: 5 s for each parser.
+# Runs the fuzzers for a short time: 5 s for each parser.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." && scripts/fuzz.sh 5

@@ -1,6 +1,6 @@
-# hosts.sh - two simulated hosts on one machine, for root on Debian 12: network namespaces with their own names, each
-# with its own /dev/shm. A cable (a veth pair) joins them; it can be cut, slowed down, and replaced by a thin link.
-# mpirun starts on hostA and reaches hostB by a launcher script instead of ssh. Sourced; needs the functions of tiny.sh.
+# hosts.sh - two simulated hosts on one machine, for root on Debian 12. Each is a network namespace with its own host
+# name and /dev/shm. A cable (a veth pair) joins them. It can be cut, slowed down, or replaced by a thin link. mpirun
+# starts on hostA and reaches hostB by a launcher script instead of ssh. Sourced; needs the functions of tiny.sh.
 # Nothing outside the namespaces is changed, and they are removed when the test ends in any way.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
@@ -26,7 +26,7 @@ for n in "$A" "$B_"; do
     ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
 done
 
-# on_host HOST COMMAND...: replaces the process by that command on a host. $WORK/shm/HOST is the memory of the host,
+# on_host HOST COMMAND...: replaces the process by the command, run on HOST. $WORK/shm/HOST is the host's shared memory,
 # which stays when its processes have ended.
 mkdir -p "$WORK/shm/hostA" "$WORK/shm/hostB"
 on_host() {
@@ -34,13 +34,13 @@ on_host() {
     [ "$host" = hostA ] || netns=$B_
     exec ip netns exec "$netns" unshare -u -m sh -c 'hostname "$1"; mount --bind "$2" /dev/shm; shift 2; exec "$@"' _ "$host" "$WORK/shm/$host" "$@"
 }
-# agent HOST COMMAND...: replaces ssh. If $WORK/private exists, it is another folder on hostB.
+# agent HOST COMMAND...: replaces ssh. If $WORK/private exists, hostB sees an empty folder in its place.
 cat > "$WORK/agent" <<SH
 #!/bin/sh
 host=\$1; shift
 exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; mount --bind $WORK/shm/\$host /dev/shm; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
-# keep: stores each rank's stderr and exit code, because neither arrives after the cable is cut.
+# keep COMMAND...: runs a rank and stores its stderr and exit code, because neither arrives after the cable is cut.
 cat > "$WORK/keep" <<'SH'
 #!/bin/sh
 "$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
@@ -66,8 +66,8 @@ slow_cable() {
     for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc replace dev cable root $how || return 1; done
     echo "# $how"
 }
-# thin_cable [MBIT_PER_S DELAY_MS]: replaces the veth pair, with its name and addresses, by a link of 20 Mbit/s and 10
-# ms each way. It is thin_link.c, since many kernels have no netem, and tbf has no delay.
+# thin_cable [MBIT_PER_S DELAY_MS]: replaces the veth pair by a link of the same name and addresses, of 20 Mbit/s and 10
+# ms each way if not given. The link is thin_link.c, because many kernels have no netem, and tbf has no delay.
 thin_cable() {
     local n
     ip -n "$A" link del cable
@@ -76,7 +76,7 @@ thin_cable() {
     ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
     for n in "$A" "$B_"; do ip -n "$n" link set cable up; done
 }
-# thin_bytes: prints the bytes that the link has carried from hostA and from hostB, with all headers.
+# thin_bytes: prints the bytes that the link has carried from hostA and from hostB, headers included.
 thin_bytes() {
     local lines; lines=$(wc -l < "$WORK/thin_link")
     kill -USR1 "$THIN_LINK"
@@ -88,8 +88,8 @@ at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both hosts. MPIRUN has more options for mpirun, CONFIG another config. The
-# ranks' stderr is in $KEEP.
+# two_hosts RANKS_EACH [OPTION...]: trains with RANKS_EACH ranks on each host. $MPIRUN has more options for mpirun;
+# $CONFIG is another config than tiny.json. The ranks' stderr is in $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
@@ -102,21 +102,21 @@ begin() {
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
-# gone SECONDS: checks that all ranks end within SECONDS on a quiet machine; on this machine $PATIENCE times as long.
-# $TOOK is the time.
+# gone SECONDS: checks that all ranks end within SECONDS of a quiet machine; on this machine within $PATIENCE times as
+# long. Sets $TOOK to the time they took.
 gone() {
     local at=$EPOCHREALTIME
     while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done
     TOOK=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     ! ranks_left && awk -v t="$TOOK" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit t > s * p }'
 }
-# fails JOB: checks that mpirun ends with a failure. Open MPI 5's mpirun ends with 0 when it loses a host; then rank 0
-# on hostA must fail.
+# fails JOB: checks that the job ends with a failure. Open MPI 5's mpirun ends with 0 when it loses a host, so then rank
+# 0 on hostA must have failed.
 fails() {
     if ! wait "$1"; then return; fi
     [ $LAUNCHER_MCA = --prtemca ] || return
     for _ in $(seq 50); do [ -s "$WORK/kept/code.0" ] && break; sleep 0.1; done
     [ "$(cat "$WORK/kept/code.0")" -ne 0 ]
 }
-# ended STATUS: checks the exit code of mpirun.
+# ended STATUS: checks that mpirun's exit code matches the pattern STATUS.
 ended() { wait $JOB; local got=$?; [[ $got =~ ^$1$ ]] || { echo "mpirun's exit code: $got"; tail -n 12 "$WORK/err"; return 1; }; }

@@ -12,13 +12,13 @@ for each in 1 2; do
     expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
 done
 
-# mpirun's ranks 0 and 2 are on hostA. The weights of its rank 1, the first of hostB, become wrong; in the job that is
+# Rank 1 for mpirun is the first on hostB, and its weights become wrong. The job numbers ranks by host, so there it is
 # rank 2.
 TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
     expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 2 \(hostB.* differ" \
     two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
 
-# A grid whose tensor ranks fit on each host, for any mapping of mpirun, and one whose tensor ranks do not.
+# In the first grid the tensor ranks fit on one host, however mpirun places the ranks. In the second they do not.
 WIDE="model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=0 eval.every=0"
 MPIRUN="--map-by node" two_hosts 2 $WIDE parallel.tensor=2 parallel.pipeline=2 run.dir="$WORK/grid" > "$WORK/out" 2> "$WORK/grid.err"
 expect "tensor ranks within hosts, stages across" [ $? -eq 0 ]
@@ -43,7 +43,7 @@ expect "the cable is cut, mpirun with keepalive: all ranks are gone within 15 s"
 expect "the cable is cut, mpirun with keepalive: it ends, with a failure" fails $JOB
 cable up
 
-# A save at every second step, so that the cut is in a save or just before or after it.
+# Saves after every second step, so that the cable is cut in a save, or just before or after one.
 constant="schedule.name=constant eval.every=0 checkpoint.every=2 run.dir=$WORK/run"
 rm -rf "$WORK/run"; begin 1 $constant run.steps=1000000 run.watchdog_seconds=5
 cable down
@@ -57,15 +57,16 @@ expect "the run goes on from it" quiet two_hosts 1 $constant run.steps=$end
 expect "a run without a cut" quiet train_ranks 2 $constant run.steps=$end run.dir="$WORK/whole"
 expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/whole" "$name"
 
-# mpirun is on the host of rank 0. After a second it notices a lost rank and ends its own ranks; two seconds later the
-# other host knows. The processes themselves need half a second on a quiet machine.
+# mpirun is on the host of rank 0. It notices a lost rank after a second and ends its own ranks. The other host learns
+# of it two seconds later. The processes themselves need half a second on a quiet machine.
 for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
     netns=$([ $victim = 0 ] && echo "$A" || echo "$B_")
     strike KILL $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
     expect "rank $victim is killed: all ranks are gone within $limit s" gone $limit; echo "# after $TOOK s"
-    # A rank of Open MPI 5 aborts with 14 when a peer's connection closes, and mpirun may hear of it first.
+    # A rank of Open MPI 5 ends with 14 when the connection to a peer closes, and mpirun may notice that before the
+    # killed rank.
     expect "rank $victim is killed: the first cause is mpirun's exit code" ended $([ $LAUNCHER_MCA = --prtemca ] && echo "(137|14)" || echo 137)
 done
 
@@ -87,8 +88,8 @@ expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* link .*hos
 expect "the same weights, bit by bit" same_weights "$WORK/slow" "$WORK/good" step_00000150
 quick_cable
 
-# elastic.sh on hostA loses hostB with its cable and uses it again with the cable. Its remote shell needs the cable, as
-# ssh does.
+# elastic.sh on hostA loses hostB when the cable is cut, and uses it again afterwards. Its remote shell needs the cable,
+# as ssh does.
 printf '#!/bin/bash\ntimeout 1 bash -c "echo > /dev/tcp/10.77.0.2/9" 2>&1 | grep -q refused || exit 255\nexec "%s" "$@"\n' "$WORK/agent" > "$WORK/by_cable"
 chmod +x "$WORK/by_cable"
 printf 'hostA\nhostB slots=1\n' > "$WORK/hosts"

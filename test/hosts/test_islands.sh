@@ -1,32 +1,34 @@
 #!/usr/bin/env bash
-# Two hosts: islands of one model over a thin link of 20 Mbit/s and 10 ms each way (thin_link.c between two TAP devices,
-# hosts.sh), a cut link, and a lost server. Also a job whose lost host is restored from its neighbour's memory. The
-# server is on hostA.
+# Two hosts, with islands (training jobs) of one model, over a thin link of 20 Mbit/s and 10 ms each way (thin_link.c
+# between two TAP devices, hosts.sh). Tests a cut link, a lost server, and a job whose lost host is restored from its
+# neighbour's memory. The server is on hostA.
 . "$(dirname "$0")/hosts.sh"
 AT=10.77.0.1:4300
 SAME="outer.server=$AT outer.key=$WORK/outer.key outer.every=4 eval.every=0 log.tensorboard=false"
 PARAMETERS=$("$TRAIN" plan "$WORK/tiny.json" | awk '$1 == "parameters" { print $2 }')
 
-# serves NAME WORDS...: starts a server in the background, $server, and waits until it listens. Its output is NAME.out.
+# serves NAME WORDS...: starts a server in the background and waits until it listens. Its process id is in $server, its
+# output in NAME.out.
 serves() {
     local name=$1; shift
     (on_host hostA "$TRAIN" serve "$WORK/tiny.json" run.dir="$WORK/$name" $SAME "$@" >> "$WORK/$name.out" 2>&1) & server=$!
     says "$name" "^serving " "${starts:-1}"
 }
-# island HOST NAME WORDS...: starts an island in the background, $job.
+# island HOST NAME WORDS...: starts an island on HOST in the background; its process id is in $job.
 island() {
     local host=$1 name=$2; shift 2
     rm -f "$WORK/$name.out"
     (on_host "$host" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/$name" $SAME "$@" > "$WORK/$name.out" 2>&1) & job=$!
 }
-# says NAME PATTERN [TIMES]: waits for so many matching lines, at most two minutes.
+# says NAME PATTERN [TIMES]: waits until the output of NAME has TIMES matching lines (1 if not given), at most two
+# minutes.
 says() {
     for _ in $(seq 1200); do [ "$(grep -csE "$2" "$WORK/$1.out")" -lt "${3:-1}" ] || return 0; sleep 0.1; done
     echo "$1 has no line like '$2'"; tail -n 5 "$WORK/$1.out"; return 1
 }
 ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; tail -n 5 "$WORK"/*.out; return 1; }; }
 used_once() { python3 test/run/lib/leases.py "$WORK/$1"; }
-# pair NAME WORDS...: runs a server and an island on each host to the end.
+# pair NAME WORDS...: runs a server, and an island on each host, to the end.
 pair() {
     local name=$1 a; shift
     serves "$name" outer.least_islands=2 "$@"
@@ -36,7 +38,8 @@ pair() {
 
 # --- a thin link ---------------------------------------------------------------------------------------------------------
 expect "islands over a good cable" pair good
-# Three rounds. Up: three deltas. Down: the first weights and three more. Headers are less than a tenth.
+# carried: checks the bytes of three rounds on the link. The island on hostB sends three deltas, and receives the first
+# weights and three more. Headers are less than a tenth.
 carried() { thin_bytes | awk -v p="$PARAMETERS" '{ print "#", $2, "bytes up,", $1, "down, of", p, "parameters"; exit !($2 > 12 * p && $2 < 1.1 * 12 * p + 2e4 && $1 > 16 * p && $1 < 1.1 * 16 * p + 2e4) }'; }
 if [ -c /dev/net/tun ]; then
     expect "a thin link in its place" thin_cable

@@ -1,13 +1,13 @@
-/* thin_link.c - a thin link between two network namespaces: a cable of two TAP devices, and this process between them. It
- * stands in for `tc netem`, which many kernels lack. Packets leave at a rate, one after the other, and arrive a delay
- * later; those that find a full queue are lost, as in a router. It shares its processors with the programs under test:
- * so it is in C, and while packets are under way it looks once in a millisecond, not at each of them. The delay is one
- * more in the mean.
+/* thin_link.c - a thin link between two network namespaces: two TAP devices with this process between them. It replaces
+ * `tc netem`, which many kernels lack. Packets leave at a fixed rate, one after the other, and arrive after a delay.
+ * Packets that find a full queue are lost, as in a router. The link shares the processors with the programs under test.
+ * So it is in C, and while packets are in flight it wakes once a millisecond, not for each packet. This adds up to a
+ * millisecond to the delay.
  *
  *   thin_link NAMESPACE_A NAMESPACE_B DEVICE MBIT_PER_S DELAY_MS     until it is killed; needs root
  *
- * The queue holds a fifth of a second. Prints "ready" when both devices are there; addresses are the caller's. SIGUSR1
- * prints the bytes that each has sent.
+ * The queue holds the packets of a fifth of a second. Prints "ready" when both devices exist; the caller sets their
+ * addresses. On SIGUSR1 it prints the bytes that each device has sent.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +36,11 @@ struct Packet {
     char    data[];
 };
 
-/* The packets from one device to the other. */
+/* One direction of the link: packets from device `source` to device `sink`. */
 typedef struct {
     int       source, sink;
-    double    bytes_per_s, delay_s, free_at; /* free_at: time at which the last packet so far has left */
-    Packet   *first, *last;                  /* packets in flight, in order */
+    double    bytes_per_s, delay_s, free_at; /* free_at: time at which the last packet so far has left the queue */
+    Packet   *first, *last;                  /* packets in flight, in order of arrival */
     long long bytes;
 } Direction;
 
@@ -64,7 +64,7 @@ static void enter(const char *path) {
     close(fd);
 }
 
-/* Makes a TAP device in a namespace and returns its file. */
+/* Makes a TAP device in a namespace. Returns its file descriptor. */
 static int tap(const char *namespace, const char *device) {
     char         path[256];
     struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI};
@@ -98,14 +98,16 @@ static void deliver(Direction *d, double at) {
     while (d->first && d->first->arrives <= at) {
         Packet *p = d->first;
         if (write(d->sink, p->data, p->bytes) >= 0) d->bytes += (long long)p->bytes;
-        else if (errno != EIO && errno != EAGAIN && errno != ENOBUFS) stop("write"); /* the device is down, or full */
+        /* the packet is lost if the device is down or full */
+        else if (errno != EIO && errno != EAGAIN && errno != ENOBUFS) stop("write");
         d->first = p->next;
         if (!d->first) d->last = NULL;
         free(p);
     }
 }
 
-/* Waits until a packet arrives or a signal asks for the bytes. With packets in flight it waits at most TICK_NS. */
+/* Waits until a packet arrives, or until a signal asks for the numbers of bytes. With packets in flight it waits at
+ * most TICK_NS. */
 static void await(const Direction both[2]) {
     struct pollfd fds[2] = {{both[0].source, POLLIN, 0}, {both[1].source, POLLIN, 0}};
     if (both[0].first || both[1].first) nanosleep(&(struct timespec){0, TICK_NS}, NULL);
@@ -117,7 +119,7 @@ int main(int argc, char **argv) {
     int    home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     double rate = atof(argv[4]) * 1e6 / 8, delay = atof(argv[5]) / 1e3;
     int    a = tap(argv[1], argv[3]), b = tap(argv[2], argv[3]);
-    /* leaves the namespace, so that killing all processes in it does not end the link */
+    /* leaves the last namespace, so that a test may kill all processes in it without ending the link */
     if (home < 0 || setns(home, CLONE_NEWNET)) stop("the namespace before");
     Direction both[2] = {{.source = a, .sink = b, .bytes_per_s = rate, .delay_s = delay},
                          {.source = b, .sink = a, .bytes_per_s = rate, .delay_s = delay}};

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Part of make check-hf: the scores of ./train_gpt eval equal those of lm-eval on the same checkpoint in transformers
-# (check_eval.py). Installs both into the virtual environment of check_hf.sh. Prints "skipped: ..." and ends with 0 if
-# it cannot.
+# Part of make check-hf. The scores of ./train_gpt eval must equal those of lm-eval for the same checkpoint in
+# transformers (check_eval.py). Installs both into the virtual environment of check_hf.sh. Prints "skipped: ..." and
+# ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 . test/interop/venv.sh
 with_modules hf "lm_eval, accelerate, transformers, torch" "lm-eval[hf]"

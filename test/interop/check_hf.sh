@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make check-hf, and the end of make test-interop. The folder of a checkpoint and our exports load in Hugging Face
+# make check-hf, and the end of make test-interop. A checkpoint folder and the program's exports load in Hugging Face
 # transformers unchanged, with the same logits (1e-4 in fp32) and the same greedy text. Models that transformers made
-# load here. Installs transformers into a virtual environment under build/. Prints "skipped: ..." and ends with 0 if it
-# cannot.
+# load in the program. Installs transformers into a virtual environment under build/. Prints "skipped: ..." and ends
+# with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 . test/interop/venv.sh
 with_modules hf "transformers, torch" torch transformers
@@ -11,8 +11,8 @@ with_modules hf "transformers, torch" torch transformers
 make --no-print-directory B="$B" "$B/test/run/dump_logits" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 TOKENS="116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 0 255 46 10 32 97 32 108 97 122 121 32 100 111 103"
 VERSION=$("$PYTHON" -c 'import transformers; print(transformers.__version__)')
-# same NAME FOLDER [DTYPE] [FOLDER]: transformers (with the first folder) and we (with the second, or the first) compute
-# the same logits.
+# same NAME FOLDER [DTYPE] [OTHER]: checks that the program computes the same logits from FOLDER as transformers from
+# OTHER (FOLDER if not given).
 same() {
     # shellcheck disable=SC2086
     "$B/test/run/dump_logits" "$2" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py logits "${4:-$2}" "${3:-float32}" $TOKENS > "$WORK/theirs" &&
@@ -21,7 +21,7 @@ same() {
 }
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1
 
-# said NAME FOLDER: both write the same greedy text.
+# said NAME FOLDER: checks that the program and transformers sample the same greedy text.
 said() {
     "$TRAIN" sample "$2" prompt="the quick" temperature=0 tokens=31 > "$WORK/ours" 2> "$WORK/log" &&
         "$PYTHON" test/interop/check_sample.py "$2" 31 "the quick" > "$WORK/theirs" 2>> "$WORK/log" &&
@@ -38,7 +38,7 @@ for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pip
 done
 . "$(dirname "$0")/check_hf_kinds.sh"
 
-# Our exports in transformers.
+# Exports of the program are read by transformers.
 for form in "fp32 float32" "bf16 bfloat16" "fp16 float16" "fp32 float32 shard_bytes=60000" "bf16 bfloat16 shard_bytes=30000"; do
     read -r word dtype shards <<< "$form"
     out=$WORK/$word${shards:+-sharded}
@@ -48,7 +48,7 @@ for form in "fp32 float32" "bf16 bfloat16" "fp16 float16" "fp32 float32 shard_by
     case $word$shards in bf16 | fp16) expect "export $word: rounded as torch does" "$PYTHON" test/interop/check_hf.py rounded "$WORK/fp32" "$out" "$dtype" ;; esac
 done
 
-# Models of transformers in our program.
+# Models made by transformers are read by the program.
 "$PYTHON" test/interop/check_hf.py make "$WORK/made" || exit 1
 same "its own model in several files" "$WORK/made/sharded"
 same "its own model as bfloat16 in several files" "$WORK/made/bf16" bfloat16
@@ -62,7 +62,7 @@ expect "from several files and from one: the same weights" same_weights "$WORK/f
 expect "sample takes its folder" quiet "$TRAIN" sample "$WORK/made/sharded" tokens=8
 expect "a head of its own is refused" exits 65 'lm_head.weight is not the embedding' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
 
-# The tokenizers of checkpoints: bytes, one learnt here, and a .tiktoken file converted to tokenizer.json.
+# The tokenizers in checkpoint folders: bytes, one learnt here, and a .tiktoken file converted to tokenizer.json.
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 python3 -c 'print("Zo\u00eb: \u4f60\u597d\U0001f600\n\t  It'"'"'s 12,345 words\u2026 the quick brown fox jumps   over 3.14\n\n  end")' > "$WORK/prose"
 "$TRAIN" train-tokenizer "$WORK/text.txt" "$WORK/prose" out="$WORK/bpe" vocab_size=320 > /dev/null
@@ -86,5 +86,5 @@ for tokenizer in "" "$WORK/bpe" "$WORK/ranks/gpt2.tiktoken"; do
     said=$("$PYTHON" test/interop/check_hf_tokenizer.py "$folder" "$WORK/prose" "$WORK/ids" 2>&1)
     ok $? "transformers $VERSION loads a checkpoint's tokenizer, ${tokenizer##*/}: $(tail -n 1 <<< "$said")"
 done
-bash test/interop/check_eval.sh || STATUS=1 # the scores of lm-eval
+bash test/interop/check_eval.sh || STATUS=1 # compares the scores of eval with those of lm-eval
 exit $STATUS

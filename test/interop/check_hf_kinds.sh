@@ -1,7 +1,8 @@
-# check_hf_kinds.sh - llama, qwen3 and qwen3-moe from here to transformers and back. A part of check_hf.sh, which
-# defines same and said.
+# check_hf_kinds.sh - exchanges llama, qwen3 and qwen3-moe models with transformers, in both directions. A part of
+# check_hf.sh, which defines the functions same and said.
 SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 optimizer.learning_rate=5e-3"
-there() { # there NAME RANKS KEY=VALUE...: tests a checkpoint of ours, and an export of it, in transformers.
+# there NAME RANKS KEY=VALUE...: trains a model and tests its checkpoint, and an export of it, in transformers.
+there() {
     local name=$1 n=$2 folder=$WORK/$1/checkpoints/step_00000012; shift 2
     # shellcheck disable=SC2086
     train_ranks "$n" $SMALL run.dir="$WORK/$name" "$@" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
@@ -18,7 +19,7 @@ SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 optimizer.learning_rate=
 there qwen3-moe 2 model.arch=qwen3-moe model.head_dim=24 moe.experts=8 moe.top_k=2 moe.n_inner=32 parallel.zero_stage=3
 
 "$PYTHON" test/interop/check_hf.py make_kinds "$WORK/made" || exit 1
-from() { # from NAME KEY=VALUE...: trains a model of transformers at a rate of 0, which must not change it.
+from() { # from NAME KEY=VALUE...: trains a model made by transformers at a rate of 0, which must not change it.
     local name=$1; shift
     same "its own $name" "$WORK/made/$name"
     train model.vocab_size=300 model.n_layer=1 run.steps=1 optimizer.learning_rate=0 eval.every=0 run.dir="$WORK/from-$name" \

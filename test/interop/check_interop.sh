@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# make test-interop, before check_hf.sh. Our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken
-# (check_tokenizers.py). Our parquet reader gives the text of pyarrow (check_parquet.py). Sweeps equal the study of
-# PyPI's Optuna (check_sweeps.py; Debian's: test_sweep_search.sh). Installs these into a virtual environment under
-# build/. Prints "skipped: ..." and ends with 0 if it cannot.
+# make test-interop, before check_hf.sh. The program's tokenizer gives the ids of Hugging Face tokenizers and of
+# tiktoken (check_tokenizers.py). Its parquet reader gives the text of pyarrow (check_parquet.py). Sweeps equal a study
+# of PyPI's Optuna (check_sweeps.py); test_sweep_search.sh tests Debian's. Installs these into a virtual environment
+# under build/. Prints "skipped: ..." and ends with 0 if it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
-bash test/interop/check_tensorboard.sh || STATUS=1 # uses its own virtual environment
+bash test/interop/check_tensorboard.sh || STATUS=1 # check_tensorboard.sh has its own virtual environment
 DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
 . test/interop/venv.sh
 in_venv interop "tokenizers, tiktoken, pyarrow, optuna" tokenizers tiktoken pyarrow optuna

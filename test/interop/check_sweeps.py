@@ -93,7 +93,7 @@ def main():
 
     out = f"{WORK}/asha"
     driver = start("asha", out, 6)
-    for line in driver.stdout:  # the driver is killed in the middle of a study
+    for line in driver.stdout:  # kills the driver of the sweep in the middle of a study
         if line.startswith("trial 1: step 1"):
             break
     driver.send_signal(signal.SIGKILL)

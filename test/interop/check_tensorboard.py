@@ -56,4 +56,4 @@ whole, resumed = sys.argv[1:3]
 print(f"ok TensorBoard reads {check_accumulator(whole, 1)} numbers of a whole run")
 print(f"ok TensorBoard reads {check_accumulator(resumed, 2)} numbers of a resumed one, without those that it lost")
 print(f"ok trackio imports {check_trackio(whole)}")
-os._exit(0)  # ends at once, because trackio's threads may still run
+os._exit(0)  # ends without waiting for trackio's threads, which may still run

@@ -18,7 +18,7 @@ def read_safetensors(path):
     header = json.loads(data[8:8 + n])
     assert header.pop("__metadata__") == {"format": "pt"} and n % 8 == 0
     tensors, at = {}, 0
-    for name, entry in header.items():  # in file order
+    for name, entry in header.items():  # tensors in the order of the file
         begin, end = entry["data_offsets"]
         assert begin == at, f"{name} begins at {begin}, not {at}"
         at = end
@@ -39,7 +39,7 @@ def logits(folder, tokens):
         mean, var = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
         return (x - mean) / torch.sqrt(var + eps) * weights[name + ".weight"] + weights[name + ".bias"]
 
-    def conv1d(x, name):  # weights are [in, out]
+    def conv1d(x, name):  # the weights are stored as [in, out], as in GPT-2's Conv1D
         return x @ weights[name + ".weight"] + weights[name + ".bias"]
 
     def gelu(x):

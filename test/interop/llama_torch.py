@@ -34,7 +34,7 @@ def logits(folder, tokens):
     def norm(x, name):
         return x / torch.sqrt((x * x).mean(-1, keepdim=True) + config["rms_norm_eps"]) * weights[name + ".weight"]
 
-    def linear(x, name):  # weights are [out, in]
+    def linear(x, name):  # the weights are stored as [out, in]
         return x @ weights[name + ".weight"].T
 
     def turn(x):

@@ -1,5 +1,4 @@
-# The folder of the last checkpoint gives the same logits (1e-4 in fp32) in gpt2_torch.py, an independent reader, as in
-# our own model.
+# gpt2_torch.py, an independent reader of the last checkpoint, computes the same logits as the program (1e-4 in fp32).
 . "$(dirname "$0")/../run/lib/tiny.sh"
 PYTHON=${PYTHON:-/usr/bin/python3}
 if ! "$PYTHON" -c 'import torch' 2> /dev/null; then echo "skip python3-torch is not installed"; exit 0; fi

@@ -1,5 +1,5 @@
-# The checkpoint of a llama gives the same logits in llama_torch.py, an independent reader, as in our own model. One
-# model has its own head and scaled positions, the other a tied head.
+# llama_torch.py, an independent reader of llama checkpoints, computes the same logits as the program. One model has an
+# output head of its own and scaled positions, the other a tied head.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 PYTHON=${PYTHON:-/usr/bin/python3}
 if ! "$PYTHON" -c 'import torch' 2> /dev/null; then echo "skip python3-torch is not installed"; exit 0; fi

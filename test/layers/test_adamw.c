@@ -1,4 +1,4 @@
-/* test_adamw.c - adamw_update and adamw_update_host. */
+/* test_adamw.c - adamw_update, and adamw_update_host, compared with a float64 reference. */
 #include "test/ref/test.h"
 
 #include <float.h>
@@ -9,7 +9,7 @@ static const OptimizerStep HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
 typedef struct { int64_t n; double *p, *m, *v, *grad; } State64;
 
-/* Computes a step of the float64 reference. Its hyper-parameters are the floats that the op gets. */
+/* Computes a step of the float64 reference, with the same hyper-parameters, which are floats. */
 static void step64(State64 k, OptimizerStep h, double grad_scale) {
     ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps,
               (double)h.weight_decay, h.step, grad_scale);
@@ -53,8 +53,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Two calls, cut at an
- * odd place, give the same bits. */
+/* Runs seven steps, one without decay. The working copy equals the rounded master, bit for bit. Updating in two calls,
+ * cut at an odd place, gives the same bits. */
 static void compare(DType act, int64_t n) {
     enum { STEPS = 7 };
     Stage   s = stage_create(0);
@@ -110,7 +110,7 @@ static void compare_host(DType act, int64_t n) {
         adamw_update_host(span, h, 0.375f);
     }
     for (int64_t i = 0; i < n; i++) {
-        /* four roundings in each step */
+        /* allows four roundings to fp32 in each step */
         assert_true(fabs((double)p[i] - k.p[i]) <= 4.0 * STEPS * (double)FLT_EPSILON * (1.0 + fabs(k.p[i])));
         if (act != F32) assert_int_equal(rounded[i], act == BF16 ? bf16_from_f32(p[i]) : f16_from_f32(p[i]));
     }
@@ -133,8 +133,8 @@ static void test_sizes(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare(ACT_TYPES[t], sizes[i]);
 }
 
-/* More pieces than a launch takes: of all sizes, aligned and not, some without decay, some empty. The bits equal those
- * of single pieces. */
+/* Updates a list of more spans than one launch takes: of all sizes, aligned and not, some without decay, some empty.
+ * The bits equal those of updates one span at a time. */
 static void test_many_pieces(void **state) {
     (void)state;
     enum { PIECES = 150, N = 150 * 149 / 2 };
@@ -166,7 +166,8 @@ static void test_many_pieces(void **state) {
     }
 }
 
-/* Spans with other rates, in one list and on the host. The reference is a step with rate x lr and decay / rate. */
+/* Updates spans with their own rates, in one list and on the host. The reference is a step with learning rate rate * lr
+ * and decay decay / rate. */
 static void test_rates(void **state) {
     (void)state;
     enum { STEPS = 3, N = 100 };
@@ -196,8 +197,8 @@ static void test_rates(void **state) {
     stage_destroy(&s);
 }
 
-/* With bias corrections the first step is lr for any size of gradient. Without a gradient nothing moves. Decay alone
- * shrinks the weights. */
+/* With bias corrections the first step moves a weight by lr, whatever the size of its gradient. Without a gradient
+ * nothing moves. Decay alone shrinks the weights. */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);
@@ -208,7 +209,8 @@ static void test_first_step(void **state) {
     tensor_set(grad, 0, 1.0f), tensor_set(grad, 1, -1e-3f), tensor_set(grad, 2, 1e6f), tensor_set(grad, 3, 0.0f);
     update_one(&s, p, m, v, p, grad, h, 1.0f);
     static const double want[] = {0.99, 1.01, 0.99, 1.0};
-    for (int i = 0; i < 4; i++) assert_true(fabs((double)tensor_get(p, i) - want[i]) < 2e-7); /* eps/|g| = 1e-5 of 0.01 at most */
+    /* eps/|g| is at most 1e-5, which is relative to a step of 0.01 */
+    for (int i = 0; i < 4; i++) assert_true(fabs((double)tensor_get(p, i) - want[i]) < 2e-7);
     tensor_set(p, 3, 2.0f);
     h.weight_decay = 0.5f, h.step = 2;
     Tensor last = tensor_slice(p, 3, 1);

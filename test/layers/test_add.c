@@ -1,11 +1,12 @@
-/* test_add.c - add_forward: the f32 sum of two elements each; no other element changes. */
+/* test_add.c - add_forward: each output is the f32 sum of two elements, rounded to the type, and no other element
+ * changes. */
 #include "test/ref/test.h"
 
 static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 3, 16, 64, 1000, 16385, 70001};
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int64_t off = 0; off < 2; off++) { /* aligned memory, and memory one element further */
+        for (int64_t off = 0; off < 2; off++) { /* once in aligned memory, once from the second element on */
             Stage  s = stage_create(0);
             Tensor y = stage_random(&s, F32, 1, sizes[i] + off, 1, 1, 1, 0),
                    x = stage_random(&s, F32, 1, sizes[i] + off, 1, 2, 1e-3, 0), was = stage_copy(&s, y);

@@ -22,7 +22,7 @@ static void test_table(void **state) {
     assert_int_equal(matmul_algorithms_count(), 200);
     assert_int_equal(matmul_algorithms_find("product 150"), 150);
     assert_int_equal(matmul_algorithms_find("product"), -1);
-    matmul_algorithms_set(record_named("product 150", 7)); /* replaces the record */
+    matmul_algorithms_set(record_named("product 150", 7)); /* replaces the entry of the same name */
     assert_int_equal(matmul_algorithms_count(), 200);
     assert_int_equal(matmul_algorithms_get(150).id, 7);
     assert_int_equal(matmul_algorithms_get(150).state[ALGORITHM_WORDS - 1], 14);
@@ -35,7 +35,7 @@ static void test_table(void **state) {
     assert_false(matmul_algorithms_frozen());
 }
 
-/* Forward and both backward ops of one shape, with the expected results. */
+/* Inputs and outputs of the forward op and both backward ops of one shape, with the expected results in float64. */
 typedef struct {
     Stage   s;
     int64_t N, K, M;
@@ -86,7 +86,7 @@ static void ops_check(Ops *o) {
     assert_close(o->dpre, o->dpre64, o->dpre.type, bound_bf16(o->M + 24, 2.0, 0.0));
     assert_close(o->dw, o->dw64, o->y.type, bound_sum(2 * o->N));
     assert_close(o->db, o->db64, o->y.type, bound_sum(2 * o->N));
-    /* column sums of dpre as stored, by the epilogue or by the kernel */
+    /* adds the columns of dpre as stored, as the product's epilogue or a separate kernel does */
     double *dbias64 = calloc((size_t)o->K, sizeof *dbias64);
     for (int64_t i = 0; i < o->N * o->K; i++) dbias64[i % o->K] += (double)tensor_get(o->dpre, i);
     assert_close(o->dbias, dbias64, F32, bound_sum(o->N));
@@ -99,10 +99,10 @@ static void ops_clear(Ops *o) {
 }
 
 typedef struct { int64_t N, K, M; } Shape;
-/* all accesses wide; none; all except 16-bit rows of 40 */
+/* shapes in which all accesses are wide, none are, or all except those to 16-bit rows of 40 */
 static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}};
 
-/* A second process with the first one's table computes the same bits and adds nothing to it. */
+/* A second process that uses the first one's table computes the same bits and adds nothing to the table. */
 static void test_replay(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++)
@@ -115,7 +115,7 @@ static void test_replay(void **state) {
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms_count();
             MatmulAlgorithm *stored = malloc(sizeof *stored * (size_t)(count + 1));
-            /* products chosen by timing, whose names do not appear in the table of timed ones */
+            /* products whose names do not appear in the table of those chosen by timing */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {
                 stored[a] = matmul_algorithms_get(a);
@@ -138,7 +138,7 @@ static void test_replay(void **state) {
         }
 }
 
-/* Returns the record of the same product without its epilogue, -1 if `a` has no epilogue. */
+/* Returns the number of the table's entry for the same product without its epilogue; -1 if `a` has no epilogue. */
 static int record_without(const char *epilogue, MatmulAlgorithm a) {
     char key[ALGORITHM_KEY_ROOM], *at = strstr(a.key, epilogue);
     if (!at) return -1;
@@ -147,7 +147,7 @@ static int record_without(const char *epilogue, MatmulAlgorithm a) {
     return matmul_algorithms_find(key);
 }
 
-/* Runs epilogues and separate kernels. Whichever was faster, both give right results. */
+/* Runs products with an epilogue, and with a separate kernel instead. Both give right results, whichever was faster. */
 static void test_both_ways(void **state) {
     (void)state;
     static const char *const epilogues[] = {" gelu_backward", " column_sums"};
@@ -175,14 +175,16 @@ static void test_both_ways(void **state) {
                 ops_queue(o);
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms_count() == 0);
-                for (int a = 0; a < forcings; a++) /* a GPU may lack an epilogue for a type; then it uses the kernel */
+                /* a GPU may lack an epilogue for a type; then the separate kernel is used */
+                for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)
                         assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
                 ops_destroy(o);
             }
 }
 
-/* In a frozen table, an unknown product is computed and not recorded, and an unknown algorithm is replaced. */
+/* With a frozen table, a product that is not in it is computed and not added. An algorithm that does not exist is
+ * replaced. */
 static void test_frozen(void **state) {
     (void)state;
     Ops *o = ops_create(BF16, 80, 64, 128);
@@ -205,7 +207,7 @@ static void test_frozen(void **state) {
     ops_destroy(o);
 }
 
-/* Products recorded into a graph: known shapes and, without timing, new ones. */
+/* Products recorded into a graph: known shapes, and new ones, which cannot be timed then. */
 static void test_graph(void **state) {
     (void)state;
     for (int known = 0; known < 2; known++) {
@@ -216,7 +218,7 @@ static void test_graph(void **state) {
         ops_queue(o);
         if (recording) {
             Graph g = graph_end(&o->s.stream);
-            assert_true(isnan(tensor_get(o->y, 0))); /* nothing has run yet */
+            assert_true(isnan(tensor_get(o->y, 0))); /* the graph is only recorded, so nothing has been computed yet */
             for (int pass = 0; pass < 2; pass++) {
                 ops_clear(o);
                 graph_launch(g, &o->s.stream);
@@ -237,7 +239,7 @@ static int tests(void) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    /* with a choice forced from outside nothing would be recorded, and nothing could be forced here */
+    /* a choice forced by the user's environment would add nothing to the table, and the test could force nothing */
     unsetenv("TRAIN_GPT_GEMM");
     return stage_main(argv, tests);
 }

@@ -58,7 +58,7 @@ static void compare_records(const char *file, int64_t group) {
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
            dqkv = stage_tensor(&s, F32, 2, B * T, columns);
-    /* the values are standard normal; the bound uses a uniform distribution in +-sqrt(3) */
+    /* The values are standard normal. The bound is for uniform values in +-sqrt(3), which have the same variance. */
     AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0));
     attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, tensor_none(), h);
@@ -103,22 +103,21 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    /* The second run overwrites the first with the same bits. On the emulator there is one run, which overwrites
-     * NaN. */
+    /* The second run overwrites the first one's results with the same bits. The emulator runs only once, over NaN. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
-    /* backward, also with a given delta */
+    /* backward, this time with a given delta and sums for the bias */
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
-    if (has_bias) add_columns(dbias64, dqkv); /* if the function returns 0, dbias is unchanged */
+    if (has_bias) add_columns(dbias64, dqkv); /* if attention_backward returns 0, it has not added to dbias */
     assert_close(dbias, dbias64, F32, bound_sum(B * T));
     stage_destroy(&s);
 }
 
-/* Runs context ranks one after another. Each has its chunks of every sequence, and the gathered keys and values of all.
- * Its rows have the bits that one rank computes. What the ranks add to the gradients of keys and values sums to one
- * rank's gradients. */
+/* Runs context ranks one after another. Each has its chunks of every sequence, and the gathered keys and values of all
+ * ranks. Its rows have the bits that one rank computes. The gradients of keys and values that the ranks compute add up
+ * to those of one rank. */
 static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, HeadShape h) {
     int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own,
             in_rank = N * wide;
@@ -168,13 +167,13 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    /* the parts of the ranks are stored, too; their errors add up like independent terms */
+    /* each rank's share of the gradient is rounded too; the errors of the shares are independent */
     b.dv.roundings++, b.dqk.roundings++;
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
 
-/* Copied columns are at the right place, and no others change; with whole 16-byte vectors and without. */
+/* Copies of columns arrive at the right place and change no others, with whole 16-byte vectors and without. */
 static void test_columns(void **state) {
     (void)state;
     static const int64_t cases[][6] = {{1, 1, 0, 1, 0, 1}, {5, 48, 16, 32, 0, 32}, {70, 24, 8, 40, 16, 16},
@@ -199,8 +198,8 @@ static void test_columns(void **state) {
         }
 }
 
-/* The emulator runs two of the first four shapes for each type, because all types find a rank's rows with the same
- * code. */
+/* The emulator runs two of the first four shapes for each type, because the code that finds a rank's rows is the same
+ * for all types. */
 static void test_context(void **state) {
     (void)state;
     static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
@@ -212,8 +211,9 @@ static void test_context(void **state) {
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].h);
 }
 
-/* GPU kernels exist for heads of 32, 64, 96 and 128 channels. They load rows that are not whole 16-byte vectors in
- * another way. The last shapes are grouped: one head of keys for all queries, several, odd sizes, more than a tile. */
+/* GPU kernels exist for heads of 32, 64, 96 and 128 channels. Rows that are not whole 16-byte vectors are loaded in
+ * another way. The last shapes have heads that share keys: one head of keys for all queries, several, odd sizes, more
+ * than a tile. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {2, 2, 1, 1, 3},   {1, 17, 2, 2, 5},   {4, 40, 3, 3, 14},  {1, 65, 1, 1, 16},
@@ -226,32 +226,34 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
             if (h.size > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
-            /* T = 130 already has three such tiles */
+            /* left out, because T = 130 already has three tiles like those of T = 257 */
             if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
-                if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* the emulator runs one of the two */
+                /* the emulator runs one of the two spreads */
+                if (stage_is_slow() && (i + t + spread / 2) % 2) continue;
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
             }
         }
 }
 
-/* Heads of 64 and 128 channels have their own kernels on a GPU of compute capability 9.0, for 128 rows at once. Tested
- * are lengths around these, a length that gives a block several items, and chunks of context ranks that are half of
- * them. */
+/* A GPU of compute capability 9.0 has kernels of its own for heads of 64 and 128 channels, which compute 128 rows at
+ * once. Tests lengths around multiples of 128, a length that gives a block several items, and chunks of context ranks
+ * of half of 128. */
 static void test_whole_tiles(void **state) {
     (void)state;
     static const struct { int64_t B, T; HeadShape h; } cases[] = {
         {1, 1, {1, 1, 64}},   {2, 63, {1, 1, 128}}, {1, 128, {2, 1, 64}}, {1, 129, {1, 1, 128}},
         {1, 191, {1, 1, 64}}, {7, 65, {1, 1, 64}},  {2, 193, {2, 1, 64}}};
     for (int t = 0; t < stage_act_types(); t++) {
-        if (ACT_TYPES[t] == F32) continue; /* skipped, as in test_shapes */
+        if (ACT_TYPES[t] == F32) continue; /* left out, because these kernels take only 16-bit types */
         for (int i = 0; i < COUNT(cases); i++)
             if (!stage_is_slow() || (i + t) % 2) compare(ACT_TYPES[t], cases[i].B, cases[i].T, cases[i].h, 1 + 2 * (i % 2));
         compare_context(ACT_TYPES[t], 2, 1, 256, (HeadShape){2, 1, 128});
     }
 }
 
-/* Requests kernels by name, as a user does for a whole run. asked_before(the returned value) ends it. */
+/* Requests attention kernels by name, as a user does for a whole run. Returns the previous request, which
+ * asked_before() restores. */
 static char *ask(const char *kernels) {
     const char *before = getenv("TRAIN_GPT_ATTENTION");
     char       *kept = before ? strdup(before) : NULL;
@@ -264,7 +266,7 @@ static void asked_before(char *kept) {
     free(kept);
 }
 
-/* Tests the portable kernels, which other GPUs use for such heads. */
+/* Tests the portable kernels, which other GPUs than Hopper use for these heads. */
 static void test_portable(void **state) {
     (void)state;
     char *before = ask("portable");
@@ -276,21 +278,21 @@ static void test_portable(void **state) {
     asked_before(before);
 }
 
-/* FLOPs of wgmma so far, on the emulator. */
+/* FLOPs that wgmma has computed so far, on the emulator */
 double emu_products(void) __attribute__((weak));
 
-/* Returns the FLOPs of five products per tile. Each 128 keys meet 64 queries at a time, if some of these see them. For
- * the first 64 queries, which begin with the keys, half of the keys count. */
+/* Returns the FLOPs of five products for each tile that is computed. A tile is 128 keys by 64 queries, and is computed
+ * if some of its queries see its keys. The first tile of each 128 keys counts half. */
 static double five_products(int64_t heads, int64_t T, int64_t D) {
     double tiles = 0.0;
     for (int64_t key = 0; key < T; key += 128) tiles += (double)((T - key + 63) / 64) - 0.5;
     return tiles * (double)heads * 5 * 2 * 128 * 64 * (double)D;
 }
 
-/* Runs backward with one block for each head: of one tile of keys and of several, with more heads than blocks, and with
- * documents. The bits equal those of blocks of keys and blocks of queries. `every`: tokens of a document, 20 fewer in
- * each sequence than in the one before, so that a block finds sums of another head where its own have not begun; 0: no
- * documents. */
+/* Runs backward with one block for each head: one tile of keys and several, more heads than blocks, and documents. The
+ * bits equal those of separate blocks for keys and for queries. every: tokens of a document; 0: no documents. Each
+ * sequence has documents 20 tokens shorter than the one before. So a block may find another head's sums where its own
+ * have not begun. */
 static void compare_by_heads(DType act, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -332,7 +334,7 @@ static void test_by_heads(void **state) {
     asked_before(before);
 }
 
-/* Heads that share keys have, bit for bit, the outputs that they have with copies of these keys. */
+/* The outputs of heads that share keys equal, bit for bit, those of heads with copies of these keys. */
 static void test_copied_keys(void **state) {
     (void)state;
     enum { T = 70, H = 4, D = 16 };
@@ -364,7 +366,7 @@ static void test_copied_keys(void **state) {
     }
 }
 
-/* A later position changes nothing before it, bit for bit (causality). */
+/* Causality: a change at a later position changes no bit before it. */
 static void test_causal(void **state) {
     (void)state;
     enum { T = 70, C = 32, H = 2 };
@@ -390,8 +392,8 @@ static void test_causal(void **state) {
     }
 }
 
-/* Scores of some thousands: only a running maximum keeps the exponentials finite. One key dominates each row, so y is a
- * row of v. */
+/* With scores of some thousands, only a running maximum keeps the exponentials finite. One key dominates each row, so y
+ * is a row of v. */
 static void test_large_scores(void **state) {
     (void)state;
     enum { T = 50, D = 16 };
@@ -414,7 +416,7 @@ static void test_large_scores(void **state) {
     stage_destroy(&s);
 }
 
-/* Scores that grow from tile to tile, by 8 for every 128 keys. Sums under a lower maximum are scaled down each time. */
+/* Scores grow by 8 every 128 keys, from tile to tile. The sums under a lower maximum must be scaled down each time. */
 static void test_rising_scores(void **state) {
     (void)state;
     enum { T = 300, D = 64 };
@@ -426,7 +428,8 @@ static void test_rising_scores(void **state) {
         stage_settle();
         for (int64_t i = 0; i < T * D; i++) {
             tensor_set(qkv, i / D * 3 * D + i % D, 1.0f);
-            tensor_set(qkv, i / D * 3 * D + D + i % D, (float)(i / D / 64) * 0.5f); /* a score of 64 x 0.5 / 8 every 64 keys */
+            /* the score grows by 64 x 0.5 / 8 = 4 every 64 keys */
+            tensor_set(qkv, i / D * 3 * D + D + i % D, (float)(i / D / 64) * 0.5f);
         }
         double *y64 = stage_doubles(&s, T * D), *lse64 = stage_doubles(&s, T);
         reference_forward(y64, lse64, stage_widen(&s, qkv), 1, T, h);

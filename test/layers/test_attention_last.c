@@ -22,8 +22,8 @@ static void compare(DType act, int64_t T, int64_t n, HeadShape h, double spread)
     stage_destroy(&s);
 }
 
-/* Sequences of one key, of whole and of incomplete tiles; heads that are not whole vectors; one query and several;
- * heads that share keys. */
+/* Cases: sequences of one key, of whole and of incomplete tiles; heads that are not whole vectors; one query and
+ * several; heads that share keys. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {
@@ -58,7 +58,7 @@ static void test_rows(void **state) {
     }
 }
 
-/* Scores of some thousands that grow with the key's position: only a running maximum keeps the exponentials finite. The
+/* Scores of some thousands that grow with the key's position. Only a running maximum keeps the exponentials finite. The
  * last key dominates, so y is its value. */
 static void test_large_scores(void **state) {
     (void)state;

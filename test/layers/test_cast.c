@@ -1,4 +1,4 @@
-/* test_cast.c - cast_forward rounds as core/tensor.h, bit for bit. */
+/* test_cast.c - cast_forward rounds like the functions of core/tensor.h, bit for bit. */
 #include "test/ref/test.h"
 
 static void test_sizes(void **state) {
@@ -18,15 +18,15 @@ static void test_sizes(void **state) {
             }
 }
 
-/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values, as in bf16_from_f32
- * and f16_from_f32. NaN stays NaN, with any of its other bits. */
+/* Tests ties to even, a carry into the exponent, and the largest, subnormal, infinite and undefined values, compared
+ * with bf16_from_f32 and f16_from_f32. NaN stays NaN, whatever its other bits. */
 static void test_rounding(void **state) {
     (void)state;
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001,
                                     0x807fffff, 0x00008000, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff,
                                     0x80000000, 0x00018000, 0x42280000,
-                                    /* fp16: ties, the largest, the first that is infinite, subnormals and their ties,
-                                     * the smallest normal */
+                                    /* for fp16: ties, the largest value, the first that becomes infinite, subnormals
+                                     * and their ties, the smallest normal value */
                                     0x3f801000, 0x3f803000, 0x3f801001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001,
                                     0x33c00000, 0x387fffff};
     for (int t = 1; t < stage_act_types(); t++) {

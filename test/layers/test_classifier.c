@@ -31,8 +31,8 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Returns the bound of a gradient. exp(x - max) has an error from rounding x - max, |x - max| roundings of it, and 2
- * more. All elements share the error of the sum. */
+/* Returns the bound of a gradient. exp(x - max) has an error of |x - max| roundings from rounding x - max, and 2 more.
+ * All elements share the error of the sum. */
 static Bound gradient_bound(double range) { return bound_sum((int64_t)(range * range) + 4); }
 
 static void test_records(void **state) {
@@ -55,7 +55,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* A soft cap and a z-loss, compared with PyTorch's float64. */
+/* Compares the loss with a soft cap and a z-loss with PyTorch's float64. */
 static void test_terms_records(void **state) {
     (void)state;
     Stage      s = stage_create(0);
@@ -83,7 +83,7 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     Tensor logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
     Tensor loss = stage_tensor(&s, F32, 1, n, 1), again = stage_tensor(&s, F32, 1, n, 1);
     for (int64_t i = 0; i < n; i++)
-        /* NaN in the padding, which must have no effect */
+        /* the padding is NaN, which must have no effect */
         for (int64_t v = V; v < stride; v++) tensor_set(logits, i * stride + v, NAN);
     double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
     const int32_t *target = (const int32_t *)targets.data;
@@ -99,8 +99,8 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     stage_destroy(&s);
 }
 
-/* Compares the row with its columns on several ranks, whose exchanges are done here. The padding is at the end, so the
- * last rank may have only padding. */
+/* Compares a whole row with its columns divided among several ranks, whose exchanges are done here. The padding is at
+ * the end, so the last rank may have only padding. */
 static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread, LossTerms terms) {
     int64_t stride = ranks * columns;
     Stage   s = stage_create(0);
@@ -169,8 +169,8 @@ static void test_shapes(void **state) {
                               TERMS[k / 2]);
 }
 
-/* A confident model: the gradient at the target is a small difference, and the loss is small. Also logits far from 0,
- * and far apart. */
+/* With a confident model the gradient at the target is a small difference, and the loss is small. Other rows have
+ * logits far from 0, and far apart. */
 static void test_extremes(void **state) {
     (void)state;
     enum { V = 19 };
@@ -178,9 +178,10 @@ static void test_extremes(void **state) {
     Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1),
            loss = stage_tensor(&s, F32, 1, 3, 1);
     for (int i = 0; i < 3; i++) ((int32_t *)targets.data)[i] = 18;
-    tensor_set(logits, 18, 5.0f);                                  /* a confident row: loss 18 e^-14 = 1.5e-5 */
-    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* logits far from 0 */
-    tensor_set(logits, 2 * V, -1e30f);                              /* logits far apart */
+    /* row 0: a confident row, whose loss is 18 e^-14 = 1.5e-5 */
+    tensor_set(logits, 18, 5.0f);
+    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* row 1: logits far from 0 */
+    tensor_set(logits, 2 * V, -1e30f);                              /* row 2: logits far apart */
     double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
     ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
     ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);
@@ -194,7 +195,7 @@ static void test_extremes(void **state) {
     stage_destroy(&s);
 }
 
-/* A logit of NaN or +infinity is visible in the loss. One of -infinity, an impossible token, is not. */
+/* A logit of NaN or +infinity shows in the loss. A logit of -infinity, an impossible token, does not. */
 static void test_undefined(void **state) {
     (void)state;
     enum { V = 70, N = 5 };

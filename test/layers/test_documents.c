@@ -1,10 +1,10 @@
-/* test_documents.c - attention and embedding of sequences with several documents (starts in layers.h). */
+/* test_documents.c - attention and embedding of sequences with several documents, given by `starts` (layers.h). */
 #include "test/ref/attention_bounds.h"
 
 #define DOCUMENTS_FILE "test/ref/data/documents.rec"
 
-/* Makes starts [B,T] of documents of at most `every` tokens, with lengths that change from document to document; every
- * 0: one document. */
+/* Makes starts [B,T], the first position of each token's document. Documents have at most `every` tokens, and their
+ * lengths change. every 0: one document. */
 static Tensor starts_of(Stage *s, int64_t B, int64_t T, int64_t every) {
     Tensor   starts = stage_tokens(s, 2, B, T, 1, 2);
     int32_t *start = (int32_t *)starts.data;
@@ -41,8 +41,8 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* A row of documents gives the numbers of these documents one by one, with positions from 0, up to the last bits of
- * float64. */
+/* A sequence of documents gives the same results as the documents one by one, with positions from 0, up to the last
+ * bits of float64. */
 static void test_alone(void **state) {
     (void)state;
     HeadShape h = {4, 2, 5};
@@ -109,7 +109,7 @@ static void test_records(void **state) {
     assert_same_float64(dwpe64, record_find(&f, "embedding.dwpe"));
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T), dqkv = stage_tensor(&s, F32, 2, B * T, columns);
-    /* the values are standard normal; the bound uses a uniform distribution in +-sqrt(3) */
+    /* The values are standard normal. The bound is for uniform values in +-sqrt(3), which have the same variance. */
     AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0));
     attention_forward(&s.stream, y, lse, qkv, starts, h);
     attention_backward(&s.stream, dqkv, tensor_none(), dy, y, lse, tensor_none(), qkv, starts, h);
@@ -150,8 +150,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t every, HeadShape h,
     stage_destroy(&s);
 }
 
-/* Documents shorter and longer than a tile, which begin inside tiles and at their begin; documents of one token, and a
- * single document. */
+/* Documents are shorter and longer than a tile, and begin inside tiles and where a tile begins. Also documents of one
+ * token, and a single document. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][6] = {{1, 1, 0, 1, 1, 4},    {2, 17, 1, 2, 2, 5},    {2, 70, 9, 4, 2, 16},  {1, 130, 64, 2, 2, 64},
@@ -167,7 +167,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* With one document the op gives the bits that it gives without starts. */
+/* With one document in each sequence, the op gives the bits that it gives without `starts`. */
 static void test_one_document(void **state) {
     (void)state;
     HeadShape h = {4, 2, 24};
@@ -190,8 +190,8 @@ static void test_one_document(void **state) {
     }
 }
 
-/* Runs context ranks one after another. The rows of each have one rank's bits, and what they add to the gradients of
- * keys and values sums to its gradients. Documents begin in any chunk and end in another. */
+/* Runs context ranks one after another. The rows of each rank have the bits of one rank. The gradients of keys and
+ * values that the ranks compute add up to those of one rank. Documents begin in any chunk and end in another. */
 static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own;
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -237,7 +237,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
     AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
-    b.dv.roundings++, b.dqk.roundings++; /* the parts of the ranks are stored, too */
+    b.dv.roundings++, b.dqk.roundings++; /* each rank's share of the gradient is rounded too */
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
@@ -252,7 +252,7 @@ static void test_context(void **state) {
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
 }
 
-/* The tokens of another document change no bit of this one, and it gets no gradient. */
+/* The tokens of another document change no bit of this document, and get no gradient from it. */
 static void test_apart(void **state) {
     (void)state;
     enum { T = 150, FIRST = 70, C = 32 };
@@ -278,7 +278,7 @@ static void test_apart(void **state) {
     }
 }
 
-/* Positions begin at 0 in each document. Each position is added to many times, in two calls. */
+/* Positions begin at 0 in each document. Each row of wpe gets many additions, in two calls. */
 static void compare_embedding(DType act, int64_t B, int64_t T, int64_t every, int64_t C) {
     enum { V = 30 };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -304,7 +304,7 @@ static void test_embedding(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         compare_embedding(ACT_TYPES[t], 1, 1, 0, 3);
         compare_embedding(ACT_TYPES[t], 2, 40, 7, 24);
-        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37); /* only position 0 is used: a long run of equal positions */
+        compare_embedding(ACT_TYPES[t], 3, 90, 1, 37); /* only position 0 is used, so one row gets all additions */
         compare_embedding(ACT_TYPES[t], 2, 33, 0, 64);
     }
 }

@@ -6,7 +6,8 @@
 
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
-/* Asserts what an op has noted of one tensor, `times` times. */
+/* Asserts what an op has noted about one of its tensors, `times` times: the largest size and the counts of lost
+ * values. */
 static void assert_noted(Fp8 f, int which, RefLost lost, int times) {
     float amax;
     stage_settle();
@@ -22,7 +23,8 @@ static Tensor identity(Stage *s, int64_t n) {
     return t;
 }
 
-/* Multiplies every finite bf16 number by the identity, so that the results are the rounded numbers. */
+/* Multiplies all finite bf16 numbers, rounded to 8 bits, by the identity, so that the results are the rounded
+ * numbers. */
 static void round_all(int which, int exponent) {
     enum { K = 16, N = 2 * 0x7f80 / K };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -52,7 +54,7 @@ static void test_all_numbers(void **state) {
     for (int i = 0; i < COUNT(exponents); i++) round_all(FP8_X, exponents[i]), round_all(FP8_DY, exponents[i]);
 }
 
-/* An infinity is not a large number: its row becomes NaN, and amax shows it. */
+/* An infinity is not counted as a large number. Its row becomes NaN, and amax shows it. */
 static void test_faults(void **state) {
     (void)state;
     static const uint16_t faults[] = {0x7f80, 0xff80, 0x7fc1};
@@ -91,8 +93,8 @@ static double *turned(Stage *s, const double *w, int64_t rows, int64_t columns) 
     return t;
 }
 
-/* Returns the bound for a sum of products of 8 bits. A Hopper GPU truncates the products of an instruction to some 14
- * bits of the largest before it adds them to the f32 sum (arXiv:2412.19437, section 3.3.2;
+/* Returns the bound for a sum of products of 8-bit numbers. A Hopper GPU truncates the products of an instruction to
+ * some 14 bits of the largest before it adds them to the f32 sum (arXiv:2412.19437, section 3.3.2;
  * test/emu/compare_calibration.py measures it). The CPU and the emulator do not. */
 static Bound bound_fp8(int64_t terms) {
     Bound b = bound_sum(terms);
@@ -100,10 +102,11 @@ static Bound bound_fp8(int64_t terms) {
     return b;
 }
 
-/* Compares y, dx, dw and db of two steps, with w as [K,M], and transposed as in head. dw begins with values, or is
- * fresh. */
+/* Compares y, dx, dw and db of two steps. w is [K,M], or transposed as in the output head. dw begins with values, or is
+ * fresh (NaN). */
 static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh) {
-    static const int exponent[FP8_TENSORS] = {8, 2, 14}; /* x saturates, w loses its smallest values */
+    /* exponents of scales: with these, x saturates and w loses its smallest values */
+    static const int exponent[FP8_TENSORS] = {8, 2, 14};
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  x = stage_random(&s, BF16, 2, N, K, 1, 2, 0), w = stage_random(&s, BF16, 2, K, M, 2, 0.05, 0);
     Tensor  wt = stage_tensor(&s, BF16, 2, M, K);
@@ -158,7 +161,7 @@ static void test_shapes(void **state) {
         for (int kind = 0; kind < 4; kind++) compare(shapes[i][0], shapes[i][1], shapes[i][2], kind & 1, kind / 2);
 }
 
-/* A tensor of zeros needs no scale, and amax stays unchanged. */
+/* A tensor of zeros needs no scale, and its amax stays unchanged. */
 static void test_zeros(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

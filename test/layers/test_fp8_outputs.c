@@ -1,14 +1,15 @@
-/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward, fp8_layernorm_forward,
- * fp8_rmsnorm_forward and fp8_attention_backward: the codes are float64's of what the ops in bf16 store, as it lies and turned, and a product of them has the bits of
- * one that casts; maxima and counts, too. */
+/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward,
+ * fp8_layernorm_forward, fp8_rmsnorm_forward and fp8_attention_backward: the ops that write 8-bit codes directly. The
+ * codes equal float64's rounding of what the same op in bf16 stores, in its own order and transposed. A matrix product
+ * of the codes has the bits of a product that casts its bf16 input. Maxima and counts are equal, too. */
 #include "test/ref/fp8_ops.h"
 #include "test/ref/test.h"
 
-/* exponents of scales with which some of the values below saturate and some vanish */
+/* exponents of scales with which some of the test's values saturate and some vanish */
 enum { OF_X = 6, OF_DY = 12, SIDE = 32 };
 static const int EXPONENTS[FP8_TENSORS] = {OF_X, 5, OF_DY};
 
-/* the output of an op in bf16, and in fp8 with the scale of f */
+/* one op's output in bf16, and in 8 bits with the scale in f */
 typedef struct { Stage s; Tensor plain, codes; Fp8 f; } Case;
 
 static Tensor bf16(Case *k, int64_t rows, int64_t columns) { return stage_tensor(&k->s, BF16, 2, rows, columns); }
@@ -20,7 +21,7 @@ static Case case_of(int64_t rows, int64_t columns, DType type) {
     return k;
 }
 
-/* Makes an input with all kinds of values: up to `spread`, tiny, zero, and one fault if `fault` is not 0. */
+/* Makes an input with values of all kinds: up to `spread`, tiny, zero. If `fault` is not 0, it is one of the values. */
 static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, double spread, float fault) {
     Tensor x = stage_random(&k->s, BF16, 2, rows, columns, seed, spread, 0);
     for (int64_t i = 3; i < rows * columns; i += 11) tensor_set(x, i, tensor_get(x, i) * (i % 2 ? 0x1p-40f : 0.0f));
@@ -28,8 +29,8 @@ static Tensor input(Case *k, int64_t rows, int64_t columns, uint64_t seed, doubl
     return x;
 }
 
-/* Checks each code in both places (the CPU stores the values of the codes), the largest size, how many were too large
- * and how many vanished. */
+/* Checks the codes in both orders (the CPU stores the values of the codes). Also checks the largest size, and how many
+ * values were too large and how many vanished. */
 static void assert_codes(Case *k) {
     DType   type = k->codes.type;
     int64_t R = k->plain.dim[0], C = k->plain.dim[1];
@@ -66,7 +67,7 @@ static void assert_same_cells(Fp8 a, Fp8 b, int which) {
         assert_int_equal(((const int64_t *)a.counts.data)[2 * which + i], ((const int64_t *)b.counts.data)[2 * which + i]);
 }
 
-/* Checks products of x [N,K], w [K,M] and dy [N,M]. One of the operands is the case's output. */
+/* Checks products of x [N,K], w [K,M] and dy [N,M], in which x or dy is the output of the op under test. */
 static void assert_products(Case *k) {
     int     is_x = k->codes.type == E4M3;
     int64_t N = k->plain.dim[0], K = is_x ? k->plain.dim[1] : SIDE, M = is_x ? SIDE : k->plain.dim[1];
@@ -90,7 +91,8 @@ static void assert_products(Case *k) {
 static void assert_lost(Case *k, int which, int is_long) {
     const int64_t *lost = (const int64_t *)k->f.counts.data + 2 * which;
     stage_settle();
-    if (is_long) assert_true(lost[0] > 0 && lost[1] > 0); /* both kinds of loss occurred */
+    /* values that were too large and values that vanished both occurred */
+    if (is_long) assert_true(lost[0] > 0 && lost[1] > 0);
 }
 
 static void gelu(int64_t N, int64_t M, float fault) {
@@ -102,7 +104,7 @@ static void gelu(int64_t N, int64_t M, float fault) {
     stage_destroy(&k.s);
 }
 
-/* Tests with column sums, whose bound holds for any order, and without. */
+/* Tests the gradient with column sums for the bias, whose bound holds for any order of additions, and without. */
 static void gelu_grad(int64_t N, int64_t M, float fault) {
     Case    k = case_of(N, M, E5M2);
     Tensor  x = input(&k, N, M, 1, 6, fault), dy = input(&k, N, M, 2, 20, 0.0f), dbias = stage_random(&k.s, F32, 1, M, 1, 3, 1, 0);
@@ -132,7 +134,7 @@ static void swiglu(int64_t N, int64_t F, float fault) {
 typedef enum { LAYERNORM, RMSNORM } NormKind;
 typedef enum { ALONE, WITH_UPDATE } NormUse;
 
-/* The weights begin `offset` elements after an aligned place. */
+/* Tests a norm's output in 8 bits. The weights begin `offset` elements after an aligned place. */
 static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, int64_t offset) {
     Case   k = case_of(N, C, E4M3);
     Tensor x = input(&k, N, C, 1, 6, fault), none = tensor_none(), update = use == ALONE ? none : input(&k, N, C, 2, 3, 0.0f);
@@ -160,8 +162,8 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
     stage_destroy(&k.s);
 }
 
-/* Sequences of documents of `every` tokens; 0: each sequence is one document. If no kernel can write codes, nothing is
- * changed. */
+/* Tests sequences of documents of `every` tokens; 0: each sequence is one document. If no kernel can write codes, the
+ * op changes nothing. */
 static void attention(int64_t B, int64_t T, int64_t H, int64_t every) {
     enum { D = 64 };
     HeadShape h = {H, H, D};
@@ -195,11 +197,11 @@ static void test_activations(void **state) {
         gelu_grad(shapes[i][0], shapes[i][1], fault);
         swiglu(shapes[i][0], shapes[i][1], fault);
     }
-    gelu_grad(16400, 16, 0.0f); /* a block has two tiles */
+    gelu_grad(16400, 16, 0.0f); /* so many rows that a block computes two tiles */
 }
 
-/* Rows of up to 2048 channels are computed by one warp. Longer rows, and rows with weights that are not aligned, are
- * cast separately. */
+/* One warp computes a row of up to 2048 channels and writes 8 bits. Longer rows, and rows with weights that are not
+ * aligned, are cast afterwards. */
 static void test_norms(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 768}, {16, 1040}};

@@ -1,9 +1,9 @@
 /* test_gelu.c - gelu_forward and gelu_backward. */
 #include "test/ref/test.h"
 
-/* The argument of the exponential in tanh reaches 2u = 1.6 (x + 0.0447 x^3). A rounding of it is a relative rounding of
- * the result. |2u| < 24 while the result matters (|x| < 6; beyond, gelu is x or under 10^-8). So the bound counts as
- * many terms of a sum: */
+/* Terms for which the bound allows. The argument of the exponential in tanh is 2u = 1.6 (x + 0.0447 x^3). A rounding of
+ * it is a relative rounding of the result, times |2u|. |2u| < 24 while the result matters: |x| < 6, beyond which gelu
+ * is x or under 10^-8. */
 enum { GELU_TERMS = 24 };
 
 typedef struct { int64_t n; double *y, *x, *dy; } Case;
@@ -64,8 +64,9 @@ static void test_shapes(void **state) {
             assert_close(dx, dx64, act, bound_sum(GELU_TERMS));
             Tensor  dbias = stage_random(&s, F32, 1, M, 1, 5, 1, 0);
             double *dbias64 = stage_widen(&s, dbias);
-            for (int64_t k = 0; k < N * M; k++) dbias64[k % M] += (double)tensor_get(dx, k); /* sums of dx as stored */
-            gelu_backward(&s.stream, dy, dbias, dy, x); /* in place, with its column sums */
+            /* adds the columns of dx as stored */
+            for (int64_t k = 0; k < N * M; k++) dbias64[k % M] += (double)tensor_get(dx, k);
+            gelu_backward(&s.stream, dy, dbias, dy, x); /* runs in place, with column sums */
             assert_same_bits(dy, dx);
             assert_close(dbias, dbias64, F32, bound_sum(N));
             stage_destroy(&s);
@@ -107,7 +108,8 @@ static void test_extremes(void **state) {
         Stage  s = stage_create(0);
         Tensor x = stage_tensor(&s, ACT_TYPES[t], 2, 1, COUNT(x_of) + 1), y = stage_copy(&s, x), dx = stage_copy(&s, x);
         Tensor one = stage_random(&s, ACT_TYPES[t], 2, 1, COUNT(x_of) + 1, 0, 0, 1);
-        for (int i = 0; i < COUNT(x_of); i++) tensor_set(x, i, (float)x_of[i]); /* the last element stays NaN */
+        /* the last element stays NaN, as one of the arguments */
+        for (int i = 0; i < COUNT(x_of); i++) tensor_set(x, i, (float)x_of[i]);
         gelu_forward(&s.stream, y, x);
         gelu_backward(&s.stream, dx, tensor_none(), one, x);
         for (int i = 0; i < COUNT(x_of); i++) {

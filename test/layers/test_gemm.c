@@ -1,6 +1,6 @@
 /* test_gemm.c - matrix products in the orders and shapes of the program's own kernel for compute capability 9.0
- * (layers/gemm_hopper.cu). Where it exists, it is forced in each of its ways. Elsewhere the backend's products are
- * tested. */
+ * (layers/gemm_hopper.cu). On such a GPU each way of the kernel is forced in turn (cluster size, parts of k). Elsewhere
+ * the backend's products are tested. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,9 +8,9 @@
 #include "layers/matmul.h"
 #include "test/ref/test.h"
 
-/* Returns whether the own kernel exists. Call it when there is a stage. */
+/* Returns whether the program's own kernel runs on this GPU. A stage must exist when it is called. */
 static int has_own(void) { return strncmp(device_isa(), "sm_90", 5) == 0; }
-/* Requests products by "own", "cublaslt" or "timed", and empties the table. */
+/* Chooses who computes products: "own", "cublaslt", "timed" or NULL (the default). Empties the table of algorithms. */
 static void ask(const char *who) {
     if (who) setenv("TRAIN_GPT_GEMM", who, 1);
     else unsetenv("TRAIN_GPT_GEMM");
@@ -21,7 +21,7 @@ static int own_records(void) {
     for (int i = 0; i < matmul_algorithms_count(); i++) count += matmul_algorithms_get(i).id == ALGORITHM_OWN;
     return count;
 }
-/* Makes every own product of the table use another way from now on. */
+/* Makes all products of the own kernel in the table use this cluster size and number of parts from now on. */
 static void force_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
@@ -30,7 +30,7 @@ static void force_way(uint32_t cluster, uint32_t parts) {
         matmul_algorithms_set(a);
     }
 }
-/* Returns 1 if the products still use the algorithm that was set, so that it was not refused. */
+/* Returns 1 if the products still use this cluster size and number of parts, so that none was refused. */
 static int went_way(uint32_t cluster, uint32_t parts) {
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
@@ -42,13 +42,13 @@ static int went_way(uint32_t cluster, uint32_t parts) {
 /* --- products ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    int64_t     m, n, k, pad; /* pad: columns after each matrix row, NaN */
+    int64_t     m, n, k, pad; /* pad: columns of NaN behind each matrix row */
     MatrixOrder a, b;
-    int         bias, sets; /* for the gradient of a weight: it is set, over NaN */
+    int         bias, sets; /* sets, for the gradient of a weight: 1: the product overwrites NaN; 0: it adds */
 } Shape;
 
-/* Forward products, gradients of inputs, gradients of weights (f32, added or set): incomplete tiles on each side,
- * several rounds of each warpgroup. */
+/* Shapes of forward products, of gradients of inputs, and of gradients of weights (f32, added or set). Tiles are
+ * incomplete on each side, and each warpgroup has several rounds. */
 static const Shape SHAPES[] = {{1, 8, 8, 0, PLAIN, PLAIN, 1, 1},            {130, 136, 72, 8, PLAIN, PLAIN, 1, 1},
                                {650, 264, 136, 0, PLAIN, TRANSPOSED, 0, 1}, {129, 128, 264, 16, PLAIN, TRANSPOSED, 0, 1},
                                {136, 264, 330, 8, TRANSPOSED, PLAIN, 0, 0}, {64, 8, 1, 0, TRANSPOSED, PLAIN, 0, 0},
@@ -61,7 +61,7 @@ typedef struct {
     double *want;
 } Product;
 
-/* Element (i,j) is at i * row + j * column. */
+/* Steps in memory between rows and between columns: element (i,j) is at i * row + j * column. */
 typedef struct { int64_t row, column; } Steps;
 static Steps steps_of(Matrix x) { return x.order == PLAIN ? (Steps){x.ld, 1} : (Steps){1, x.ld}; }
 
@@ -109,7 +109,7 @@ static void product_check(Product *x) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.c.ld; j++) {
             if (j < p.n) tensor_set(inner, i * p.n + j, tensor_get(x->c, i * p.c.ld + j));
-            /* in the padding of c */
+            /* the padding of c is unchanged */
             else assert_true(tensor_get(x->c, i * p.c.ld + j) == tensor_get(x->c0, i * p.c.ld + j));
         }
     assert_close(inner, x->want, x->c.type, bound_sum(p.k + 1));
@@ -122,7 +122,8 @@ static void check_shape(DType act, Shape h) {
     assert_int_equal(own_records(), has_own());
     Tensor first = stage_copy(&x->s, x->c);
     int    parts = x->c.type == F32 && h.k > 128 ? 3 : 1;
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
+    /* each cluster size gives the same bits */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         product_check(x);
         assert_same_bits(x->c, first);
@@ -134,7 +135,7 @@ static void check_shape(DType act, Shape h) {
         assert_same_bits(x->c, first);
         assert_true(went_way(cluster, (uint32_t)parts));
     }
-    /* a way that does not exist is replaced by another, and the product is right */
+    /* a combination that does not exist is replaced by another, and the product is still right */
     if (has_own() && x->c.type != F32) {
         force_way(1, 2);
         product_check(x);
@@ -152,7 +153,7 @@ static void test_products(void **state) {
 
 /* --- ops ----------------------------------------------------------------------------------------------------------- */
 
-/* gelu of pre as it is stored, by the epilogue and by the kernel: both give the same bits. */
+/* Computes gelu of pre as stored, in the product's epilogue and in a separate kernel. Both give the same bits. */
 static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
@@ -169,8 +170,8 @@ static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
     stage_destroy(&s);
 }
 
-/* The stream plus the product as stored, by the epilogue and by residual_forward: both give the same bits. w is [K,M]
- * or, for heads, [M,K]. */
+/* Adds a product, rounded as stored, to the residual stream: in the product's epilogue, and by residual_forward. Both
+ * give the same bits. w is [K,M] or, for the output head, [M,K]. */
 static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_head) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), stream = stage_random(&s, act, 2, N, M, 5, 3, 0), none = tensor_none();
@@ -191,7 +192,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
         if (joined) assert_same_bits(sum, want);
         else assert_same_bits(y, plain);
         assert_true(isnan(tensor_get(joined ? y : sum, 0)) && isnan(tensor_get(joined ? y : sum, N * M - 1)));
-        /* must not join: the timing of the product would add to it again and again */
+        /* with y in place of the stream the addition must not be joined, because timing the product would add to it
+         * again and again */
         Tensor in_place = stage_copy(&s, stream);
         joined = is_head ? head_residual_forward(&s.stream, in_place, y, in_place, x, w)
                          : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none);
@@ -204,11 +206,11 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     else ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_doubles(&s, M), N, K, M);
     for (int64_t i = 0; i < N * M; i++) sum64[i] = stream64[i] + y64[i];
     ask("timed");
-    for (int run = 0; run < 2; run++) { /* the first run is timed, the second uses the chosen algorithm */
+    for (int run = 0; run < 2; run++) { /* the first run is timed, the second uses the algorithm that was chosen */
         for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
         int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
                              : linear_residual_forward(&s.stream, sum, y, stream, x, w, none);
-        /* y is rounded before it is added, and the sum may cancel */
+        /* y is rounded before it is added, and the sum may be much smaller than its terms */
         if (joined) assert_close(sum, sum64, act, bound_bf16(K + 1, 1.0, 1.0));
         else assert_close(y, y64, act, bound_sum(K + 1));
     }
@@ -232,22 +234,26 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(N + 1));
     assert_close(db, db64, act, bound_sum(N + 1));
-    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* sums of dpre as stored */
+    /* adds the columns of dpre as stored */
+    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     Tensor first = stage_copy(&s, dbias), dpre_first = stage_copy(&s, dpre);
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
+    /* each cluster size gives the same bits */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         memcpy(dbias.data, dbias0.data, tensor_bytes(dbias0));
         linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
         assert_same_bits(dpre, dpre_first);
         assert_same_bits(dbias, first);
     }
-    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w); /* without column sums */
+    /* runs once more without column sums */
+    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_same_bits(dpre, dpre_first);
     stage_destroy(&s);
 }
 
-/* delta of dx as stored, by the epilogue: N rows for each head of D channels. */
+/* Computes delta, the sums of dx * x over each head, from dx as stored, in the product's epilogue. delta has N rows for
+ * each of the H heads of D channels. */
 static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, H * D, 1, 1, 0), w = stage_random(&s, act, 2, H * D, M, 2, 1, 0);
@@ -263,7 +269,8 @@ static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     ref_attention_delta(delta64, stage_widen(&s, dx), stage_widen(&s, x), N, H, D);
     assert_close(delta, delta64, F32, bound_sum(D));
     Tensor first = stage_copy(&s, delta);
-    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) { /* each way gives the same bits */
+    /* each cluster size gives the same bits */
+    for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);
         assert_same_bits(dx, plain);
@@ -280,7 +287,8 @@ static void test_ops(void **state) {
         check_backward(ACT_TYPES[t], 300, 136, 72);
         check_delta(ACT_TYPES[t], 300, 3, 64, 72);
         check_delta(ACT_TYPES[t], 150, 2, 128, 136);
-        check_delta(ACT_TYPES[t], 70, 2, 32, 72); /* computed by a kernel after the product */
+        /* heads of 32 channels, for which a kernel computes delta after the product */
+        check_delta(ACT_TYPES[t], 70, 2, 32, 72);
     }
     ask(NULL);
 }
@@ -306,7 +314,7 @@ static void test_choice(void **state) {
         ask("own");
         product_check(x);
         MatmulAlgorithm own = matmul_algorithms_get(0), strange = own;
-        strange.state[0] += 1; /* the state of a program that added in another order */
+        strange.state[0] += 1; /* simulates an entry of a program version that added in another order */
         matmul_algorithms_set(strange);
         product_check(x);
         assert_memory_equal(matmul_algorithms_get(0).state, own.state, sizeof own.state);
@@ -315,7 +323,7 @@ static void test_choice(void **state) {
         product_check(x);
         assert_int_equal(own_records(), 0);
         ask("own");
-        matmul_algorithms_freeze(); /* the record is used even so */
+        matmul_algorithms_freeze(); /* a frozen table still allows the own kernel, and gets no entries */
         product_check(x);
         assert_int_equal(matmul_algorithms_count(), 0);
         pid_t child = fork();

@@ -1,10 +1,10 @@
-/* test_grad_norm.c - norm_squared and sum_forward: both add to their output. The sum is the same for any number of
- * threads and any division into parts. */
+/* test_grad_norm.c - norm_squared and sum_forward, which add to their output. The sum is exact, so it is the same for
+ * any number of threads and any division into parts. */
 #include "test/ref/test.h"
 
 #include <omp.h>
 
-/* Makes a sum that starts at `start`, because the ops add to it. */
+/* Makes an exact sum that begins at `start`. */
 static Tensor sum_from(Stage *s, double start) {
     Tensor sum = stage_tensor(s, I64, 1, EXACT_WORDS, 1);
     memset(sum.data, 0, sizeof(Exact));
@@ -27,7 +27,7 @@ static void test_sizes(void **state) {
         }
         norm_squared(&s.stream, norm, &x, 1);
         sum_forward(&s.stream, sum, x);
-        /* the bound of compare.h in float64 */
+        /* the bound of compare.h for sums in float64 */
         assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square);
         assert_true(fabs(value_of(sum) - (double)plain) <=
                     0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));
@@ -40,7 +40,7 @@ static void test_sizes(void **state) {
     }
 }
 
-/* Cuts at multiples of 64 elements, like pieces of buckets, and adds the parts in another order. */
+/* Cuts a tensor at multiples of 64 elements, as buckets are cut, and adds the parts in another order. */
 static void test_any_cut(void **state) {
     (void)state;
     enum { N = 5 * 64 * 61 + 19 };
@@ -62,12 +62,12 @@ static void test_any_cut(void **state) {
     Tensor sum = sum_from(&s, 0.0);
     for (int64_t i = N - 1; i >= 0; i -= 61)
         sum_forward(&s.stream, sum, tensor_slice(x, i - 60 < 0 ? 0 : i - 60, i - 60 < 0 ? i + 1 : 61));
-    assert_same_bits(sum, whole_sum); /* without any alignment */
+    assert_same_bits(sum, whole_sum); /* a tensor that begins at an unaligned place gives the same sum */
     stage_destroy(&s);
 }
 
-/* A list gives what its pieces give one after the other. It has more pieces than one launch takes, empty ones and
- * unaligned ones among them. Their squares are 200 binary digits apart. */
+/* A list of tensors gives what they give one after the other. It has more tensors than one launch takes, some empty or
+ * unaligned. Their squares are 200 binary digits apart. */
 static void test_list(void **state) {
     (void)state;
     enum { PIECES = 350, LEAST = 61, N = PIECES * 64 };
@@ -86,7 +86,7 @@ static void test_list(void **state) {
     stage_destroy(&s);
 }
 
-/* Squares beyond f32, the smallest subnormals, infinity and NaN. */
+/* Tests squares beyond the range of f32, the smallest subnormals, infinity and NaN. */
 static void test_range(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -1,9 +1,9 @@
-/* test_hash.c - hash_words: the value is the same in any order and differs for any flipped bit. */
+/* test_hash.c - hash_words: the hash is the same in any order of computation and differs for any flipped bit. */
 #include "test/ref/test.h"
 
 #include <omp.h>
 
-/* Computes the formula of layers.h byte by byte, from the last word to the first. */
+/* Computes the hash by the formula of layers.h, byte by byte, from the last word to the first. */
 static uint64_t plain(const unsigned char *bytes, size_t count) {
     uint64_t sum = 0;
     for (size_t words = (count + 7) / 8; words-- > 0;) {
@@ -30,7 +30,7 @@ static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 31, 1000, 4096, 8193, 65536 + 1, 1200007};
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int t = 0; t < 2; t++) { /* words of 4 bytes and of 2 */
+        for (int t = 0; t < 2; t++) { /* words of 4 bytes, then words of 2 */
             Stage    s = stage_create(0);
             Tensor   x = stage_random(&s, ACT_TYPES[t], 1, sizes[i], 1, (uint64_t)i, 2, 0);
             uint64_t due = plain((const unsigned char *)x.data, tensor_bytes(x));
@@ -44,7 +44,7 @@ static void test_sizes(void **state) {
         }
 }
 
-/* Memory aligned to a word and not to a pack, and empty memory. */
+/* Tests memory that is aligned to a word but not to a vector, and empty memory. */
 static void test_unaligned(void **state) {
     (void)state;
     Stage  s = stage_create(0);

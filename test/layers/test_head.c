@@ -1,5 +1,5 @@
-/* test_head.c - head_forward and head_backward. The products include the padding: it gives zeros, and adds zero to old
- * values. */
+/* test_head.c - head_forward and head_backward. The products include the padding of the vocabulary, which gives zeros
+ * and adds zero to old values. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t n, C, V; double *logits, *x, *wte, *dlogits; } Case;
@@ -28,7 +28,7 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* The columns from V on are products with the padding rows of wte, which are zero. */
+/* Asserts the logits. The columns from V on are products with the padding rows of wte, so they are zero. */
 static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
     int64_t n = logits.dim[0], stride = logits.dim[1];
     Tensor  inner = stage_tensor(s, act, 2, n, V);
@@ -58,7 +58,7 @@ static void test_records(void **state) {
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
-    /* the record has values in the padding, which PyTorch's model does not read */
+    /* PyTorch's model does not read the padding, so the record has values there; they are set to zero */
     zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
     ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);
@@ -78,13 +78,14 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* dwte begins with values, or is fresh, with NaN also in its padding rows. */
+/* Compares both ops. dwte begins with values, or is fresh: NaN, also in its padding rows. */
 static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, int is_fresh) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
     Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
     Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = is_fresh ? stage_fresh(&s, stride, C) : stage_random(&s, F32, 2, stride, C, 4, 1, 0);
-    zero_rows(wte, V), fill_columns(dlogits, V, 0.0f); /* required by the contract; logits start as NaN */
+    /* the contract requires zeros in the padding; the logits begin as NaN */
+    zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     if (!is_fresh) zero_rows(dwte, V);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C);
     double *dwte64 = is_fresh ? stage_doubles(&s, stride * C) : stage_widen(&s, dwte);
@@ -100,7 +101,7 @@ static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, 
     stage_destroy(&s);
 }
 
-/* Calls the ops as the model does. NaN in the padding of the logits, before the classifier, reaches no loss and no
+/* Calls the ops in the model's order. NaN in the padding of the logits, before the classifier, reaches no loss and no
  * gradient. */
 static void test_padding(void **state) {
     (void)state;

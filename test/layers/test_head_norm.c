@@ -2,7 +2,7 @@
  * float64 reference of rmsnorm (tested in test_rmsnorm.c) and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, first, heads, D, wide; } Shape;
 
@@ -51,7 +51,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* From a wide tensor into a narrower one, and in place, with the same bits. */
+/* Normalizes heads from a wide tensor into a narrower one, and in place, with the same bits. */
 static void compare_forward(DType act, Shape k) {
     Stage   s = stage_create(1 << 20);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;
@@ -72,14 +72,14 @@ static void compare_forward(DType act, Shape k) {
     stage_destroy(&s);
 }
 
-/* Returns the root mean square of rstd dy w, the terms of dx. */
+/* Returns the root mean square of rstd * dy * w, the size of the terms of dx. */
 static double term_size(const double *rstd, const double *dy, const double *w, int64_t rows, int64_t D) {
     double square = 0.0;
     for (int64_t i = 0; i < rows * D; i++) square += pow(rstd[i / D] * dy[i] * w[i % D], 2.0);
     return sqrt(square / (double)(rows * D));
 }
 
-/* With dx in a tensor of another width, and with dx equal to dy: the same bits. */
+/* Computes the gradient with dx in a tensor of another width, and with dx equal to dy. Both have the same bits. */
 static void compare_backward(DType act, Shape k) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;

@@ -3,11 +3,11 @@
  * records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *mean, *rstd, *x, *w, *b, *dy; } Case;
 
-/* A bias that was added to the stream before the norm. */
+/* A case of layernorm with a bias that was added to the stream before the norm. */
 typedef struct { Case k; double *bias, *stream; } BiasCase;
 static double bias_objective(void *ctx) {
     BiasCase *b = (BiasCase *)ctx;
@@ -107,7 +107,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.mean, r.mean64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
-    /* The op normalizes the sum as stored. */
+    /* The op normalizes the sum of x and update as it is stored. */
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     double *sum64 = stage_doubles(&s, N * C);
@@ -123,14 +123,15 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     Tensor alone = stage_tensor(&s, act, 2, N, C);
     residual_forward(&s.stream, alone, r.x, update);
     assert_same_bits(alone, sum);
-    /* in place: sum is x */
+    /* runs in place: the sum overwrites x */
     residual_layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);
     stage_destroy(&s);
 }
 
-/* Returns the root mean square of rstd dy w, the terms of dx. With few channels dx is a small difference of them. */
+/* Returns the root mean square of rstd * dy * w, the size of the terms of dx. With few channels dx is a small
+ * difference of such terms. */
 static double term_size(Rows r, const double *dy, const double *w, int64_t N, int64_t C) {
     double square = 0.0;
     stage_settle();
@@ -138,14 +139,14 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
     return sqrt(square / (double)(N * C));
 }
 
-/* Adds column sums of x as stored. */
+/* Adds the columns of x, as stored, to sums. */
 static void add_columns(double *sums, Tensor x) {
     stage_settle();
     for (int64_t i = 0; i < tensor_elems(x); i++) sums[i % x.dim[1]] += (double)tensor_get(x, i);
 }
 
-/* Runs backward twice, with and without a residual gradient. The second time dx is the residual gradient itself, and
- * there is no bias. */
+/* Runs backward twice, with and without a residual gradient. The second time dx is the same tensor as the residual
+ * gradient, and there is no bias. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
@@ -180,9 +181,9 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{3, 1}, {1, 2}, {5, 3}, {2, 16}, {3, 17},
                                         {160, 42}, {7, 192}, {33, 255}, {4, 768}, {600, 8},
-                                        /* rows longer than the registers can hold */
+                                        /* rows longer than what the registers of a block can hold */
                                         {3, 1600}, {2, 4104}, {1, 12288}, {5, 515},
-                                        {16500, 8}}; /* more rows than blocks of 16     */
+                                        {16500, 8}}; /* more rows than the blocks of a launch, 16 rows each */
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes) - stage_is_slow(); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1]);
@@ -190,8 +191,8 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A row far from 0. A mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06, with
- * a variance of 1/3). The rounding of the mean itself remains: 1000 2^-24 sqrt(C/16) in the lanes. */
+/* Tests a row far from 0. A mean of squares less the square of the mean would lose all digits (1000^2 2^-24 = 0.06,
+ * with a variance of 1/3). What remains is the rounding of the mean itself, 1000 2^-24 sqrt(C/16) in each lane. */
 static void test_offset(void **state) {
     (void)state;
     enum { N = 3, C = 160 };

@@ -9,7 +9,7 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, k->N * k->M);
 }
 
-/* y = gelu(pre) w + b */
+/* The gradient of y = gelu(pre) w + b with respect to pre, compared by differences. */
 typedef struct { Case linear; double *pre; } GeluCase;
 
 static double gelu_objective(void *ctx) {
@@ -87,7 +87,7 @@ static void test_gelu_records(void **state) {
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
-    /* and the rounding of x */
+    /* one more term for the rounding of x */
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1));
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
     record_unload(&f);
@@ -105,7 +105,7 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
     assert_close(y, y64, act, bound_sum(K + 1));
     linear_gelu_forward(&s.stream, gelu, pre, x, w, b);
     assert_same_bits(pre, y);
-    ref_gelu_forward(gelu64, stage_widen(&s, pre), N * M); /* gelu of pre as stored */
+    ref_gelu_forward(gelu64, stage_widen(&s, pre), N * M); /* the expected values are gelu of pre as stored */
     assert_close(gelu, gelu64, act, bound_sum(24));
     stage_destroy(&s);
 }
@@ -127,17 +127,18 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
     double *dbias64 = stage_widen(&s, dbias);
     linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
     stage_settle();
-    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i); /* sums of dpre as stored */
+    /* adds the columns of dpre as stored */
+    for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     assert_close(dx, dx64, act, bound_sum(M));
-    /* dy w^T is stored before it is multiplied by gelu' */
+    /* dy w^T is rounded when it is stored, before it is multiplied by gelu' */
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(2 * N));
     assert_close(db, db64, act, bound_sum(2 * N));
     stage_destroy(&s);
 }
 
-/* Each op sets a fresh dw, with or without sums of dy, and the next call adds to it. */
+/* Each op sets a fresh dw (NaN), with or without column sums of dy. The next call adds to it. */
 static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
     enum { PLAIN_OP, WITHOUT_BIAS, DELTA_OP, GELU_OP, OPS };
     Stage  s = stage_create(STAGE_SCRATCH);

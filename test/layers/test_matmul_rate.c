@@ -1,4 +1,5 @@
-/* test_matmul_rate.c - the probe for mfu: a plausible rate, in time, with all memory returned. */
+/* test_matmul_rate.c - matmul_rate, which measures the rate that MFU is relative to: a plausible rate, soon, with all
+ * memory returned. */
 #include "test/ref/test.h"
 
 #include "core/thread.h"
@@ -9,10 +10,10 @@ static void test_rate(void **state) {
         Stage  s = stage_create(64u << 20);
         double start = clock_ms(), rate = matmul_rate(ACT_TYPES[t], MATH_STRICT, stage_is_slow() ? 64 : 256, 20.0),
                ms = clock_ms() - start;
-        /* FLOP/s: more than a loop without vectors on a busy core, less than any processor */
+        /* FLOP/s above those of a loop without vectors on a busy core, and below those of any processor */
         assert_true(rate > 1e7 && rate < 1e14);
         assert_true(ms < 5000.0);
-        stage_destroy(&s); /* checks that the caller's scratch memory was released */
+        stage_destroy(&s); /* fails if the op has kept some of the caller's scratch memory */
     }
 }
 

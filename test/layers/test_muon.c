@@ -3,7 +3,7 @@
 
 static const double BETA = 0.95;
 
-/* Runs five steps. Two calls, cut at an odd place, give the same bits. */
+/* Runs five steps of momentum, compared with float64. Two calls, cut at an odd place, give the same bits. */
 static void compare(int64_t n) {
     enum { STEPS = 5 };
     Stage   s = stage_create(0);
@@ -39,7 +39,7 @@ static void test_sizes(void **state) {
     for (int i = 0; i < COUNT(sizes); i++) compare(sizes[i]);
 }
 
-/* Computed by hand: a first gradient of 2 makes m = 0.1 and the direction 0.05 2 + 0.95 0.1. */
+/* Computed by hand: a first gradient of 2 makes m = 0.1 and the direction 0.05 * 2 + 0.95 * 0.1. */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -45,9 +45,9 @@ static void test_record(void **state) {
     compare_record("test/ref/data/muon_polar.rec", NEWTON_POLAR_EXPRESS);
 }
 
-/* x = U diag(s) V^T with reflections U, V and singular values from 0.02 to 1, so that the least is over 0.01 of the
- * norm. For orthogonal rows X X^T would be the identity. From 0.01 on the quintic leaves singular values between 0.681
- * and 1.135, Polar Express between 0.870 and 1.124. */
+/* Returns the worst deviation of singular values. x = U diag(s) V^T with reflections U, V and singular values from 0.02
+ * to 1, so the least is over 0.01 of the norm. For orthogonal rows X X^T would be the identity. From 0.01 on, the
+ * quintic leaves singular values between 0.681 and 1.135, Polar Express between 0.870 and 1.124. */
 static double worst_of_gram(NewtonKind kind) {
     enum { R = 12, M = 20 };
     Stage   s = stage_create(STAGE_SCRATCH);
@@ -57,7 +57,7 @@ static double worst_of_gram(NewtonKind kind) {
     for (int i = 0; i < M; i++) vv += pow((double)tensor_get(v, i), 2.0);
     for (int r = 0; r < R; r++)
         for (int c = 0; c < M; c++) {
-            double sum = 0.0; /* (I - 2 u u^T / uu) diag (I - 2 v v^T / vv) */
+            double sum = 0.0; /* element of (I - 2 u u^T / u.u) diag(s) (I - 2 v v^T / v.v) */
             for (int k = 0; k < R; k++)
                 sum += ((r == k) - 2.0 * (double)tensor_get(u, r) * (double)tensor_get(u, k) / uu) * pow(0.02, k / (R - 1.0)) *
                        ((c == k) - 2.0 * (double)tensor_get(v, c) * (double)tensor_get(v, k) / vv);
@@ -82,7 +82,7 @@ static void test_orthogonal(void **state) {
     assert_true(quintic < 1.0 - 0.681 * 0.681 && polar < 1.124 * 1.124 - 1.0);
 }
 
-/* Parts are separate matrices: each has the bits that it has alone, whatever is next to it. */
+/* Several matrices in one tensor are separate: each gets the bits that it gets alone, whatever is next to it. */
 static void compare_parts(int64_t R, int64_t M, int64_t parts, DType type, NewtonKind kind) {
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  x = stage_random(&s, F32, 2, R, parts * M, 1, 1e-3, 0), one[3];
@@ -109,7 +109,7 @@ static void test_parts(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare_parts(sizes[i][0], sizes[i][1], sizes[i][2], ACT_TYPES[t], (NewtonKind)(i % 2));
 }
 
-/* A gradient of zero has no direction and gives zero. NaN stays visible. */
+/* A gradient of zero has no direction and gives zero. NaN stays NaN. */
 static void test_no_direction(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

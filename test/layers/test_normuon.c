@@ -3,8 +3,8 @@
 
 static const double BETA2 = 0.95;
 
-/* Runs four steps, with several parts next to each other: x, and the moments. The moment of a row of zeros stays
- * zero. */
+/* Runs four steps on several matrices in one tensor. Compares x and the second moments. The moment of a row of zeros
+ * stays zero. */
 static void compare(int64_t R, int64_t M, int64_t parts, NeuronSide side) {
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  v = stage_random(&s, F32, 2, R, parts * M, 1, 0, 0);
@@ -29,7 +29,8 @@ static void test_sizes(void **state) {
         for (int side = NEURON_ROWS; side <= NEURON_COLUMNS; side++) compare(sizes[i][0], sizes[i][1], sizes[i][2], (NeuronSide)side);
 }
 
-/* Computed by hand: two rows of lengths 1 and 3 move equally far in the first step, and the norm becomes sqrt(2). */
+/* Computed by hand: two rows of lengths 1 and 3 move equally far in the first step, and the norm of the update becomes
+ * sqrt(2). */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

@@ -1,5 +1,5 @@
-/* test_reference.c - the test instruments themselves: finite differences refuse wrong gradients, comparisons notice
- * single faults, records survive a round trip. */
+/* test_reference.c - the instruments of the tests: finite differences refuse wrong gradients, comparisons notice single
+ * faults, and records are read as they were written. */
 #include "test/ref/test.h"
 
 #include <unistd.h>
@@ -13,7 +13,8 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, N * C);
 }
 
-/* Common mistakes in layernorm's gradient: without either mean, without rstd, with the gradient of another row. */
+/* Finite differences refuse common mistakes in layernorm's gradient: without either mean, without rstd, or with the
+ * gradient of another row. */
 static void test_differences_refuse(void **state) {
     (void)state;
     Case   k;
@@ -42,7 +43,7 @@ static void test_differences_refuse(void **state) {
     assert_true(!(difference_error(objective, &k, k.x, wrong, N * C) <= DIFFERENCE_ALLOWED));
 }
 
-/* A single element among a thousand good ones that is wrong by some spacings, or not set. */
+/* A comparison notices a single element among a thousand right ones that is wrong by some spacings, or not set. */
 static void test_comparison_sees(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {

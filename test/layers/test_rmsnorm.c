@@ -2,7 +2,7 @@
  * reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
-static const double EPS = 1e-5f; /* the value that the op gets, a float */
+static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
 
 typedef struct { int64_t N, C; double *y, *rstd, *x, *w, *dy; } Case;
 
@@ -85,7 +85,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.y, r.y64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
-    /* The op normalizes the sum as stored, which equals residual_forward's. */
+    /* The op normalizes the sum of x and update as it is stored, which equals that of residual_forward. */
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     Tensor alone = stage_tensor(&s, act, 2, N, C);
@@ -95,13 +95,15 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     ref_rmsnorm_forward(r.y64, r.rstd64, stage_widen(&s, sum), w64, N, C, EPS);
     assert_close(y, r.y64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
-    residual_rmsnorm_forward(&s.stream, r.x, r.y, r.rstd, r.x, update, r.w, 1e-5f); /* in place: sum is x */
+    /* runs in place: the sum overwrites x */
+    residual_rmsnorm_forward(&s.stream, r.x, r.y, r.rstd, r.x, update, r.w, 1e-5f);
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);
     stage_destroy(&s);
 }
 
-/* Returns the root mean square of rstd dy w, the terms of dx. With few channels dx is a small difference of them. */
+/* Returns the root mean square of rstd * dy * w, the size of the terms of dx. With few channels dx is a small
+ * difference of such terms. */
 static double term_size(Rows r, const double *dy, const double *w, int64_t N, int64_t C) {
     double square = 0.0;
     stage_settle();
@@ -109,7 +111,8 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
     return sqrt(square / (double)(N * C));
 }
 
-/* Runs backward twice, with and without a residual gradient. The second time dx is the residual gradient itself. */
+/* Runs backward twice, with and without a residual gradient. The second time dx is the same tensor as the residual
+ * gradient. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
@@ -139,8 +142,9 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{3, 1}, {1, 2}, {5, 3}, {2, 16}, {3, 17},
                                         {160, 42}, {7, 192}, {33, 255}, {4, 768}, {600, 8},
-                                        {3, 1600}, {2, 4104}, {5, 515}, /* rows longer than the registers can hold */
-                                        {16500, 8}}; /* more rows than blocks of 16     */
+                                        /* rows longer than what the registers of a block can hold */
+                                        {3, 1600}, {2, 4104}, {5, 515},
+                                        {16500, 8}}; /* more rows than the blocks of a launch, 16 rows each */
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes) - stage_is_slow(); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1]);
@@ -148,7 +152,7 @@ static void test_shapes(void **state) {
         }
 }
 
-/* Rows of zeros, and rows so small that eps is most of the number under the root. */
+/* Tests rows of zeros, and rows so small that eps is most of the number under the root. */
 static void test_small(void **state) {
     (void)state;
     enum { N = 4, C = 40 };
@@ -174,7 +178,8 @@ static void test_small(void **state) {
     }
 }
 
-/* Sums that are infinite or undefined stay so at any place of a row. The last 13 channels are not a whole vector. */
+/* A sum that is infinite or NaN makes its row so, at any place of the row. The last 13 channels are not a whole
+ * vector. */
 static void test_undefined(void **state) {
     (void)state;
     enum { C = 77 };

@@ -16,7 +16,8 @@ static void test_frequencies(void **state) {
     for (int i = 0; i < COUNT(three); i++) assert_true(got[i] == (float)three[i]);
 }
 
-/* Llama 3.1's own constants: some pairs keep their frequency, some have a mean, some an eighth. */
+/* Checks the scaled frequencies with Llama 3.1's constants. Some pairs of channels keep their frequency, some get an
+ * eighth of it, and some a mixture. */
 static void test_scaling(void **state) {
     (void)state;
     static const struct { int i; double frequency; } cases[] = {
@@ -76,7 +77,7 @@ static void test_records(void **state) {
     double    *y64 = stage_widen(&s, y), *dqkv64 = stage_widen(&s, dqkv);
     Tensor     frequencies = table(&s, h.size, 5e5);
     for (int64_t n = 0; n < N; n++) position[n] = first + n % T;
-    for (int64_t i = 0; i < h.size / 2; i++) /* a correctly rounded f32, or the next one */
+    for (int64_t i = 0; i < h.size / 2; i++) /* allows the correctly rounded f32 or the next one */
         assert_true(fabs((double)tensor_get(frequencies, i) / record_value(record_find(&f, "rope.frequencies"), i) - 1.0) <= 0x1p-23);
     ref_rope_forward(y64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
     ref_rope_backward(dqkv64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
@@ -90,7 +91,7 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Asserts that values, whose columns are after `turned`, keep their bits. */
+/* Asserts that the values of each token, in the columns from `turned` on, keep their bits. */
 static void assert_values_kept(Tensor got, Tensor before, int64_t turned) {
     int64_t columns = got.dim[1];
     stage_settle();
@@ -122,7 +123,7 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, int64_t first,
     stage_destroy(&s);
 }
 
-/* Heads of whole packs and not, whole vectors and not; one sequence and several; rows of earlier tokens; context
+/* Cases: heads that are whole vectors and not, one sequence and several, rows that continue earlier tokens, context
  * ranks. */
 static void test_shapes(void **state) {
     (void)state;

@@ -2,7 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-enum { ROUTER_TERMS = 64 }; /* roundings besides the sum over E: of exponentials whose arguments are up to 8 */
+/* roundings besides those of the sum over E experts: exponentials have arguments of up to 8 */
+enum { ROUTER_TERMS = 64 };
 
 typedef struct {
     int64_t  N, E, k, T;
@@ -100,7 +101,7 @@ static void compare(DType act, int64_t B, int64_t T, int64_t E, int64_t k, int n
     }
     assert_close(p, p64, act, bound_sum(E + ROUTER_TERMS));
     assert_close(weight, weight64, act, bound_sum(E + ROUTER_TERMS));
-    /* a sum of terms p dp */
+    /* the gradient is a sum of terms p dp, which may cancel */
     assert_close(dlogits, dlogits64, act, bound_cancelling(E + ROUTER_TERMS, 1.0 / (double)E));
     free(want);
     stage_destroy(&s);
@@ -116,7 +117,8 @@ static void test_shapes(void **state) {
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], way & 1, way >> 1);
 }
 
-/* With equal logits the lower number is first. With logits that are NaN, some experts are still chosen. */
+/* If experts have equal logits, the one with the lower number is chosen first. With logits that are NaN, k experts are
+ * still chosen. */
 static void test_ties(void **state) {
     (void)state;
     enum { N = 3, E = 40, K = 4 };
@@ -124,7 +126,7 @@ static void test_ties(void **state) {
         Stage  s = stage_create(0);
         Tensor logits = stage_random(&s, ACT_TYPES[t], 2, N, E, 0, 0, 0.5), p = stage_tensor(&s, F32, 2, N, E), none = tensor_none();
         Tensor expert = stage_tensor(&s, I32, 2, N, K), weight = stage_tensor(&s, F32, 2, N, K);
-        tensor_set(logits, 37, 2.0f), tensor_set(logits, 35, 2.0f); /* logits of row 0 */
+        tensor_set(logits, 37, 2.0f), tensor_set(logits, 35, 2.0f); /* equal logits of two experts in row 0 */
         for (int e = 0; e < E; e++) tensor_set(logits, 2 * E + e, NAN);
         router_forward(&s.stream, p, expert, weight, logits, none, WEIGHTS_NORMED);
         stage_settle();

@@ -2,8 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-/* The argument of the exponential is that of silu. A fast exponential has an error of as many roundings: |x| < 24 while
- * the result matters; beyond, silu is x or under 10^-9. So the bound counts as many terms of a sum: */
+/* Terms for which the bound allows. The argument of the exponential is that of silu, and a fast exponential has an
+ * error of |x| roundings. |x| < 24 while the result matters; beyond, silu is x or under 10^-9. */
 enum { SWIGLU_TERMS = 24 };
 
 typedef struct { int64_t N, F; double *y, *gate_up, *dy; } Case;
@@ -58,7 +58,7 @@ static void compare(DType act, int64_t N, int64_t F) {
     swiglu_backward(&s.stream, dgate_up, dy, gate_up);
     assert_close(y, y64, act, bound_sum(SWIGLU_TERMS));
     assert_close(dgate_up, dgate_up64, act, bound_sum(SWIGLU_TERMS));
-    swiglu_backward(&s.stream, gate_up, dy, gate_up); /* in place */
+    swiglu_backward(&s.stream, gate_up, dy, gate_up); /* runs in place: dgate_up overwrites gate_up */
     assert_same_bits(gate_up, dgate_up);
     stage_destroy(&s);
 }
@@ -93,7 +93,7 @@ static void test_weighted_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Runs the ops with weights in the order of rows. t: y, gate_up, dgate_up and dy. */
+/* Runs the ops with one weight for each row, in the order of rows. t: the tensors y, gate_up, dgate_up and dy. */
 static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const double *dweight64) {
     int64_t R = t[0].dim[0], F = t[0].dim[1];
     Tensor  rows = stage_tensor(s, F32, 2, R, 1), dweight = stage_tensor(s, F32, 2, R, 1), y = stage_tensor(s, t[0].type, 2, R, F),
@@ -107,7 +107,7 @@ static void compare_in_order(Stage *s, const Tensor t[4], Tensor weight, const d
     assert_close(dweight, dweight64, F32, bound_sum(F + SWIGLU_TERMS));
 }
 
-/* Rows in the reverse order of their assignments. */
+/* Runs the ops with rows in the reverse order of their assignments, whose weights they find by `order`. */
 static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F) {
     int64_t R = N * per_token;
     Stage   s = stage_create(0);
@@ -129,7 +129,8 @@ static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F)
     assert_close(dgate_up, dgate_up64, act, bound_sum(SWIGLU_TERMS));
     assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));
     compare_in_order(&s, (Tensor[]){y, gate_up, dgate_up, dy}, weight, dweight64);
-    expert_swiglu_backward(&s.stream, gate_up, dweight, dy, gate_up, weight, order); /* in place */
+    /* runs in place: dgate_up overwrites gate_up */
+    expert_swiglu_backward(&s.stream, gate_up, dweight, dy, gate_up, weight, order);
     assert_same_bits(gate_up, dgate_up);
     assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));
     stage_destroy(&s);
@@ -142,7 +143,7 @@ static void test_weighted_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) compare_weighted(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-/* Large, infinite and undefined gates, with an `up` of 1. */
+/* Tests large, infinite and undefined gates; `up` is 1. */
 static void test_extremes(void **state) {
     (void)state;
     static const double x_of[] = {0.0, -0.0, 50.0, -85.0, 100.0, -100.0, 1e30, -1e30, INFINITY, -INFINITY};

@@ -1,6 +1,6 @@
-/* test_threads.c - equal bits for any number of threads (Stream.any_threads): every op that adds across rows, heads or
- * channels, at sizes of several tiles, chunks and items. Other tests check the values; here they are compared with one
- * thread's. */
+/* test_threads.c - equal bits for any number of threads (Stream.any_threads). Tests every op that adds across rows,
+ * heads or channels, at sizes of several tiles, chunks and work items. Results are compared with those of one thread;
+ * other tests check the values. */
 #include "test/ref/test.h"
 
 #include <omp.h>
@@ -14,10 +14,10 @@ typedef Outputs Op(Stage *s, DType act);
 static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t seed) {
     return stage_random(s, act, b ? 2 : 1, a, b ? b : 1, seed, 1, 0);
 }
-/* the ops add to these */
+/* returns a tensor of zeros for sums that ops add to */
 static Tensor zeros(Stage *s, int64_t a, int64_t b) { return stage_random(s, F32, b ? 2 : 1, a, b ? b : 1, 9, 1, 0); }
 
-/* Products of several tiles in each direction. The inner length of the weight gradient is larger than a strip. */
+/* A product of several tiles in each direction. The inner length of its weight gradient is larger than a strip. */
 static Outputs linear(Stage *s, DType act) {
     int64_t N = 1100, K = 420, M = 1205;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
@@ -27,7 +27,7 @@ static Outputs linear(Stage *s, DType act) {
     linear_backward(&s->stream, dx, dw, db, dy, x, w);
     return (Outputs){{y, dx, dw, db}, 4};
 }
-/* an input gradient that is fastest by oneDNN's primitive on some machines */
+/* A product whose input gradient is fastest by oneDNN's primitive on some machines. */
 static Outputs narrow_linear(Stage *s, DType act) {
     int64_t N = 200, K = 130, M = 520;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), dy = random_act(s, act, N, M, 4);
@@ -35,7 +35,8 @@ static Outputs narrow_linear(Stage *s, DType act) {
     linear_backward(&s->stream, dx, dw, db, dy, x, w);
     return (Outputs){{dx, dw, db}, 3};
 }
-static Outputs long_linear(Stage *s, DType act) { /* long sums for few elements, which libraries divide among threads */
+/* A product with long sums for few elements, which libraries divide among threads. */
+static Outputs long_linear(Stage *s, DType act) {
     int64_t N = 24, K = 8192, M = 40;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
            y = stage_tensor(s, act, 2, N, M);
@@ -80,7 +81,7 @@ static Outputs head_norm(Stage *s, DType act) {
     head_norm_backward(&s->stream, dx, dw, y, x, 0, heads, w, rstd);
     return (Outputs){{y, dx, dw}, 3};
 }
-/* Few heads are divided by tiles, many by heads. */
+/* Attention: threads divide few heads by tiles, and many heads by heads. */
 static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h) {
     int64_t C = h.query * h.size;
     Tensor  qkv = random_act(s, act, B * T, heads_columns(h), 1), y = stage_tensor(s, act, 2, B * T, C),
@@ -117,7 +118,7 @@ static void compare(Op *op, DType act) {
     Stage   first = stage_create(0);
     for (int t = 0; t < COUNT(THREADS); t++) {
         Stage s = t == 0 ? first : stage_create(0);
-        /* more threads than processors; a stage uses at most as many as there are processors */
+        /* may be more threads than processors; a stage by itself uses at most as many as there are processors */
         omp_set_num_threads(THREADS[t]);
         arena_destroy(&s.stream.scratch);
         s.stream.scratch = arena_create("scratch", 64 << 20);
@@ -133,14 +134,14 @@ static void compare(Op *op, DType act) {
 
 static void test_all(void **state) {
     (void)state;
-    if (strcmp(device_backend(), "cpu") != 0) skip(); /* on a GPU there is no such choice */
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU build has no such choice */
     Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
                         grouped_heads, rope, classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)
         for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
 }
 
-/* Runs where oneDNN multiplies bf16 itself: natively, or emulated if a test requests it. */
+/* Tests products in which oneDNN multiplies bf16 itself, on processors that can, or emulated if a test requests it. */
 static void test_native_bf16(void **state) {
     (void)state;
     if (strncmp(device_isa(), "avx512", 6) != 0) skip();
@@ -150,7 +151,8 @@ static void test_native_bf16(void **state) {
     unsetenv("TRAIN_GPT_BF16");
 }
 
-/* No thread spends time on subnormal results, but subnormal operands from a file are used. */
+/* Subnormal results are flushed to zero in every thread, because they are slow. Subnormal operands from a file are
+ * used. */
 static volatile float small = 1e-20f, subnormal = 1e-40f;
 static void test_subnormals(void **state) {
     (void)state;

@@ -1,7 +1,8 @@
 /* test_zero.c - zero_tensors sets each tensor of the list to zero, and nothing else. */
 #include "test/ref/test.h"
 
-/* More tensors than one launch takes, with empty and large ones, any alignment, one element apart. */
+/* A list of more tensors than one launch takes. Some are empty, some large; they have any alignment and one element
+ * between them. */
 static void test_list(void **state) {
     (void)state;
     enum { PIECES = 350, ROOM = 100000 };

@@ -8,7 +8,7 @@
 #include "model/optimizer.h"
 #include "model/gpt.h"
 
-/* on the emulator graphs are made in the first step and run in the second */
+/* STEPS_EMULATED: on the emulator a graph is made in the first step and run in the second */
 enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 
@@ -38,7 +38,7 @@ static inline void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-static int DOCUMENT_MASK; /* 1: the models created next have a document mask */
+static int DOCUMENT_MASK; /* 1: models that are created from now on have a document mask */
 
 static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
                               Recompute recompute, GptUse use) {
@@ -58,7 +58,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     return m;
 }
 
-/* Uses the layout of three ranks, whose padding must not change any result. */
+/* Creates a model on one rank, with the layout of three ranks, whose padding must not change any result. */
 static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     return model_of(&OPTIMIZER_ADAMW, 3, act, B, positions, recompute, use);
 }
@@ -77,7 +77,7 @@ static inline void model_destroy(Model *m) {
 /* Returns sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
 static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
-    stage_settle(); /* because the previous micro-batch may still read its tokens */
+    stage_settle(); /* waits, because the previous micro-batch may still read its tokens */
     m->tokens.used_bytes = 0;
     Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1), tensor_none()};
     for (int64_t b = 0; b < B; b++)
@@ -111,7 +111,7 @@ static inline double learning_rate(int64_t s) {
     return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
 }
 
-/* the norm is computed over all memory here, because rank 0 counts only its own pieces */
+/* Returns the norm of the gradients, computed over all memory, because rank 0 alone would count only its own pieces. */
 static inline double gradient_norm(Model *m) {
     Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
     device_zero(&m->stream, sum);
@@ -133,8 +133,8 @@ static inline void update(Model *m, int64_t step, double norm) {
     free(counts);
 }
 
-/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A zero row must be zero. got is
- * parameter memory, want are the records with that prefix. */
+/* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A row of zeros must be zero. got
+ * is the memory of parameters; want are the records whose names begin with prefix. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -177,7 +177,7 @@ static inline void follow_curve(void) {
     }
     print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
-    if (steps == STEPS) { /* the record holds the final weights */
+    if (steps == STEPS) { /* the record has the weights after all steps */
         double worst = worst_row(m, m->shards->params, "final", 1);
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
@@ -185,9 +185,9 @@ static inline void follow_curve(void) {
     model_destroy(m);
 }
 
-/* Runs Muon with the bounds of AdamW. A rounding error in a direction grows with it (test_newton_schulz.c), to some
- * 1e-6, and in twenty steps the weights move by a fraction of themselves. weight_allowed 0: the file has no final
- * weights. */
+/* Runs Muon with the bounds of AdamW. Newton-Schulz amplifies a rounding error in a direction to some 1e-6
+ * (test_newton_schulz.c), and twenty steps move the weights only by a fraction of themselves. weight_allowed 0: the
+ * record has no final weights. */
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);
@@ -213,8 +213,9 @@ static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, con
     model_destroy(m);
 }
 
-/* A step begins with empty gradients: NaN in all memory of gradients, also in the padding, does not change its sums,
- * with one micro-batch or four. Neither does a step on other sequences. From the second step on blocks are graphs. */
+/* A step sets its gradients first. NaN in all memory of gradients, also in the padding, changes none of its sums, with
+ * one micro-batch or four. Neither does an earlier step on other sequences. From the second step on, blocks run as
+ * graphs. */
 static inline void nan_leaves_no_trace(void) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int64_t B = 1; B <= SEQUENCES; B *= SEQUENCES) {
@@ -237,7 +238,7 @@ static inline void nan_leaves_no_trace(void) {
         }
 }
 
-/* With recomputation the same ops run on the same inputs and give equal bits. */
+/* With recomputation the same operations run on the same inputs, so the bits are equal. */
 static inline void recompute_all(void) {
     for (int t = 0; t < stage_act_types(); t++) {
         Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);

@@ -31,7 +31,7 @@ static inline void test_micro_batches(void **state) {
     }
 }
 
-/* Computes the logits of a sequence's last token in two ways: all tokens at once, and one after another with keys and
+/* Computes the logits of a sequence's last token in two ways: with all tokens at once, and token by token with keys and
  * values kept. */
 static inline void test_sampling(void **state) {
     (void)state;

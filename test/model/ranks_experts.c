@@ -1,6 +1,6 @@
-/* ranks_experts.c - experts divided among ranks (parallel.expert) against PyTorch's float64 records of a model with experts, as
- * test_qwen3_moe.c on one rank: the first step's gradients by row of the parameter table, losses, norms and the last weights; with room
- * for all rows at once and with so little that they take rounds.
+/* ranks_experts.c - a model whose experts are divided among ranks (parallel.expert), compared with PyTorch's float64
+ * records. Compared are the first step's gradients by row of the parameter table, the losses, the norms and the last
+ * weights. Memory is enough for all rows of the experts at once, or so small that they are exchanged in rounds.
  *
  * Runs on 2 4 ranks.
  */
@@ -11,17 +11,17 @@
 enum { FEW_STEPS = 3, SEQUENCES = 4 };
 static const ModelShape SHAPES[] = {MOE_SHAPE(BALANCE_SWITCH, 0.05), MOE_SHAPE(BALANCE_BIAS, 0.01)};
 static const char *const RECORDS[] = {"test/ref/data/qwen3_moe_switch.rec", "test/ref/data/qwen3_moe_bias.rec"};
-/* bounds as in ranks_grid.c; the norm's as in test_qwen3_moe.c */
+/* Allowed relative differences: as in ranks_grid.c, and for the norm as in test_qwen3_moe.c. */
 static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 1.2e-5, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5, BF16_ALLOWED = 4e-3;
 
 typedef struct {
     int    ranks, expert, stages, copies, zero;
     double capacity;
     Recompute recompute;
-    int    B, balance;  /* sequences of a micro-batch; index of SHAPES */
+    int    B, balance;  /* B: sequences of a micro-batch; balance: index into SHAPES and RECORDS */
     DType  act;
     int    steps;
-    int    rounds;      /* number of rounds that a block must take at least */
+    int    rounds;      /* least number of rounds in which a block must exchange its rows */
     const OptimizerKind *optimizer;
 } Grid;
 
@@ -67,8 +67,8 @@ static void create(Job *j, const Grid *g) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns the next micro-batch. Micro-batch k of a step has sequences k B to k B + B. A data index has micro_batches of
- * them, one after another. */
+/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B. Each data rank takes
+ * several micro-batches, one after another. */
 static Batch next_batch(void *job) {
     Job    *j = (Job *)job;
     int64_t B = j->grid->B, first = (j->at.groups.data * micro_batches(j) + j->at.micro++) * B;
@@ -82,7 +82,7 @@ static Batch next_batch(void *job) {
     return batch;
 }
 
-/* After an update: moves the bias of experts by the counts of all ranks. */
+/* Moves the bias of the experts after an update, by the counts of all ranks. */
 static void balance(Model *m) {
     int64_t *counts = malloc(tensor_bytes(m->sums.experts));
     CHECK(counts, "no memory");
@@ -93,7 +93,7 @@ static void balance(Model *m) {
     free(counts);
 }
 
-/* the largest errors; last: the loss of the last step */
+/* the largest errors of a run; last: its last loss; rounds: the most rounds of a block */
 typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors;
 
 static Errors train(const Grid *g) {
@@ -149,8 +149,8 @@ static void the_same_grid_gives_the_same_bits(void **state) {
     EXPECT_ON_ALL(memcmp(&once.last, &again.last, sizeof once.last) == 0);
 }
 
-/* All tokens go to the experts of the first of two ranks. The other rank's experts, without a row, get gradients of
- * zero. */
+/* All tokens go to the experts of the first of two ranks. The experts of the other rank have no rows, and their
+ * gradients are zero. */
 static void experts_without_rows_have_zeros(void **state) {
     (void)state;
     Job    j;
@@ -181,7 +181,7 @@ static void experts_without_rows_have_zeros(void **state) {
     record_unload(&records);
 }
 
-/* With divided experts, Muon's whole matrices of experts are on fewer ranks. */
+/* With divided experts, each whole matrix of an expert is on fewer ranks. Muon still takes the same steps. */
 static void muon_takes_the_same_steps(void **state) {
     (void)state;
     static const OptimizerKind *const kinds[] = {&OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
@@ -190,7 +190,8 @@ static void muon_takes_the_same_steps(void **state) {
         divided.expert = 2;
         Errors a = train(&whole), b = train(&divided);
         if (comm_rank(world) == 0) print_message("%s %d: losses differ by %.2e\n", kinds[k]->name, k, fabs(a.last / b.last - 1.0));
-        EXPECT_ON_ALL(fabs(a.last / b.last - 1.0) <= LOSS_ALLOWED && a.loss > 1e-4); /* both differ more from AdamW's */
+        /* Muon's runs agree with each other, and both differ from AdamW's */
+        EXPECT_ON_ALL(fabs(a.last / b.last - 1.0) <= LOSS_ALLOWED && a.loss > 1e-4);
     }
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     Groups  groups;
     Model  *model;
     Arena   tokens;
-    int64_t step, micro;  /* the step, and the next micro-batch of this rank in it */
+    int64_t step, micro;  /* the present step, and the number of this rank's next micro-batch in it */
 } Ranked;
 
 static inline const Record *record_of(const char *prefix, const Param *p) {
@@ -30,7 +30,7 @@ static inline const Record *record_of(const char *prefix, const Param *p) {
     return record_find(&records, name);
 }
 
-/* Returns which element of its row, in files, is element k of a span. */
+/* Returns the number, within its whole row in files, of element k of a span. */
 static inline int64_t row_elem(const Model *m, Span span, int64_t k) {
     return layout_extent(&m->shards->layout, &span, k).offset - m->shards->layout.param[span.param].offset;
 }
@@ -49,8 +49,8 @@ static inline void load_initial(Model *m) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* Creates the model from r->groups, with the record's first weights, and memory for the tokens of a step's two
- * batches. */
+/* Creates the model on the grid of r->groups, with the record's first weights. Also takes memory for the tokens of a
+ * step's two batches. */
 static inline void ranked_create(Ranked *r, ModelSpec spec, int64_t step_tokens) {
     model_take_groups(&spec, &r->groups);
     r->model = model_create(spec);
@@ -68,7 +68,7 @@ static inline void ranked_drop(Ranked *r) {
 
 typedef struct { double loss, norm; } Numbers;
 
-/* Fills the memory of gradients with NaN, because a step begins without reading it. */
+/* Fills the memory of gradients with NaN, because a step must not read it before it is set. */
 static inline void spoil_gradients(Model *m) {
     Tensor all = m->shards->grads;
     void  *nan = malloc(tensor_bytes(all));
@@ -109,8 +109,8 @@ static inline double row_error(double square_off, double square_want) {
 }
 
 /* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table, from the spans of all ranks. A
- * zero row must be zero. Each element must be on exactly `copies` ranks; 0: on at least one (tensor ranks and stages
- * may each have a row). */
+ * row of zeros must be zero. Each element must be on exactly `copies` ranks. copies 0: on at least one, because tensor
+ * ranks and stages may each have a row. */
 static inline double worst_row(const Ranked *r, const char *prefix, int copies, Tensor (*of)(const Model *m, Span span)) {
     const Model *m = r->model;
     double       sums[3 * MOST_ROWS] = {0}, worst = 0.0;

@@ -1,11 +1,12 @@
-/* ranks_grid.c - the model on grids of ranks against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py):
- * the first step's gradients by row of the parameter table, losses, norms, and the last weights.
+/* ranks_grid.c - the model on grids of ranks, compared with PyTorch's float64 record of twenty AdamW steps
+ * (test/ref/generate.py). Compared are the first step's gradients by row of the parameter table, the losses, the norms,
+ * and the last weights.
  *
  * Runs on 1 2 3 4 8 ranks.
  *
- * One launch walks through many grids. All launches together have every pair of values of two axes that any grid has, the
- * larger ones first, and each some of its own: the first two of a launch take all twenty steps, the others the first
- * five. ALL_GRIDS=N: instead eight grids of all, from number N on, all steps.
+ * One launch tests many grids. All launches together, the larger ones first, contain every pair of values of two axes
+ * that any grid has. Each launch adds some grids of its own. Its first two grids run all twenty steps, the others the
+ * first five. ALL_GRIDS=N tests instead eight of all grids, from number N on, in all steps.
  * Long: tries many grids.
  */
 #include "test/model/ranks_fixture.h"
@@ -61,7 +62,8 @@ static int list_grids(int ranks, Grid *grid) {
     return count;
 }
 
-/* Pairs of values that some chosen grid has. new_pairs returns how many pairs of a grid are new. */
+/* covered: pairs of values of two axes that some chosen grid has. new_pairs returns how many pairs of a grid are new,
+ * and marks them if asked to. */
 static char covered[FACTORS][VALUES][FACTORS][VALUES];
 static int new_pairs(Grid g, int marks) {
     int news = 0;
@@ -74,7 +76,8 @@ static int new_pairs(Grid g, int marks) {
     return news;
 }
 
-/* Chooses, again and again, the grid with the most new pairs, until there are none, and at least LEAST_GRIDS. */
+/* Chooses again and again the grid with the most new pairs, until there are none left and at least LEAST_GRIDS are
+ * chosen. */
 enum { LEAST_GRIDS = 4 };
 static int choose(const Grid *grid, int count, Grid *chosen) {
     int n = 0;
@@ -85,7 +88,7 @@ static int choose(const Grid *grid, int count, Grid *chosen) {
             if (news > most) most = news, best = i;
         }
         if (best < 0 || (most == 0 && n > 0 && count <= LEAST_GRIDS)) return n;
-        if (most == 0) best = n * count / LEAST_GRIDS; /* no new pairs: takes any grid */
+        if (most == 0) best = n * count / LEAST_GRIDS; /* no grid has new pairs: takes grids spread over the list */
         new_pairs(grid[best], 1);
         chosen[n++] = grid[best];
     }
@@ -98,7 +101,7 @@ static int some_of(const Grid *grid, int all, Grid *chosen) {
     return count;
 }
 
-/* Returns the grids chosen for `ranks` ranks, after those for more ranks. malloc'ed. */
+/* Returns the grids chosen for `ranks` ranks, after those chosen for more ranks. The caller frees them. */
 static Grid *grids_of(int ranks, int *count, int *all) {
     static const int RANKS[] = {8, 4, 3, 2, 1};
     memset(covered, 0, sizeof covered);
@@ -158,8 +161,8 @@ static void create(Job *j, Grid g, int ranks) {
     ranked_create(&j->at, spec, SEQUENCES * T);
 }
 
-/* Returns the next micro-batch. Micro-batch k of a step has sequences k B to k B + B. A data index has micro_batches of
- * them, one after another. */
+/* Returns this rank's next micro-batch. Micro-batch k of a step has sequences k B to k B + B. Each data rank takes
+ * several micro-batches, one after another. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
@@ -181,7 +184,7 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid. Only after STEPS steps are the last weights compared with the record. */
+/* Trains on a grid. The last weights are compared with the record only after STEPS steps. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};

@@ -1,5 +1,5 @@
-/* ranks_overlap.c - reduction overlaps backward: the sum of a bucket's gradients starts while earlier layers are still
- * being computed. */
+/* ranks_overlap.c - communication overlaps the backward pass: the sum of a bucket's gradients starts while earlier
+ * layers are still being computed. */
 #include "comm/comm.h"
 #include "core/thread.h"
 #include "core/rng.h"
@@ -8,7 +8,7 @@
 
 enum { LAYERS = 4, BUCKETS = LAYERS + 2 };
 
-/* The tested kind's backward of a block, which also stores the time of its end. */
+/* The backward pass of a block, as the tested kind of model has it. It also notes the time at which it ends. */
 static double     ended_ms[LAYERS];
 static BlockKind  noted_kind;
 static int        left = LAYERS;
@@ -40,7 +40,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     shards_finish(m->shards, &m->stream);
 
-    CommTrace trace[BUCKETS]; /* buckets: {ln_f}, the blocks from last to first, {wte, wpe} */
+    CommTrace trace[BUCKETS]; /* the buckets: the last norm, the blocks from last to first, and the embeddings */
     int       traced = world_trace(comm_world(world), trace, BUCKETS);
     EXPECT_ON_ALL(left == 0);
     EXPECT_ON_ALL(traced == (comm_size(world) > 1 ? BUCKETS : 0));

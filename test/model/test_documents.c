@@ -10,7 +10,8 @@ static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
 enum { B = 2, CUTS = 4 };
-static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}}; /* where documents after the first begin */
+/* positions at which documents begin, other than the first one of a sequence */
+static const int CUT[B][CUTS + 1] = {{3, 4, 19, 31, T}, {1, 25, 26, 38, T}};
 
 static void take_starts(Model *m, Batch *batch) {
     batch->starts = arena_tensor(&m->tokens, I32, 2, B, T, 1);
@@ -21,7 +22,7 @@ static void take_starts(Model *m, Batch *batch) {
         }
 }
 
-/* Adds the gradients of the sum of losses over (B T). Writes the losses of the rows to out. */
+/* Adds the gradients of the sum of losses over (B T). Writes the loss of each token to out. */
 static void step(Model *m, Batch batch, float *out) {
     int64_t N = tensor_elems(batch.inputs);
     float   losses[3 * B * T];
@@ -64,7 +65,8 @@ static void compare(Recompute recompute) {
     print_message("%s: losses within %.1e, gradients within %.1e of their size\n", m->gpt.kind->name, worst, sqrt(square / size));
     assert_true(size > 0.0 && sqrt(square / size) < 2e-6);
 
-    batch.starts = tensor_none(); /* without documents the losses differ, except in the documents that come first */
+    /* without `starts` the losses differ, except in the first document of each sequence */
+    batch.starts = tensor_none();
     step(m, batch, whole);
     for (int b = 0; b < B; b++)
         for (int t = 0; t < T; t++) n += fabsf(whole[b * T + t] - together[b * T + t]) > 1e-4f && t >= CUT[b][0];

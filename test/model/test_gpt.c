@@ -1,6 +1,6 @@
-/* test_gpt.c - the whole model against PyTorch's float64 records of twenty steps of AdamW and of Muon
- * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory,
- * inference.
+/* test_gpt.c - the whole model. It is compared with PyTorch's float64 records of twenty steps of AdamW and of Muon
+ * (test/ref/generate.py). It is also compared with itself: other micro-batches, recomputation, smaller batches than its
+ * memory, inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */
@@ -53,7 +53,7 @@ static void test_nan(void **state) {
     nan_leaves_no_trace();
 }
 
-/* A second run repeats the bits of the first. */
+/* A second run has the same bits as the first. */
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -70,7 +70,8 @@ static void test_repeat(void **state) {
     }
 }
 
-/* Runs one sequence of 17 tokens in memory for four of 40, after other work, and in memory made for it. */
+/* Runs one sequence of 17 tokens, once in memory for four sequences of 40 after other work, and once in memory made for
+ * it. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),
@@ -148,8 +149,8 @@ static void test_bf16(void **state) {
     model_destroy(m);
 }
 
-/* First values are a function of seed and offset alone: N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)),
- * biases 0, norms 1. */
+/* First values depend only on the seed and the offset in files: N(0, 0.02), residual projections N(0, 0.02/sqrt(2
+ * n_layer)), biases 0, norms 1. */
 static void test_initial(void **state) {
     (void)state;
     enum { MOST = 389 * 42 };

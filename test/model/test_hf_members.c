@@ -1,11 +1,11 @@
-/* test_hf_members.c - the list of members of config.json: names of keys, settings that are not used, flags, and plain
- * names of tensors. */
+/* test_hf_members.c - the list of members of Hugging Face's config.json: names of keys, settings that are not used,
+ * flags, and plain names of tensors. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void keys_have_the_names_of_members(void **state) {
     assert_string_equal(out, "hidden_size = 5 must be a multiple of num_attention_heads = 2.");
     hf_members_translate(ARCH_GPT2, "run.steps, model.n_layer.", out, sizeof out);
     assert_string_equal(out, "run.steps, n_layer.");
-    /* too small: the text is cut and ends with a NUL */
+    /* the buffer is too small, so the text is cut and ends with a NUL */
     hf_members_translate(ARCH_LLAMA, "model.n_layer model.n_layer", out, 20);
     assert_true(strlen(out) < 20);
 }

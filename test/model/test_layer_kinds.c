@@ -1,13 +1,14 @@
 /* test_layer_kinds.c - a model whose blocks are of several kinds (BlockKind.pattern). Kinds that compute the same give
- * the bits of a model with one kind, in every mode of recompute. Attention in a window in some blocks only is such a
- * pattern, too: what a token depends on shows which blocks have the window. */
+ * the bits of a model with one kind, in every mode of recompute. Attention within a window in only some blocks is such
+ * a pattern, too. The tokens that a result depends on show which blocks have the window. */
 #include "test/ref/test.h"
 
 #include "model/model.h"
 
 enum { LAYERS = 5, B = 2, T = 24, V = 61, WINDOW = 3, STEPS = 2 };
 
-/* The kind that block_kind() returns; NULL: that of the shape. The linker puts __wrap_block_kind in its place. */
+/* chosen: the kind that block_kind() returns; NULL: the kind of the shape. The linker puts __wrap_block_kind in the
+ * place of block_kind. */
 static const BlockKind *chosen;
 const BlockKind *__real_block_kind(ModelShape shape);
 const BlockKind *__wrap_block_kind(ModelShape shape) { return chosen ? chosen : __real_block_kind(shape); }
@@ -28,7 +29,8 @@ static void windowed_forward(BlockRun *r, void *acts, const void *weights) {
     r->starts = starts;
 }
 
-/* Returns a kind of model with blocks of `period` kinds in turn. The second has activations of its own. */
+/* Returns a kind of model whose blocks alternate between `period` kinds. The second kind has its own table of
+ * activations. */
 static BlockKind mixed(int period) {
     static BlockKind plain, windowed;
     static ActRow    rows[64];
@@ -99,7 +101,8 @@ static void kinds_that_compute_the_same_have_the_same_bits(void **state) {
         StepValues pattern = train(r, several);
         assert_memory_equal(one, several, sizeof one);
         assert_int_equal(plain.hash[HASH_REPLICAS], pattern.hash[HASH_REPLICAS]);
-        /* blocks 0 and 3, and blocks 1, 2 and 4; on a GPU later steps replay a graph */
+        /* the first kind has blocks 0 and 3, the second 1, 2 and 4; on a GPU later steps replay a graph and call
+         * nothing */
         if (device_is_host()) assert_true(calls[0] == 2 * STEPS && calls[1] == 3 * STEPS);
     }
     chosen = NULL;
@@ -127,7 +130,7 @@ static void a_pattern_has_the_rows_of_its_kinds(void **state) {
     assert_true(model_parameters(shape, &both));
     free(model_params(shape, &count));
     assert_int_equal(count, model_rows(shape));
-    /* blocks 0, 2 and 4 are gpt2's, blocks 1 and 3 llama's; the ends are gpt2's */
+    /* blocks 0, 2 and 4 are gpt2's, blocks 1 and 3 llama's; embeddings and the last norm are gpt2's */
     int64_t ends = V * 32 + T * 32 + 2 * 32, of_gpt2 = (gpt2 - ends) / LAYERS,
             of_llama = (llama - 2 * V * 32 - 32) / LAYERS;
     assert_int_equal(both, ends + 3 * of_gpt2 + 2 * of_llama);
@@ -161,7 +164,8 @@ static void windows_in_some_blocks_leave_the_others_whole(void **state) {
     (void)state;
     BlockKind everywhere = mixed(1), in_some = mixed(3);
     float     a[V], b[V];
-    assert_true(LAYERS * (WINDOW - 1) < T - 1); /* so far back do windows in all blocks reach */
+    /* through windows in all blocks a token reaches back this far, which is not to the beginning */
+    assert_true(LAYERS * (WINDOW - 1) < T - 1);
     last_logits(&everywhere, 1, a);
     last_logits(&everywhere, 9, b);
     assert_memory_equal(a, b, sizeof a);

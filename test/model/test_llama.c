@@ -1,6 +1,7 @@
-/* test_llama.c - whole models of kind llama and qwen3 against PyTorch's float64 records (test/ref/generate.py): heads that
- * share keys, positions scaled as Llama 3's, a head of its own, by AdamW and by Muon; heads with norms, wider together than the stream; and
- * against themselves: other micro-batches, recomputation, inference, tokens one by one.
+/* test_llama.c - whole models of the kinds llama and qwen3, compared with PyTorch's float64 records
+ * (test/ref/generate.py). llama has heads that share keys, positions scaled as in Llama 3, and its own output head; it
+ * is trained by AdamW and by Muon. qwen3 has heads with norms, which together are wider than the stream. The models are
+ * also compared with themselves: other micro-batches, recomputation, inference, tokens one by one.
  */
 #include "test/ref/test.h"
 

@@ -1,5 +1,5 @@
-/* test_model.c - a model made in a dry run and for real: scratch memory is equal to the byte, and operations are
- * counted as in the formulas. */
+/* test_model.c - a model in a dry run (which only measures) and the same model computed. Scratch memory is equal to the
+ * byte, and operations are counted by the formulas. */
 #include "test/ref/test.h"
 
 #include "core/thread.h"
@@ -19,7 +19,7 @@ static void run_everything(Model *m) {
     model_init_weights(m, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    /* products that set gradients, and products that add to them */
+    /* the first micro-batch sets gradients of blocks, the later ones add to them */
     for (MicroBatch which = MICRO_EARLIER; which <= MICRO_LAST; which++) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
@@ -49,7 +49,7 @@ static void test_scratch(void **state) {
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
                 for (int any_threads = 0; any_threads <= 1; any_threads++) {
                     Model *m = model_create(spec_of(ACT_TYPES[t], sizes[i][0], sizes[i][1], r, any_threads));
-                    run_everything(m); /* the program would end if it needed more than was planned */
+                    run_everything(m); /* ends the program if it needs more memory than was planned */
                     assert_int_equal(m->stream.scratch.used_bytes, 0);
                     assert_int_equal(m->stream.scratch.peak_bytes, m->bytes.scratch);
                     model_destroy(m);
@@ -70,8 +70,8 @@ static double bytes_of(const Ledger *l, const char *op) {
     return sum;
 }
 
-/* A product takes 2 m n k. Each weight of a block, and the head's V' x C, is in one product in forward and in two in
- * backward. Attention has 2 and 5 products over the causal half. */
+/* A product takes 2 m n k FLOPs. Each weight of a block, and the head's V' x C, is in one product of the forward pass
+ * and in two of the backward pass. Attention has 2 and 5 products over the causal half. */
 static void test_flops(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -82,19 +82,20 @@ static void test_flops(void **state) {
     assert_true(flops_of(&one, "matmul") == 6.0 * N * (12.0 * L * C * C + V * C));
     assert_true(flops_of(&four, "matmul") == 4.0 * flops_of(&one, "matmul"));
     assert_true(flops_of(&one, "attention") == 7.0 * L * B * H * (C / H) * T * (T + 1));
-    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once in a step */
+    /* the update runs once in a step, however many micro-batches */
+    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update"));
     assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
-    /* the products of gradients add, except those of blocks in the first micro-batch */
+    /* products for weight gradients add, except those of blocks in the first micro-batch */
     double blocks = 2.0 * N * 12.0 * L * C * C, head = 2.0 * N * V * C;
     assert_true(flops_of(&one, "matmul, set") == blocks && flops_of(&one, "matmul, added") == head);
     assert_true(flops_of(&four, "matmul, set") == blocks && flops_of(&four, "matmul, added") == 3.0 * blocks + 4.0 * head);
-    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch */
+    double sums = 4.0 * L * C; /* column sums after each block, in each micro-batch: 4 bytes for each of L C channels */
     assert_true(bytes_of(&one, "device_zero") < 4.0 * 12 * C * C && bytes_of(&one, "zero_tensors") == bytes_of(&four, "zero_tensors") - 3.0 * sums);
     Layout layout = model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
     assert_true(bytes_of(&one, "zero_tensors") == 4.0 * ((double)layout.memory_elems - 12.0 * L * C * C) + sums);
     layout_destroy(&layout);
     spec.recompute = RECOMPUTE_BLOCK;
-    model_dry(spec, 1, &again); /* the projection of the MLP is not computed again */
+    model_dry(spec, 1, &again); /* with recomputation, the MLP's last product is not computed again */
     assert_true(flops_of(&again, "matmul") == flops_of(&one, "matmul") + 2.0 * N * 8.0 * L * C * C);
     assert_true(ledger_bytes(&one) > 0 && ledger_sent(&one, NULL) == 0);
     ledger_free(&one), ledger_free(&four), ledger_free(&again);
@@ -124,10 +125,10 @@ static void test_sent(void **state) {
     ledger_free(&one), ledger_free(&zero), ledger_free(&order);
 }
 
-/* Two copies of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements a rank sends 3/4 to the
- * ranks of its copy, and of its piece of G/4 two halves to the other copy. Blocks are summed in each micro-batch. With
- * ZeRO-3 the weights of blocks are gathered twice in a micro-batch, except for the two blocks that are in the slots
- * when a pass turns around. */
+/* Two replicas of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements of gradients a rank
+ * sends 3/4 to the ranks of its replica. Of its shard, G/4, it sends two halves to the other replica. Blocks are summed
+ * in each micro-batch. With ZeRO-3 the weights of blocks are gathered twice in a micro-batch, except those of the two
+ * blocks that are still in memory when a pass changes direction. */
 static void test_sent_in_slots(void **state) {
     (void)state;
     enum { RANKS = 4, BLOCKS = 5, MICRO = 3 };
@@ -178,13 +179,16 @@ static void test_two_dimensions(void **state) {
             assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
     }
     int64_t matrices = 12 * C * C / TENSOR, rest = layout.bucket[1].elems - matrices;
-    assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);                       /* vectors, and rounding to 64 */
+    /* the rest: vectors, and rounding to 64 elements */
+    assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);
     assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
-    assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);          /* bf16: two slots, and pieces */
-    assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN); /* masters, m, v of the pieces */
-    /* Products of forward, of gradients of inputs and of gradients of weights: for qkv, attention's projection, and the
-     * two of the MLP. */
+    /* in bf16: the two buffers for gathered blocks, and this rank's shards */
+    assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);
+    /* masters, m and v of this rank's shards */
+    assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN);
+    /* Counts products of the forward pass, for gradients of inputs and for gradients of weights. The matrices are qkv,
+     * attention's projection, and the two of the MLP. */
     assert_true(products_of(&step, N, 3 * C / TENSOR, C) == L && products_of(&step, N, C, 3 * C / TENSOR) == L &&
                 products_of(&step, C, 3 * C / TENSOR, N) == L);
     assert_true(products_of(&step, N, C, C / TENSOR) == L && products_of(&step, N, C / TENSOR, C) == L &&
@@ -195,8 +199,8 @@ static void test_two_dimensions(void **state) {
     ledger_free(&step);
 }
 
-/* Bytes of a step by axis, by the formulas of docs/parallel-inside.md: tensor, context and stages, each together with
- * the others. */
+/* Checks the bytes sent in a step along each axis, by the formulas of docs/parallel-inside.md. The axes are tensor,
+ * context and stages, each together with the others. */
 static void test_sent_on_a_grid(void **state) {
     (void)state;
     enum { TENSOR = 2, CONTEXT = 2, STAGES = 2, L = 4, C = 48, B = 2, T = 512, M = 4, A = 2, N = B * T / CONTEXT };
@@ -226,8 +230,8 @@ static void test_sent_on_a_grid(void **state) {
     }
 }
 
-/* An evaluation divides the remaining sequences into batches of sizes for which the scratch memory was measured. There
- * are few such sizes for any B. */
+/* An evaluation divides the sequences that are left into batches whose sizes were measured for scratch memory. There
+ * are few such sizes, whatever B is. */
 static void test_batch_sizes(void **state) {
     (void)state;
     for (int64_t B = 1; B <= 300; B += B < 70 ? 1 : 23)
@@ -235,7 +239,7 @@ static void test_batch_sizes(void **state) {
             int64_t size = model_batch(B, left);
             assert_true(size >= 1 && size <= left && size <= B);
             assert_true(size == B || size <= 64 || (size & (size - 1)) == 0);
-            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* every size is used while there are few */
+            if (B <= 64) assert_int_equal(size, left < B ? left : B); /* for small B every size is one of them */
         }
     ModelSpec spec = spec_of(F32, 1 << 20, 40, RECOMPUTE_NONE, 0);
     double    begin = clock_ms();

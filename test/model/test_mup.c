@@ -5,8 +5,8 @@
 #include "model/params.h"
 
 enum { T = 40 };
-/* m = 2 and b = 2, so that the program's first values equal the record's exactly. A head of the base is 16 times as
- * large. */
+/* A gpt2 with muP. m = 2 is its width over the base's. b = 2 is the fourth root of the base's head size over its own,
+ * which is 16. Powers of two let the program's first values equal the record's exactly. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}
@@ -27,7 +27,7 @@ static const Param *row_of(const Layout *layout, const char *end) {
     return NULL;
 }
 
-/* With the base's width everything is as without µP, bit for bit. */
+/* A base of the model's own width changes no bit. */
 static void test_base(void **state) {
     (void)state;
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
@@ -42,7 +42,7 @@ static void test_base(void **state) {
     }
 }
 
-/* Four times the width of the base, with heads 16 times as large: b = 1/2. */
+/* The width is four times the base's, and heads are 16 times as large as the base's, so b = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
@@ -71,7 +71,7 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Multiplies the masters by the factor of their first values: the record has w, the program f w. */
+/* Multiplies the masters by the factor f of their first values. The record has weights w, the program f w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

@@ -5,7 +5,8 @@
 #include "model/model.h"
 
 enum { L = 2, V = 64, B = 4, T = 16, N = B * T, STEPS = 4, NARROW = 64, HEAD = 16 };
-typedef struct { double stream, logits; } Change; /* means over all coordinates of |after - before| */
+/* means over all coordinates of |after - before|, for the residual stream and the logits */
+typedef struct { double stream, logits; } Change;
 
 static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_heads) {
     ModelShape s = {.n_layer = L, .n_head = (has_wide_heads ? NARROW : width) / HEAD,
@@ -63,8 +64,8 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     return c;
 }
 
-/* Compares the changes at two widths. Equal means within a factor of 1.6. Growth without µP must be at least the root
- * of the ratio of widths. */
+/* Compares the changes at two widths. With muP they must be equal within a factor of 1.6. Without it they must grow by
+ * at least the square root of the ratio of widths. */
 static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wide, int has_wide_heads) {
     Change narrow = change_of(shape_of(arch, NARROW, 1, has_wide_heads), optimizer);
     for (int is_mup = 0; is_mup < 2; is_mup++) {
@@ -80,7 +81,7 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
 
 static void test_widths(void **state) {
     (void)state;
-    if (stage_is_slow()) return; /* the result depends on the parametrization, not on the backend */
+    if (stage_is_slow()) return; /* skipped on the emulator, because the result does not depend on the backend */
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 512, 0);
     compare_widths(ARCH_LLAMA, &OPTIMIZER_ADAMW, 256, 0);
     compare_widths(ARCH_GPT2, &OPTIMIZER_ADAMW, 256, 1);
@@ -128,4 +129,5 @@ static int tests(void) {
     return cmocka_run_group_tests_name("mup_widths", all, NULL, NULL);
 }
 
-int main(void) { return tests(); } /* run once: other threads and instruction sets compute the same */
+/* runs once, because other numbers of threads and instruction sets compute the same */
+int main(void) { return tests(); }

@@ -1,7 +1,7 @@
 /* test_planned.c - every matrix product that a model runs was planned, so its scratch memory was, too: with the same
- * extents, types, orders and leading dimensions. A library may want other scratch for another key, and on another
- * processor: with native bf16 oneDNN takes 200 MB for logits whose rows are longer than the product. So this looks at
- * the keys, which are the same on every processor.
+ * extents, types, orders and leading dimensions, which are the key of a product. A library may need other scratch
+ * memory for another key, and on another processor. With native bf16, oneDNN takes 200 MB for logits whose rows are
+ * longer than the product. So the test compares the keys, which are the same on every processor.
  *
  * The linker puts the functions below in the place of matmul() and simd_has_bf16(): products are noted, none is
  * computed, and the processor multiplies bf16.
@@ -54,7 +54,7 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
                       .B = B,
                       .T = T,
                       .recompute = recompute};
-    Model *m = model_create(spec); /* a dry model first: that is the plan */
+    Model *m = model_create(spec); /* a dry model, whose products are the plan */
     assert_true(ran.count == 0);
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];
@@ -65,12 +65,12 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, which);
     }
     optimizer_update(&m->optimizer, &m->stream, (OptimizerStep){.step = 1}, 1.0f);
-    for (int64_t b = 1; b <= B; b++) { /* the last batch of an evaluation */
+    for (int64_t b = 1; b <= B; b++) { /* the last batch of an evaluation may have any size up to B */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
     }
-    for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) { /* a sample that grows */
+    for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) { /* a sample's text grows step by step */
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < T ? t : T);
         gpt_forward(&m->gpt, &m->stream, (Batch){text, text, tensor_none()});
         gpt_logits(&m->gpt, &m->stream, (Batch){text, text, tensor_none()}, 0, logits);
@@ -87,8 +87,8 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     model_destroy(m);
 }
 
-/* Vocabularies with and without padding. Micro-batches that the classifier divides into equal chunks, and with a
- * shorter last one. */
+/* Cases: vocabularies with and without padding, and micro-batches that the classifier divides into equal chunks, or
+ * with a shorter last one. */
 static void test_step(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip(); /* on a GPU the workspace is the same for all products */
@@ -102,7 +102,7 @@ static void test_step(void **state) {
             }
 }
 
-/* Muon's update, which has its own products. */
+/* Muon's update has matrix products of its own, which must be planned too. */
 static void test_muon(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip();

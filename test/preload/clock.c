@@ -1,5 +1,6 @@
-/* clock.c - preloaded, moves the machine's clock under the program: every look at the time of day is a day later or
- * earlier than the one before. With CLOCK_BACK set the first one is a day back. The monotonic clock stays as it is. */
+/* clock.c - preloaded into a program, moves the machine's clock. Each reading of the time of day is a day later or a
+ * day earlier than the one before. With CLOCK_BACK set the first reading is a day back. The monotonic clock is
+ * unchanged. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>

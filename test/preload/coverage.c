@@ -1,5 +1,5 @@
-/* coverage.c - ends of a process that gcov does not see by itself, for scripts/coverage.sh: linked in by --wrap, not
- * preloaded. */
+/* coverage.c - for scripts/coverage.sh: writes gcov's counts when a process ends in ways that gcov does not notice. It
+ * is linked in by --wrap, not preloaded. */
 #include <unistd.h>
 
 void __gcov_dump(void);

@@ -1,5 +1,5 @@
-/* exception.c - preloaded; requests more memory from C++ operator new than there is, as oneDNN 3 may. With AT_LOAD it
- * does so in a constructor, before main. */
+/* exception.c - preloaded into a program; requests more memory from C++ operator new than there is, as oneDNN 3 may.
+ * With AT_LOAD it does so in a constructor, before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

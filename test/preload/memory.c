@@ -1,9 +1,9 @@
-/* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc,
- * realloc or posix_memalign that its own code calls, or that the C library or libcjson makes for it (in asprintf,
- * opendir, cJSON_Parse), from 1; "n+" all from there on. Calls of other libraries go through, and those after exit(),
- * which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call that may fail, the same for the
- * same place in the program, as reached from the same caller, and the same way from there. TRAIN_GPT_MALLOC_STRUCK=file:
- * it is there once a call has failed.
+/* memory.c - preloaded into a program, makes its allocations fail. TRAIN_GPT_MALLOC_FAIL=n fails the n-th call, from 1;
+ * "n+" fails all from there on. Calls of malloc, calloc, realloc and posix_memalign count that the program makes, or
+ * that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse). Calls by other libraries do not
+ * fail, nor do those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file gets a line for each call that may fail,
+ * when the program ends. Lines are equal for calls from the same place in the program with the same callers.
+ * TRAIN_GPT_MALLOC_STRUCK=file is created once a call has failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,13 +24,13 @@ enum { LOGGED = 1 << 18 };
 
 typedef struct { char *begin, *end; } Code; /* range of a program's code in memory */
 
-static Code        program, helper[3]; /* code of libc, of libcjson, and of this file */
+static Code        program, helper[3]; /* code of the program; code of libc, of libcjson, and of this file */
 static atomic_long calls;
 static atomic_int  has_begun, has_ended;
 static long        fails_at;
 static int         and_later;
 static const char *log_path, *struck_path;
-static unsigned    place_of[LOGGED]; /* place of each call */
+static unsigned    place_of[LOGGED]; /* hash of the place in the program of each call */
 
 static int is_in(Code code, const char *at) { return at >= code.begin && at < code.end; }
 static int is_helper(const char *at) { return is_in(helper[0], at) || is_in(helper[1], at) || is_in(helper[2], at); }
@@ -66,10 +66,11 @@ __attribute__((destructor)) static void tell(void) {
 
 static void end(void) { has_ended = 1; }
 
-typedef struct { unsigned place; int own; } Asked; /* own: frames of the program so far */
+/* place: hash of the callers so far; own: how many of them are in the program */
+typedef struct { unsigned place; int own; } Asked;
 
-/* Looks two frames further out. The first caller that is not a helper has requested the memory. It is often
- * core/error.c, for one of many callers. So its caller and the caller of that are parts of the place, too. */
+/* Adds a caller to the hash of the place. The first caller that is not a helper library has requested the memory. It is
+ * often core/error.c, for one of many callers. So its caller, and the caller of that, belong to the place too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

@@ -1,5 +1,5 @@
-/* nvml.c - simulates NVIDIA's management library: one GPU that always does the same work. FAILS: it does not start.
- * NVML_READ names a file that gets a byte for each reading of the power. */
+/* nvml.c - simulates NVIDIA's management library with one GPU that always has the same load. Built with FAILS, the
+ * library does not start. NVML_READ names a file that gets a byte for each reading of the power. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@ typedef struct { unsigned long long total, free, used; } Memory;
 
 int nvmlInit_v2(void) {
 #ifdef FAILS
-    return 9; /* the code for a driver that is not loaded */
+    return 9; /* NVML's code for a driver that is not loaded */
 #else
     return 0;
 #endif

@@ -1,6 +1,6 @@
-/* signals.c - preloaded; installs handlers for signals of the program as libraries do: in its constructor as UCX, and
- * in MPI_Init_thread as NCCL 2.14. Its sigaction() ignores requests for SIGHUP and the signals of faults, as UCX 1.10
- * does. */
+/* signals.c - preloaded into a program; installs handlers for its signals as libraries do: in a constructor like UCX,
+ * and in MPI_Init_thread like NCCL 2.14. Its sigaction() ignores requests for SIGHUP and the signals of faults, as UCX
+ * 1.10 does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

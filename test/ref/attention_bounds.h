@@ -1,13 +1,14 @@
-/* attention_bounds.h - how far the results of attention may be from those of float64. */
+/* attention_bounds.h - bounds for the difference between the results of attention and those in float64. */
 #ifndef TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 #define TRAIN_GPT_TEST_REF_ATTENTION_BOUNDS_H
 
 #include "test/ref/test.h"
 
-/* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms; its rounding is a
- * relative error of exp(score). dy.y is subtracted from each dp: a bf16 y makes it wrong by some u of dp's size (its
- * own rounding). The op may also round p and ds for its matrix products: three such errors at most. Row 0 has p = 1, so
- * that dp - dy.y is 0: only these errors of terms of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5 are left. */
+/* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms. Its rounding is a
+ * relative error of exp(score). dy.y is subtracted from each dp, and a bf16 y makes it wrong by some u of dp's size, as
+ * large as the rounding of dp itself. The op may also round p and ds for its matrix products. So there are at most
+ * three such errors. Row 0 has p = 1, so dp - dy.y is 0 there. Only these errors of terms of size dp k / sqrt(D) =
+ * dy_spread spread^2 / 3^1.5 are left. */
 typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
 
 static inline AttentionBounds attention_bounds(int64_t T, HeadShape h, double spread, double dy_spread) {

@@ -1,4 +1,4 @@
-/* compare.c - see compare.h. */
+/* compare.c - compares results with a float64 reference, within derived bounds (compare.h). */
 #include "test/ref/compare.h"
 
 #include "test/ref/stage.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Writes results line by line, so that a child that a test forks does not write lines of its parent again. */
+/* Writes stdout line by line. Else a child that a test forks would write lines of its parent again. */
 __attribute__((constructor)) static void write_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
 
 double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }

@@ -1,15 +1,16 @@
-/* compare.h - how far an op may be from its float64 reference, derived and never tuned.
+/* compare.h - bounds for the difference between an op and its float64 reference. The bounds are derived, never tuned.
  *
- * A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u sqrt(n) times the
- * sum's typical size (each addition rounds by at most u times the partial sum; the roundings are independent), u =
- * 2^-24. The typical size is the root mean square of the tensor, since a single element may be small by cancellation. K
- * = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of roundings of each term:
+ * Let u = 2^-24. A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u
+ * sqrt(n) times its typical size. Each addition rounds by at most u times the partial sum, and the roundings are
+ * independent. The typical size is the root mean square (rms) of the tensor, because a single element may be small by
+ * cancellation. K = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of
+ * roundings of each term:
  *
  *     |got - want| <= K u32 sqrt(n) (|want| + rms)  +  r u |want| (1 + 2^-7)  +  K u inner rms
  *
- * rms is that of want or, where the terms cancel far below their own size, the terms' (Bound.size).
- * The second term is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the
- * whole result is stored before it. The third is for terms rounded to 16 bits on the way into an f32 sum: inner is the
+ * rms is that of want or, where terms cancel far below their own size, that of the terms (Bound.size). The second term
+ * is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the whole result is
+ * stored before it. The third term is for terms that are rounded to 16 bits before they enter an f32 sum: inner is the
  * error of such a sum in units of u rms. fp16 (u = 2^-11) also loses up to 2^-25 a rounding among its subnormals.
  */
 #ifndef TRAIN_GPT_TEST_REF_COMPARE_H
@@ -20,10 +21,11 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* n: length of the sum for one element           */
-    double roundings; /* r: 1, or more if factors are stored            */
-    double inner;     /* error of 16-bit terms, see above; ignored for F32 */
-    double size;      /* typical size of the terms, or 0                */
+    double terms;     /* n in the formula above: number of terms in the sum for one element */
+    double roundings; /* r in the formula above: 1, or more if factors of the result are stored before */
+    /* error of terms that are rounded to 16 bits, in units of u rms (the third term above); ignored for F32 */
+    double inner;
+    double size;      /* typical size of the terms if they cancel; else 0 */
 } Bound;
 
 static inline Bound bound_sum(int64_t terms) {
@@ -51,7 +53,7 @@ double compare_norm(Tensor got, const double *want);
 /* Returns the largest |a - b| / max|b| of two float64 arrays. */
 double compare_doubles(const double *a, const double *b, int64_t n);
 
-/* An assertion of cmocka: the error is within the bound. */
+/* A cmocka assertion: each element of got is within the bound of want. */
 #define assert_close(got, want, act, bound)                                                          \
     do {                                                                                             \
         double ratio_ = compare_ratio(#got, got, want, act, bound);                                  \

@@ -1,4 +1,4 @@
-/* difference.c - see difference.h. */
+/* difference.c - checks a gradient by finite differences in float64 (difference.h). */
 #include "test/ref/difference.h"
 
 #include <math.h>

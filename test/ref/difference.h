@@ -1,4 +1,4 @@
-/* difference.h - a float64 gradient against finite differences.
+/* difference.h - checks a float64 gradient by finite differences.
  *
  * objective(ctx) is a scalar function of the array x, which ctx refers to. Each of its derivatives is taken by the
  * four-point formula (8 (f(+h) - f(-h)) - (f(+2h) - f(-2h))) / 12h with h = 10^-3: the formula's error is some h^4 =
@@ -22,7 +22,7 @@ double difference_error(Objective objective, void *ctx, double *x, const double 
  * too large, one sign changed, everything 0.001 % too large, everything shifted by one element. */
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
-/* Returns sum_i a[i] b[i]. The usual objective is the output weighted by its gradient. */
+/* Returns sum_i a[i] b[i]. The usual objective is such a sum: the output weighted by its gradient. */
 double dot(const double *a, const double *b, int64_t n);
 
 #endif

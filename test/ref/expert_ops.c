@@ -1,4 +1,4 @@
-/* expert_ops.c - see expert_ops.h. */
+/* expert_ops.c - the ops of experts in float64 (expert_ops.h). */
 #include "test/ref/expert_ops.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ void ref_router_forward(double *probability, int32_t *expert, double *weight, co
     }
 }
 
-/* w_j = p_j / S: dw_j/dp_i = (i = j) / S - p_j / S^2 for chosen i. */
+/* The weight of chosen expert j is w_j = p_j / S, with S the sum of p over the chosen experts. So dw_j/dp_i = (i = j) /
+ * S - p_j / S^2 for chosen i. */
 void ref_router_backward(double *dlogits, const double *dweight, const double *logits, const int32_t *expert, int64_t N, int64_t E,
                          int64_t k, int normed, const int32_t *counts, int64_t T, double balance) {
     for (int64_t n = 0; n < N; n++) {

@@ -1,4 +1,4 @@
-/* fp8_ops.c - see fp8_ops.h. */
+/* fp8_ops.c - 8-bit numbers in float64 (fp8_ops.h). */
 #include "test/ref/fp8_ops.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ double ref_fp8_value(int code, DType type) {
     return sign * (exponent ? (1.0 + part) * pow(2.0, exponent - bias) : part * pow(2.0, 1 - bias));
 }
 
-/* Returns the code nearest to x. Codes without a sign grow with their values. */
+/* Returns the code nearest to x. Codes without a sign bit increase with their values, so it searches between them. */
 int ref_fp8_code(double x, DType type) {
     int    last = type == E4M3 ? 0x7e : 0x7b, above = 0, sign = signbit(x) ? 0x80 : 0;
     double size = fabs(x);

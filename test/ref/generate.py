@@ -78,7 +78,7 @@ def op_records():
     y.backward(dy)
     inputs("linear", x=x, w=weight, b=bias, dy=dy)
     results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
-    # The second half of an MLP: x = gelu(pre).
+    # The second half of an MLP, whose input is x = gelu(pre).
     pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
     x = F.gelu(pre, approximate="tanh").float().double()  # as an fp32 program stores it
     y = F.gelu(pre, approximate="tanh") @ weight + bias
@@ -132,7 +132,7 @@ def norm_records():
     torch.manual_seed(2020)
     w = Writer("norms")
 
-    def rms_norm(x, weight):  # transformers' LlamaRMSNorm, in float64
+    def rms_norm(x, weight):  # RMSNorm as in transformers' LlamaRMSNorm, in float64
         return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
     def put(prefix, dtype=None, **tensors):
@@ -261,7 +261,8 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])  # [query, key]
+    # [query, key] whether the query sees the key
+    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
     k, v = (t.repeat_interleave(H // KEYS, 1) for t in (k, v))
@@ -280,8 +281,8 @@ def document_records():
 
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
-L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # sizes of gpt.rec
-GRID = 4, 4, 32, 389, 256, 8, 20  # sizes of grid.rec, which ranks of every axis can divide
+L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # sizes of the model in gpt.rec
+GRID = 4, 4, 32, 389, 256, 8, 20  # sizes of the model in grid.rec, which ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
 SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits, in mup_records
 
@@ -302,7 +303,7 @@ def initial(name, shape):
     if "norm" in name or ("ln_" in name and name.endswith("weight")):
         return exact(*shape, scale=0.1, shift=1.0)
     scale = 0.02 / math.sqrt(2 * L) if name.endswith(("c_proj.weight", "o_proj.weight", "down_proj.weight")) else 0.02
-    return exact(*shape, scale=scale)  # biases are not zero either, because zeros would hide faults
+    return exact(*shape, scale=scale)  # biases are random too, because zeros would hide faults
 
 
 def model_loss(p, inputs, targets):
@@ -334,7 +335,7 @@ def initial_records(w, shapes):
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
-    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low ids are frequent, as in text
+    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # low ids are frequent, as in a text
     w.put("tokens", tokens, "int32")
     return p, tokens
 
@@ -375,9 +376,10 @@ def final_records(w, p, name, numbers):
 
 # --- llama --------------------------------------------------------------------------------------------------------------------------
 
-KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)  # factor, low, high, original positions
+# SCALING of positions: factor, low, high, original positions
+KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)
 LLAMA = 2, 4, 48, 389, 40, 4, 20
-HEAD, HEAD_NORMS = 12, False  # qwen3: heads of another size, with norms
+HEAD, HEAD_NORMS = 12, False  # qwen3 sets these: heads of another size, with norms
 
 
 def as_qwen3():
@@ -385,7 +387,7 @@ def as_qwen3():
     EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
-EXPERTS = None  # set for qwen3-moe only
+EXPERTS = None  # only qwen3-moe sets it
 
 
 def EXPERT_ROWS():
@@ -502,7 +504,7 @@ def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
 # --- muon ---------------------------------------------------------------------------------------------------------------------------
 
 
-# The first five iterations, as listed by Amsel et al., arXiv:2505.16932.
+# The first five iterations of Polar Express, as listed by Amsel et al., arXiv:2505.16932.
 POLAR_EXPRESS = [(8.28721201814563, -23.595886519098837, 17.300387312530933), (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
                  (3.9486908534822946, -2.908902115962949, 0.5518191394370137), (3.3184196573706015, -2.488488024314874, 0.51004894012372),
                  (2.300652019954817, -1.6689039845747493, 0.4188073119525673)]
@@ -575,7 +577,7 @@ def mup_records(name, before, tokens, model_loss):
     """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
     in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
     global SCORES, LOGITS
-    m, b = 2.0, 2.0  # width over the base's width; (head of the base / head)^(1/4)
+    m, b = 2.0, 2.0  # m: width over the base's width; b: (head of the base / head)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
     p = {key: leaf(t) for key, t in before.items()}
 

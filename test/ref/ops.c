@@ -1,4 +1,4 @@
-/* ops.c - see ops.h. */
+/* ops.c - the ops of layers.h in float64 (ops.h). */
 #include "test/ref/ops.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C) {
     for (int64_t i = 0; i < N * C; i++) sums[i % C] += x[i];
 }
 
-/* With z = (x-mean) rstd and g = dy w:  dx_c = rstd (g_c - mean(g) - z_c mean(g z)). */
+/* With z = (x - mean) rstd and g = dy w, the gradient is dx_c = rstd (g_c - mean(g) - z_c mean(g z)). */
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps) {
     for (int64_t n = 0; n < N; n++) {
@@ -81,7 +81,8 @@ void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double 
     }
 }
 
-/* y_j = x_j r w_j and dr/dx_c = -r^3 x_c / C, so  dx_c = r dy_c w_c - r^3 x_c / C sum_j dy_j w_j x_j. */
+/* With r = 1/sqrt(mean(x^2) + eps), y_j = x_j r w_j and dr/dx_c = -r^3 x_c / C. So dx_c = r dy_c w_c - r^3 x_c / C
+ * sum_j dy_j w_j x_j. */
 void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
                           const double *w, int64_t N, int64_t C, double eps) {
     for (int64_t n = 0; n < N; n++) {
@@ -165,7 +166,8 @@ void ref_rope_backward(double *dx, const double *frequency, const int64_t *posit
             if (c % D < D / 2) turn(dx + n * columns + c, -(double)position[n] * frequency[c % D], D / 2);
 }
 
-/* One head of one sequence. q, k, v and the gradients point to its first row; rows of qkv are `columns` apart. */
+/* One head of one sequence. q, k, v and their gradients point to the head's columns in the sequence's first row. Rows
+ * of qkv are `columns` elements apart. */
 typedef struct { const double *q, *k, *v; double *dq, *dk, *dv; int64_t columns, D; } Head;
 
 static Head head_of(const double *qkv, double *dqkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t KH, int64_t D) {
@@ -182,7 +184,8 @@ static double score(const double *q, const double *k, int64_t D) {
     return sum / sqrt((double)D);
 }
 
-/* Sets p[first..i] to the softmax of row i, and zero before. Returns the log of the sum of exponentials. */
+/* Sets p[first..i] to the softmax of row i, and p before `first` to zero. Returns the log of the sum of
+ * exponentials. */
 static double attention_row(double *p, Head h, int64_t first, int64_t i) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j < first; j++) p[j] = 0.0;
@@ -212,7 +215,8 @@ void ref_attention_forward(double *y, double *lse, const double *qkv, const int3
     free(p);
 }
 
-/* With s = q.k/sqrt(D), p = softmax(s), dp_j = dy.v_j:  ds_j = p_j (dp_j - sum_l p_l dp_l). */
+/* Gradient of one row of attention. With s = q.k/sqrt(D), p = softmax(s) and dp_j = dy.v_j, ds_j = p_j (dp_j - sum_l
+ * p_l dp_l). */
 static void attention_row_backward(Head h, const double *dy, const double *p, int64_t i) {
     double  mean = 0.0;
     double *dp = doubles(i + 1);
@@ -303,7 +307,8 @@ void ref_classifier_backward(double *dlogits, const double *logits, const int32_
         for (int64_t v = 0; v < stride; v++) {
             double *d = &dlogits[i * stride + v];
             *d = v < V ? scale * ((1.0 + 2.0 * z * lse) * exp(y[v] - lse) - (v == targets[i] ? 1.0 : 0.0)) : 0.0;
-            if (v < V && softcap != 0.0) *d /= pow(cosh(logits[i * stride + v] / softcap), 2.0); /* tanh' = 1 / cosh^2 */
+            /* the derivative of tanh is 1 / cosh^2 */
+            if (v < V && softcap != 0.0) *d /= pow(cosh(logits[i * stride + v] / softcap), 2.0);
         }
         free(y);
     }
@@ -328,7 +333,7 @@ void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double g
     }
 }
 
-/* The sum of both forms is one function: X X^T X = X (X^T X). */
+/* Sums over rows or over columns give the same function, because X X^T X = X (X^T X). */
 void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar) {
     static const double polar[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
                                        {4.107059111542203, -2.9478499167379106, 0.5448431082926601},

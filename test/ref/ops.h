@@ -1,9 +1,9 @@
-/* ops.h - every op of layers/layers.h in float64 and plain loops: the reference for the real ops.
+/* ops.h - every op of layers/layers.h in float64 and plain loops, as the reference for the real ops.
  *
- * The references are written from the formulas, not from the implementations, and checked in two ways: gradients
- * against finite differences, values against PyTorch's (test/ref/generate.py). Symbols are those of layers.h. Forward
- * and activation gradients are set, weight gradients are added to, as in layers.h. There is no padding: V is the number
- * of columns, rows and so on, unless a stride is given. */
+ * The references are written from the formulas, not from the implementations, and checked in two ways: gradients by
+ * finite differences, values by PyTorch's (test/ref/generate.py). Symbols are those of layers.h. Forward and activation
+ * gradients are set, weight gradients are added to, as in layers.h. There is no padding: V is the number of columns,
+ * rows and so on, unless a stride is given. */
 #ifndef TRAIN_GPT_TEST_REF_OPS_H
 #define TRAIN_GPT_TEST_REF_OPS_H
 
@@ -16,14 +16,14 @@ void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const 
 
 void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b,
                            int64_t N, int64_t C, double eps);
-/* dresidual may be NULL. The statistics are computed again from x. */
 /* sums [C] += column sums of x [N,C]. If x is the gradient of an output, this is the gradient of the output's bias. */
 void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C);
+/* dresidual may be NULL. The op computes mean and rstd again from x. */
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps);
 
 void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double *w, int64_t N, int64_t C, double eps);
-/* dresidual may be NULL. rstd is computed again from x. */
+/* dresidual may be NULL. The op computes rstd again from x. */
 void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
                           const double *w, int64_t N, int64_t C, double eps);
 
@@ -34,40 +34,40 @@ void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, c
 void ref_gelu_forward(double *y, const double *x, int64_t n);
 void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
 
-/* gate_up [N,2F]: gate, then up */
+/* gate_up [N,2F] has F gate values, then F up values */
 void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F);
 void ref_swiglu_backward(double *dgate_up, const double *dy, const double *gate_up, int64_t N, int64_t F);
 
-/* Rotates the first `heads` heads of D channels of x [N,columns] by position[n] * frequency[i]. backward rotates
- * back. */
+/* Rotates the first `heads` heads of D channels of x [N,columns] by the angle position[n] * frequency[i]. backward
+ * rotates back. */
 void ref_rope_forward(double *x, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
 void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
 
-/* H heads of queries, KH of keys and of values, D channels each */
+/* qkv has H heads of queries, KH heads of keys and of values, with D channels each */
 void ref_attention_forward(double *y, double *lse, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
                             int64_t KH, int64_t D);
 void ref_attention_delta(double *delta, const double *dy, const double *y, int64_t N, int64_t H, int64_t D);
 void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
                             int64_t KH, int64_t D);
 
-/* logits[i, 0..V), in rows `stride` apart */
+/* Sets logits[i, 0..V) for each row i; rows are `stride` apart. */
 void ref_head_forward(double *logits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V, int64_t stride);
 void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n,
                        int64_t C, int64_t V, int64_t stride);
 
 void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
                             double softcap);
-/* Computes the gradient of loss + z lse^2. Sets dlogits[i, V..stride) = 0. */
+/* Computes the gradient of loss + z lse^2 (z-loss). Sets the padding dlogits[i, V..stride) to 0. */
 void ref_classifier_backward(double *dlogits, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
                              double softcap, double z, double scale);
 
 void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1,
                double beta2, double eps, double decay, int64_t step, double grad_scale);
-/* Turns grad [n] into the direction before it is made orthogonal. */
+/* Turns grad [n] into Muon's direction, before it is made orthogonal, and updates the momentum m. */
 void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale);
-/* Works on one matrix [R,M] whose rows are `stride` apart. */
+/* Makes one matrix [R,M] nearly orthogonal; its rows are `stride` apart. */
 void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar);
-/* Works on one matrix and its second moments, both with rows `stride` apart. */
+/* Normalizes one matrix by its second moments v, and updates them; both have rows `stride` apart. */
 void ref_normuon(double *x, double *v, int64_t R, int64_t M, int64_t stride, int are_rows, double beta2);
 void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay);
 

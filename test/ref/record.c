@@ -1,4 +1,4 @@
-/* record.c - see record.h. */
+/* record.c - reads and writes files of named tensors (record.h). */
 #include "test/ref/record.h"
 
 #include <stdlib.h>

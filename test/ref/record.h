@@ -1,4 +1,5 @@
-/* record.h - named tensors in a file: generate.py's, and one backend's results for comparison with another's.
+/* record.h - named tensors in a file: those of generate.py, and the results of one backend, for comparison with another
+ * one.
  *
  * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four
  * sizes, in this machine's byte order) and its values, padded to eight bytes.
@@ -15,18 +16,18 @@ typedef enum { RECORD_F32, RECORD_F64, RECORD_I32 } RecordType;
 typedef struct {
     char    name[64];
     int32_t type, dims;
-    int64_t dim[4];  /* 1 in dimensions that are not used */
+    int64_t dim[4];  /* the sizes; 1 in dimensions that are not used */
 } RecordHeader;
 
 typedef struct {
     RecordHeader head;
     int64_t      elems;
-    const void  *data;  /* borrowed from RecordFile.bytes */
+    const void  *data;  /* the values; they belong to RecordFile.bytes */
 } Record;
 
 typedef struct {
     char   *bytes;  /* owned: the bytes of the file */
-    Record *record; /* owned: the tensors */
+    Record *record; /* owned: the tensors, which point into bytes */
     int     records;
 } RecordFile;
 
@@ -36,7 +37,7 @@ void          record_unload(RecordFile *file);
 const Record *record_find(const RecordFile *file, const char *name); /* stops the program if it is missing */
 double        record_value(const Record *r, int64_t i);
 
-/* For writing. `out` must be open on an empty file for record_begin. */
+/* record_begin starts a file of records; `out` must be open on an empty file. record_append adds a tensor. */
 void record_begin(FILE *out);
 void record_append(FILE *out, const char *name, RecordType type, int dims, const int64_t *dim, const void *data);
 

@@ -1,4 +1,4 @@
-/* stage.c - see stage.h. */
+/* stage.c - memory and inputs for the tests of ops (stage.h). */
 #include "test/ref/stage.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ enum { GUARD_BYTES = 64, GUARD = 0xA5, MAX_BLOCKS = 512 };
 
 struct StageBlock { char *memory; size_t bytes; };
 
-/* Streams of the stages that exist. A GPU may still run their work when a test reads a result. */
+/* Streams of the stages that exist. A GPU may still run their work when a test wants to read a result. */
 enum { MAX_STAGES = 64 };
 static Stream live[MAX_STAGES];
 static int    lives;
@@ -38,8 +38,8 @@ int        stage_is_slow(void) { return is_backend("emu"); }
 
 int        stage_act_types(void) { return is_backend("cpu") ? 2 : 3; }
 
-/* Returns the bytes of a guard. The emulator knows the end of every allocation itself, and notices reads after it,
- * too. */
+/* Returns the bytes of a guard behind each tensor. The emulator needs none, because it knows the end of every
+ * allocation and also notices reads after it. */
 static size_t guard_bytes(void) { return stage_is_slow() ? 0 : GUARD_BYTES; }
 
 Stage stage_create(size_t scratch_bytes) {
@@ -90,7 +90,7 @@ void stage_arena_destroy(Arena *arena) {
 Tensor stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b) {
     Tensor t = tensor_of(NULL, type, dims, a, b, 1, 1);
     t.data = guarded(stage, tensor_bytes(t));
-    memset(t.data, 0xff, tensor_bytes(t)); /* fills with NaN of every float type */
+    memset(t.data, 0xff, tensor_bytes(t)); /* fills the memory with NaN of every float type */
     return t;
 }
 
@@ -148,7 +148,7 @@ double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spre
     return x;
 }
 
-/* splitmix64, Steele et al., OOPSLA 2014 */
+/* the mixing function of splitmix64, Steele et al., OOPSLA 2014 */
 double random_value(uint64_t seed, int64_t i) {
     uint64_t z = (seed << 32) + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

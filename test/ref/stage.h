@@ -1,9 +1,9 @@
-/* stage.h - the ground of an op's test: memory with guards, reproducible inputs, one run per instruction set.
+/* stage.h - what a test of an op needs: memory with guards, reproducible inputs, one run per instruction set.
  *
  * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them:
- * a comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is
- * seen. Every backend runs the same tests: the host's reads are from memory that both reach (and launches must be
- * synchronous: CUDA_LAUNCH_BLOCKING=1).
+ * a comparison then measures only the op's own rounding. Outputs start as NaN, so an element that the op did not set is
+ * noticed. Every backend runs the same tests. The host reads results from memory that it shares with the GPU, so
+ * launches must be synchronous (CUDA_LAUNCH_BLOCKING=1).
  */
 #ifndef TRAIN_GPT_TEST_REF_STAGE_H
 #define TRAIN_GPT_TEST_REF_STAGE_H
@@ -17,44 +17,48 @@ typedef struct {
     int     blocks;
 } Stage;
 
-/* enough for any op of these tests; test/model/test_planned.c compares it with dry runs */
+/* bytes of scratch memory, enough for any op in these tests; test/model/test_planned.c compares it with dry runs */
 enum { STAGE_SCRATCH = 160 << 20 };
 Stage stage_create(size_t scratch_bytes);
-/* Waits for all stages. Call it before a test reads or writes a tensor itself. Comparisons call it. */
+/* Waits for the work of all stages. Call it before a test reads or writes a tensor itself. Comparisons call it
+ * themselves. */
 void  stage_settle(void);
-/* stage_watch adds a stream of a test to those waited for, until stage_forget. */
+/* stage_watch adds a stream of a test to those that stage_settle() waits for. stage_forget removes it. */
 void  stage_watch(Stream s);
 void  stage_forget(Stream s);
-void  stage_destroy(Stage *stage); /* fails if a guard was overwritten or scratch memory was not released */
+/* frees the stage; fails if a guard was overwritten or scratch memory was not released */
+void  stage_destroy(Stage *stage);
 
-Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b); /* filled with NaN, or -1 for I32 */
-/* Returns f32 [a,b] of a fresh gradient: NaN, which must reach no sum. */
+/* returns a new tensor filled with NaN, or with -1 for I32 */
+Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b);
+/* Returns an f32 tensor [a,b] of a gradient that is not set yet: NaN, which must reach no sum. */
 Tensor  stage_fresh(Stage *stage, int64_t a, int64_t b);
 Tensor  stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre);
 Tensor  stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below);
-/* returns the values of a record, in its shape */
+/* returns the values of a record as a tensor of its shape */
 Tensor  stage_record(Stage *stage, const Record *r, DType type);
 Tensor  stage_copy(Stage *stage, Tensor t);
-/* returns zeros */
+/* returns n zeros */
 double *stage_doubles(Stage *stage, int64_t n);
-/* returns an F32 or BF16 tensor as float64 */
+/* returns the values of an F32, BF16 or F16 tensor as float64 */
 double *stage_widen(Stage *stage, Tensor t);
 double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spread, double centre);
 
-double random_value(uint64_t seed, int64_t i); /* returns a number uniform in (-1,1), by a counter-based hash */
-double round_to(DType type, double x);         /* returns x rounded as a tensor of that type stores it */
+/* returns number i of a sequence, uniform in (-1,1), by a hash of seed and i */
+double random_value(uint64_t seed, int64_t i);
+double round_to(DType type, double x);         /* returns x rounded as a tensor of this type stores it */
 
 /* Makes an arena in memory that host and device can both access. */
 Arena stage_arena(const char *name, size_t bytes);
 void  stage_arena_destroy(Arena *arena);
 
-/* Returns how many of F32, BF16, F16 this build's backend computes in; on the CPU the first two. */
+/* Returns how many of F32, BF16, F16 this build's backend can compute in. On the CPU these are the first two. */
 int stage_act_types(void);
-/* Returns 1 if every instruction is emulated. Tests then use their smaller sizes. */
+/* Returns 1 on the emulator, which is slow. Tests then use their smaller sizes. */
 int stage_is_slow(void);
 
-/* main() of an op's test. On the CPU it runs the program again for each instruction set of this processor, with 1, 3
- * and 2 threads; each runs tests(). Returns the exit status. */
+/* The main() of an op's test. On the CPU it runs the program again for each instruction set of this processor, with 1,
+ * 3 and 2 threads. Each run calls tests(). Returns the exit status. */
 int stage_main(char **argv, int (*tests)(void));
 
 #endif

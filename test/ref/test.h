@@ -1,4 +1,4 @@
-/* test.h - all that the test of an op includes. cmocka comes last, because it defines fail() as a macro. */
+/* test.h - everything that the test of an op includes. cmocka comes last, because it defines fail() as a macro. */
 #ifndef TRAIN_GPT_TEST_REF_TEST_H
 #define TRAIN_GPT_TEST_REF_TEST_H
 
@@ -24,10 +24,10 @@
 #define OPS_FILE "test/ref/data/ops.rec"
 #define NORMS_FILE "test/ref/data/norms.rec"
 
-/* the first stage_act_types() of these are computed by this backend */
+/* types of activations; this backend computes in the first stage_act_types() of them */
 static const DType ACT_TYPES[] = {F32, BF16, F16};
 
-/* Compares a float64 reference with PyTorch's float64. Both round every operation to 2^-53, over at most some hundred
+/* Compares a float64 reference with PyTorch's float64. Both round every operation by 2^-53, over at most some hundred
  * terms. */
 #define assert_same_float64(got, record)                                                                              \
     do {                                                                                                              \
@@ -37,7 +37,7 @@ static const DType ACT_TYPES[] = {F32, BF16, F16};
     } while (0)
 
 /* Asserts that two tensors have equal bits. */
-/* Reading or writing an element first waits for the work of all stages. */
+/* Redefined here to wait for the work of all stages before an element is read or written. */
 #define tensor_get(t, i)    (stage_settle(), tensor_get(t, i))
 #define tensor_set(t, i, x) (stage_settle(), tensor_set(t, i, x))
 #define assert_same_bits(a, b) stage_settle(), assert_memory_equal((a).data, (b).data, tensor_bytes(b))

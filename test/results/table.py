@@ -19,7 +19,7 @@ BEGIN, END = "<!-- measured: made by test/results/table.py -->", "<!-- end of me
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-# The machine on which the project can measure today. Rows of other machines are in an appendix of docs/measured.md.
+# The machine on which the project measures today. Results of other machines are in an appendix of docs/measured.md.
 AT_HAND = "AMD EPYC, 2 cores"
 
 
@@ -222,7 +222,7 @@ def gpu_table():
 # --- the front page ---------------------------------------------------------------------------------------------------------------------
 
 ROWS, GPU_ROWS, COLUMNS = 10, 6, 120
-# Other results on the front page: how `what` begins, and the name there.
+# Other results on the front page: the beginning of `what` in a result, and its name on the page.
 FRONT = [("peak memory of 124M training, fp32", "peak memory of 124M training, fp32"),
          ("exec to the demo's step 1", "from start to step 1 of the demo"),
          ("training waits for a checkpoint", "training waits for a checkpoint"),

@@ -6,7 +6,7 @@ expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learn
 expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"
 echo '{ "run": {"steps": 10,} }' > "$WORK/syntax.json"
 expect "syntax fault with line and column" exits 64 'syntax.json:1:[0-9]+: ' "$TRAIN" "$WORK/syntax.json"
-# A config in another form: the command in the message, exactly as printed, makes the config.
+# A config in another form: the printed command, exactly as it stands, makes a valid config.
 mkdir "$WORK/it's mine"; named=$WORK/it\'s\ mine/run.json
 cd "$WORK" || exit 1
 formed() {
@@ -32,7 +32,7 @@ head -c 5000 "$shard" > "$WORK/short.bin"
 expect "truncated shard" exits 65 'short.bin' train data.train="$WORK/short.bin"
 { head -c 1024 "$shard"; printf '\xff\xff'; tail -c +1027 "$shard"; } > "$WORK/foreign.bin"
 expect "token outside the vocabulary" exits 65 'foreign.bin.*65535' train data.train="$WORK/foreign.bin"
-for ranks in 1 2; do # faults of tasks while training: nothing is lost, whichever rank notices them first
+for ranks in 1 2; do # a data file is cut while training; nothing is lost, whichever rank notices it first
     cp "$shard" "$WORK/gone.bin"
     ( train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 > /dev/null 2> "$WORK/err" ) & job=$!
     await_step "$WORK/gone$ranks"; sleep 0.5
@@ -44,7 +44,7 @@ done
 printf 'hello' > "$WORK/odd.bin"
 expect "foreign file" exits 65 'odd.bin' train data.train="$WORK/odd.bin"
 ( cd "$WORK"; tar -cf a.tar text.txt; printf 'SQLite format 3\0abcd' > a.sqlite )
-for name in a.tar a.sqlite; do # files of other programs, which could look like tokens without a header
+for name in a.tar a.sqlite; do # files of other programs, which without a header could look like tokens
     expect "$name is no token file, by name" exits 65 "$name has no header of tokens: it is a" train data.train="$WORK/$name" model.vocab_size=65536
 done
 expect "one file twice" exits 65 'twice' train data.train="[\"$shard\",\"$shard\"]"
@@ -65,8 +65,8 @@ expect "a folder in use, run.resume=must" exits 73 "$WORK/busy" train run.dir="$
 expect "a folder in use, run.resume=never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
 strike KILL $pid; wait $pid 2>/dev/null
 
-# Each name of a file that a run writes, as a file of another program. Nothing in the folder changes, and the folder
-# that the message offers is free.
+# foreign NAME PATH CONTENT: puts a file of another program at the name of a file that a run writes. Nothing in the
+# folder may change, and the folder that the message proposes must be free.
 foreign() { # NAME PATH CONTENT
     rm -rf "$WORK/foreign" "$WORK/foreign-2"; mkdir -p "$(dirname "$WORK/foreign/$2")"; printf '%s' "$3" > "$WORK/foreign/$2"; echo kept > "$WORK/foreign/slurm-12.out"
     local was; was=$(find "$WORK/foreign" -type f -exec cksum {} + | sort)
@@ -107,8 +107,9 @@ train run.dir="$WORK/seeds" run.steps=1 run.seed=9007199254740991 > /dev/null
 expect "a seed that is another by one" exits 64 'run.seed .*9007199254740990, .*9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
 expect "standard files that are closed are not those of the run" quiet bash -c "'$TRAIN' '$WORK/tiny.json' run.dir='$WORK/closed' <&- >&- 2>&-"
 expect "which it keeps to itself" [ "$(grep -cv '^{"kind":"' "$WORK/closed/metrics.jsonl")" -eq 0 ]
-# The log's text goes to the number of a closed output: no file may have it, and log.txt no line twice.
-# as_with_open FOLDER OPEN: each file of FOLDER equals that of a run of the same steps with its outputs open
+# With a closed output, a file that the run opens could get its descriptor number, and the log's text. as_with_open
+# FOLDER OPEN: checks that each file in FOLDER equals that in OPEN, of a run of the same steps with its outputs open. No
+# line may be in log.txt twice.
 as_with_open() {
     local name
     cmp <(cd "$1" && find . -type f ! -path './tb/*' | sort) <(cd "$2" && find . -type f ! -path './tb/*' | sort) || return 1

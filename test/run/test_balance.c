@@ -1,4 +1,4 @@
-/* test_balance.c - which rank computes how many micro-batches of a step. */
+/* test_balance.c - how the micro-batches of a step are shared among slow and fast ranks (parallel.balance). */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/pace.h"
 
@@ -21,19 +21,20 @@ static void shares_follow_speed(void **state) {
     (void)state;
     expect_shares(2, (double[]){10, 10}, (int64_t[]){4, 4}, (int64_t[]){4, 4}, 0);
     expect_shares(2, (double[]){10, 30}, (int64_t[]){4, 4}, (int64_t[]){6, 2}, 1);
-    /* the shares are already right */
+    /* both ranks take equal time, so the shares stay */
     expect_shares(2, (double[]){15, 15}, (int64_t[]){6, 2}, (int64_t[]){6, 2}, 0);
-    /* the shares become equal again */
+    /* both ranks are equally fast now, so the shares become equal again */
     expect_shares(2, (double[]){30, 10}, (int64_t[]){6, 2}, (int64_t[]){4, 4}, 1);
-    /* each rank keeps at least one */
+    /* each rank keeps at least one micro-batch, however slow it is */
     expect_shares(3, (double[]){10, 10, 1000}, (int64_t[]){2, 2, 2}, (int64_t[]){3, 2, 1}, 1);
-    expect_shares(2, (double[]){10, 10.3}, (int64_t[]){8, 8}, (int64_t[]){8, 8}, 0);         /* the gain is too small */
+    /* the gain would be too small for a change */
+    expect_shares(2, (double[]){10, 10.3}, (int64_t[]){8, 8}, (int64_t[]){8, 8}, 0);
     expect_shares(4, (double[]){8, 8, 8, 16}, (int64_t[]){8, 8, 8, 8}, (int64_t[]){10, 9, 9, 4}, 1);
     expect_shares(2, (double[]){0, 0}, (int64_t[]){3, 3}, (int64_t[]){3, 3}, 0);
     expect_shares(1, (double[]){5}, (int64_t[]){7}, (int64_t[]){7}, 0);
 }
 
-/* Compared with all possible shares: none has a faster slowest rank. */
+/* Compares the result with all possible shares: none has a shorter time of the slowest rank. */
 static void no_other_shares_are_faster(void **state) {
     (void)state;
     for (int a = 1; a <= 9; a++)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A machine's clock that jumps back and forth by days: waits, time limits, hangs and the lock use the monotonic clock.
+# The machine's clock jumps back and forth by days. Waits, time limits, the watchdog and the lock must not notice,
+# because they use the monotonic clock.
 # Timed: waits must end when the monotonic clock says so.
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before preloaded libraries"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
@@ -17,8 +18,8 @@ expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || 
 jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
 expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
 
-# A run on another host, with a recent lock. It does not count as silent when the viewer's clock jumps between two
-# looks.
+# Simulates a run on another host with a recent lock. It must not count as silent when the watching machine's clock
+# jumps between two looks.
 tiny run.dir="$WORK/away" run.steps=1000000 checkpoint.every=0 eval.every=0 > /dev/null & job=$!
 await_step "$WORK/away"; cp -r "$WORK/away" "$WORK/other"; kill $job; wait $job
 sed -i 's/^host .*/host elsewhere/' "$WORK/other/lock"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every config of configs/ is complete: check and plan miss only its data, and its comment says where to get them.
+# Every config in configs/ is complete: check and plan find only that its data are missing, and its comment says where
+# to get them.
 . "$(dirname "$0")/lib/tiny.sh"
 for config in configs/*.json; do
     [ "$config" = configs/train_gpt.schema.json ] && continue

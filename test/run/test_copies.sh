@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A copied run folder that is continued becomes a separate run, with a parent. One that was moved, or is seen under
-# another path, does not.
+# A copied run folder that is continued becomes a separate run, whose metadata name the original as parent. A folder
+# that was moved, or is seen under another path, does not.
 . "$(dirname "$0")/lib/tiny.sh"
 go() { "$TRAIN" "$WORK/tiny.json" eval.every=0 checkpoint.every=0 "$@" > "$WORK/out" 2> "$WORK/err"; } # 75 at run.stop_step
 state() { sed -n "s/^\"$2\":\"\\([^\"]*\\)\".*/\\1/p" "$1/checkpoints/$3/state.json"; }

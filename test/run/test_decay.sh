@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The decay of a wsd schedule begins at a checkpoint, wherever a resume with another run.steps puts it.
+# The decay of a wsd schedule (warmup, stable, decay) begins at any checkpoint, if a resume with another run.steps says
+# so.
 cd "$(dirname "$0")/../.."
 . test/run/lib/tiny.sh
 

@@ -1,7 +1,8 @@
-# parallel.deterministic: losses, norms and weights have the same bits at any number of ranks and threads, however they talk and accumulate;
-# and whoever saved, whoever resumes goes on with the bits of the unbroken run.
+# parallel.deterministic: losses, norms and weights have the same bits for any number of ranks and threads, any kind of
+# communication and any accumulation. Any number of ranks resumes what any other number saved, with the bits of the
+# unbroken run.
 . "$(dirname "$0")/lib/tiny.sh"
-same() { # same A B: compares every line of both kinds except times, and the files of the last checkpoint
+same() { # same A B: checks that two runs have equal metrics, except times, and equal files in the last checkpoint
     local kind key
     for kind in "train loss" "train grad_norm" "eval loss"; do
         key=${kind#* }
@@ -11,15 +12,15 @@ same() { # same A B: compares every line of both kinds except times, and the fil
     same_weights "$1" "$2" step_00000012
 }
 differ() { ! same "$@" > /dev/null; }
-alike() { # alike NAME RANKS THREADS [KEY=VALUE...]: trains, and compares with one rank and one thread
+alike() { # alike NAME RANKS THREADS [KEY=VALUE...]: trains, and compares with the run of one rank and one thread
     local name=$1 ranks=$2 threads=$3; shift 3
     OMP_NUM_THREADS=$threads train_ranks "$ranks" parallel.deterministic=true run.dir="$WORK/other" "$@" > /dev/null
     expect "$name" same "$WORK/1" "$WORK/other"
     rm -rf "$WORK/other"
 }
 
-# A step has 12 micro-batches, not a power of two. Of the 128 elements of the last bucket, ranks from 2 on have only
-# padding.
+# A step has 12 micro-batches, which is not a power of two. The last bucket has 128 elements, so the ranks from number 2
+# on have only padding of it.
 train parallel.deterministic=true run.dir="$WORK/1" > /dev/null
 alike "1 rank, 3 threads" 1 3
 alike "2 ranks, 2 threads" 2 2
@@ -35,9 +36,9 @@ train parallel.deterministic=true run.dir="$WORK/1" precision=bf16 batch.micro_b
 alike "bf16, 3 ranks, 2 threads, two sequences a micro-batch" 3 2 precision=bf16 batch.micro_batch=2
 expect "plan counts the buffers" grep -q "gradients, .*3 buffers" <("$TRAIN" plan "$WORK/tiny.json" parallel.deterministic=true)
 
-# 16 of the 64 pairs: each of these numbers of ranks saves and resumes.
+# 16 of the 64 pairs of numbers of ranks. Each number from 1 to 8 that divides the micro-batches saves and resumes.
 rm -rf "$WORK/1" "$WORK/plain"
-PAIRS_LEAVES=24 # a number that each of 1, 2, 3, 4, 6 and 8 divides
+PAIRS_LEAVES=24 # the number of micro-batches, which 1, 2, 3, 4, 6 and 8 divide
 . test/run/lib/pairs.sh
 pairs 1:8 2:3 3:6 4:1 6:2 8:4 1:2 2:1 3:8 4:3 6:4 8:6 1:4 4:8 8:2 2:6
 exit $STATUS

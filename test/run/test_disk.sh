@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Disks that are full, limited or cannot be written. This is refused before the first step if it can be seen then.
-# Otherwise the run survives it, and never silently.
+# Disks that are full, limited or not writable. A start refuses what it can see before the first step. Other faults end
+# no run and always print a message.
 . "$(dirname "$0")/lib/tiny.sh"
-# failing RULES ARGS...: a run of 20 steps that saves every 5 steps
+# failing RULES ARGS...: runs 20 steps under fault rules and saves every 5 steps
 failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 log.tensorboard=false "$@"; }
 warnings() { [ "$(grep -c 'train_gpt: warning: ' "$WORK/err")" -eq "$1" ]; }
-# steps DIR LEAST: succeeds if there are at least LEAST steps, without a gap
+# steps DIR LEAST: succeeds if the metrics have at least LEAST steps, without a gap
 steps() { values "$1" train step | awk -v least="$2" '$1 != NR { bad = 1 } END { exit bad || NR < least }'; }
 no_leftovers() { [ -z "$(find "$1" -name '*.tmp' -o -name '.trash*' -o -name '.probe')" ]; }
 
@@ -64,7 +64,7 @@ expect "at step 0" [ ! -e "$WORK/limit/metrics.jsonl" ]
 expect "a folder below a file is refused" exits 74 "/dev/null/run: cannot create" train run.dir=/dev/null/run
 if unshare -m true 2> /dev/null; then
     mkdir -p "$WORK/mount"
-    # on OPTIONS COMMAND...: runs the command with a new memory file system on $WORK/mount
+    # on OPTIONS COMMAND...: runs the command with a new file system in memory, mounted with OPTIONS on $WORK/mount
     on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/lib/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
     expect "a file system without room for three checkpoints is refused" \
         on size=1m exits 74 "[01].[0-9] MiB free, .* [0-9.]+ MiB .* 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2," \
@@ -77,7 +77,7 @@ fi
 # --- a user who removes files while the run works: nothing of it is lost, and the log is whole at its end
 long=(run.steps=120 checkpoint.every=10 checkpoint.keep=3 eval.every=0 log.tensorboard=false)
 quiet train "${long[@]}" run.dir="$WORK/kept"
-removes() { # removes NAME FILE...: removes the files after a checkpoint is there; the run is held meanwhile
+removes() { # removes NAME FILE...: removes files of a run after its first checkpoint; the run is stopped meanwhile
     local name=$1; shift
     (exec "$TRAIN" "$WORK/tiny.json" "${long[@]}" run.dir="$WORK/$name" > "$WORK/out" 2> "$WORK/err") & job=$!
     for _ in $(seq 3000); do [ -e "$WORK/$name/checkpoints/step_00000020" ] && break; sleep 0.02; done

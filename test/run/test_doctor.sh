@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# `doctor`: prints a line for each item, ok or the cure. It never hangs, and exits with 69 if training cannot work.
+# `doctor` checks the machine and prints a line for each item: ok, or what to do. It never hangs, and exits with 69 if
+# training cannot work.
 # Timed: doctor must answer while a command hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 unset OMP_NUM_THREADS
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 doctor() { timeout 60 "$TRAIN" doctor "$@" 2>&1; }
-# line NAME PATTERN COMMAND...: checks that the line of the item matches
+# line NAME PATTERN COMMAND...: checks that the output line of item NAME matches
 line() { local text; text=$("${@:3}" 2> /dev/null | grep -E "^(ok|warn|mend) +$1 "); grep -qE "$2" <<< "$text" || { echo "  $text"; return 1; }; }
 
 text=$(doctor run.dir="$WORK"); status=$?
@@ -28,7 +29,7 @@ expect "a disk without room for one more checkpoint: exit 69" no_room
 cannot() { doctor run.dir=/proc/self/nowhere > "$WORK/said"; [ $? -eq 69 ] && grep -qE '^mend +disk .*cannot be written' "$WORK/said"; }
 expect "a folder that cannot be written: exit 69" cannot
 
-# Other programs that hang, fail or are missing. A stub hides the real one.
+# Other programs that doctor calls hang, fail or are missing. A stub of the same name replaces each.
 if [ "$("$TRAIN" --version | grep -c 'MPI: Open MPI')" -eq 1 ]; then
     mkdir "$WORK/bin"
     stub() { printf '#!/bin/sh\n%s\n' "$2" > "$WORK/bin/$1"; chmod +x "$WORK/bin/$1"; }

@@ -1,4 +1,5 @@
-# data.document_mask, end to end: on every axis of the grid, over a resume, in evaluation, its defaults, and what is refused.
+# data.document_mask (attention only within a document), end to end: on every axis of the grid, over a resume, in
+# evaluation, its defaults, and what is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 # Documents of one to nine words, so that most sequences hold several and some documents lie in two.
 sed 's/\.$//' "$WORK/text.txt" | awk '{ for (i = 1; i <= NF; i += n) { n = 1 + (NR * 5 + i * 3) % 9; line = ""; for (k = i; k < i + n && k <= NF; k++) line = line $k " "; print "{\"text\": \"" line "\"}" } }' > "$WORK/texts.jsonl"
@@ -43,7 +44,8 @@ is_near() { echo "$1" > "$WORK/.a"; echo "$2" > "$WORK/.b"; near "$WORK/.a" "$WO
 expect "eval: the loss of the run's last evaluation" is_near "$(verb "$WORK/LLAMA")" "$(last_eval LLAMA)"
 expect "eval: gpt2's, too" is_near "$(verb "$WORK/GPT2")" "$(last_eval GPT2)"
 
-# Bytes have no end of text. By default nothing is masked, and requesting the mask is refused.
+# Texts of bytes have no end-of-text token. By default nothing is masked, and a config that requests the mask is
+# refused.
 BYTES="model.arch=llama model.n_embd=64 model.n_head=4 model.n_inner=96 $SHORT"
 expect "bytes" heard train $BYTES run.dir="$WORK/bytes"
 expect "bytes: without the mask" heard train $BYTES data.document_mask=false run.dir="$WORK/bytes0"

@@ -1,5 +1,5 @@
-# scripts/elastic.sh: first every decision in milliseconds, with a simulated mpirun. Then real ranks on "hosts" that are
-# names of this machine: one is lost, one joins, discovery removes one.
+# Tests scripts/elastic.sh. First every decision is tested in milliseconds, with a simulated mpirun. Then real ranks run
+# on "hosts" that are names of this machine: one is lost, one joins, the discovery script removes one.
 # Timed: ranks are lost and join at chosen instants.
 . "$(dirname "$0")/lib/tiny.sh"
 export TRAIN_GPT=$TRAIN BACKOFF=0 PATIENCE=0
@@ -13,7 +13,7 @@ expect "no config: 64" exits 64 'elastic.sh: no config: ' scripts/elastic.sh
 expect "an unknown key: 64" exits 64 'model\.n_layers' elastic model.n_layers=3
 expect "np= that is no number: 64" exits 64 'np=x ' elastic np=x
 expect "a hosts file that is not there: 64" exits 64 "hosts=$WORK/none" elastic hosts="$WORK/none"
-# Each bad line is refused with its number and what to write, before any host is asked.
+# Each bad line of a hosts file is refused with its number and what to write, before any host is asked.
 for line in "-oProxyCommand=x" "nodeA:0" "nodeA slots=many" "nodeA 1 2" "fe80::2" "\[::1\]:2" "::1 slots=2" "me@nodeB slots=2" "nodeA slots=2 port=22" "nodeA:2 slots=2" "nodeA max_slots=0" "nodeA:99999" "\[gpus\]"; do
     { echo '# a comment'; echo "${line//\\/}"; } > "$WORK/bad"
     expect "a line of hosts, \"$line\": 64" exits 64 "$WORK/bad: line 2, \"$line\": .*(expected|not supported)" env AGENT=false scripts/elastic.sh "$WORK/tiny.json" run.dir="$run" hosts="$WORK/bad"
@@ -29,7 +29,7 @@ expect "a file in UTF-16: 64, and one line" exits 64 "$WORK/bad is no UTF-8 text
 expect "  and nothing of the shell" quiet [ "$(grep -vc '^elastic.sh: no start' "$WORK/err")" = 0 ]
 mkdir "$WORK/odd"; echo '{"model": ' > "$WORK/odd/tokenizer.json"; echo '[]' > "$WORK/odd/tokens.json"
 expect "nothing is looked for beside data that are not given" quiet eval "(cd '$WORK/odd' && '$TRAIN' check '$WORK/tiny.json' data.train=- data.val= sample.every=2 sample.prompt=a data.document_mask=true model.vocab_size=300)"
-# Two slots, in any form of the file, so a third stage has no rank.
+# The file lists two slots, in any form that is allowed. Three pipeline stages therefore lack a rank.
 for text in 'localhost slots=2\r\n' '\357\273\277localhost slots=2\n' 'localhost slots = 2 max_slots=4\n' 'localhost slots=2 max-slots=8 # big\n' 'localhost:1\r\n\r\nlocalhost\r\n'; do
     printf "$text" > "$WORK/slots"
     expect "a hosts file, ${text@Q}" exits 64 'no start: .*pipeline \(3\): start 3' elastic hosts="$WORK/slots" parallel.pipeline=3 model.n_layer=3
@@ -61,7 +61,8 @@ esac
 STAND_IN
 chmod +x "$WORK/bin/mpirun"
 export ENDS=$WORK/ends
-# ends_with STATUS STARTS END...: runs the script on a new run whose starts end as listed.
+# ends_with STATUS STARTS END...: runs the script on a new run, whose starts end with each END in turn. Checks the exit
+# code and the number of starts.
 ends_with() {
     local status=$1 starts=$2 got; shift 2
     rm -rf "$run"; printf '%s\n' "$@" > "$ENDS"
@@ -93,14 +94,14 @@ unset VERSION
 START=1 expect "a start that hangs is ended: again" ends_with 0 2 hang 0
 expect "as a line says" grep -q '^elastic.sh: no rank has begun within 1 s: the start is ended$' "$WORK/err"
 
-# A discovery script whose second answer names no host.
+# A discovery script that prints no host when it is called for the second time.
 printf '#!/bin/sh\necho >> "%s"; [ $(wc -l < "%s") -eq 2 ] || echo localhost:2\n' "$WORK/asked" "$WORK/asked" > "$WORK/discover"; chmod +x "$WORK/discover"
 words="hosts=$WORK/discover" expect "no host answers after a loss: the end, with its code" ends_with 137 1 137 0
 rm "$WORK/asked"
 PATIENCE=60 words="hosts=$WORK/discover" expect "or a wait for hosts" ends_with 0 2 137 0
 expect "as a line says" grep -q '^elastic.sh: waits up to 60 s for hosts: .*/discover lists no host: ' "$WORK/err"
 
-# The first answer is one slot, the second two.
+# A discovery script that prints one slot when first called, and two from then on.
 printf '#!/bin/sh\nif [ -e "%s" ]; then echo localhost:2; else touch "%s"; echo localhost:1; fi\n' "$WORK/two" "$WORK/two" > "$WORK/discover"
 WATCH=0.1 words="hosts=$WORK/discover" expect "75 that it asked for: again with more" ends_with 0 2 "stop 75" 0
 expect "for more ranks" grep -q "there is room for 2 ranks instead of 1: the job is asked to save" "$WORK/err"
@@ -108,7 +109,7 @@ rm "$WORK/two"
 WATCH=0.1 words="hosts=$WORK/discover" expect "a loss instead: again, and nobody is asked to stop" ends_with 0 2 "stop 137" 0
 expect "nor is the file left" [ ! -e "$run/STOP" ]
 
-# In a SLURM job: its nodes with their tasks. The second does not answer to srun.
+# In a SLURM job the hosts are the job's nodes with their tasks. The second node does not answer to srun.
 printf '#!/bin/sh\nprintf "n%%s\\n" 1 2 3 4\n' > "$WORK/bin/scontrol"; printf '#!/bin/sh\ncase "$*" in *" n2 true") exit 1 ;; esac\n' > "$WORK/bin/srun"
 chmod +x "$WORK"/bin/*
 export SLURM_JOB_NODELIST='n[1-4]' SLURM_TASKS_PER_NODE='2,1(x2),3'
@@ -132,8 +133,9 @@ expect "a loss while it stops is not started again" signalled TERM 77 "await USR
 
 # --- real ranks ------------------------------------------------------------------------------------------------------------------------------------
 
-# Simulates ssh: every host is this machine, until its name is in down/. Each has its own folder for mpirun's daemons,
-# which hang if several share one. Each also has its own host name, because Open MPI 5 distinguishes ranks by it.
+# Simulates ssh. Every host is this machine, and answers until its name is in down/. Each host has its own folder for
+# mpirun's daemons, which hang if several share one. Each also has its own host name, because Open MPI 5 distinguishes
+# ranks by it.
 mkdir "$WORK/down" "$WORK/tmp"
 named=''
 for how in "unshare -u" "unshare -r -u"; do if $how true 2> /dev/null; then named=$how; break; fi; done
@@ -152,7 +154,7 @@ chmod +x "$WORK/agent"
 export AGENT=$WORK/agent WATCH=0.5 START=60
 endless="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 parallel.deterministic=true"
 last_step() { values "$1" train step 2> /dev/null | tail -n 1; }
-# first_after DIR TIME: prints the time of the first step that was logged later; waits at most 60 s.
+# first_after DIR TIME: prints the time of the first step that was logged after TIME; waits at most 60 s.
 first_after() { for _ in $(seq 1200); do values "$1" train time 2> /dev/null | awk -v t="$2" '$1 > t { print $1; exit 1 }' || return 0; sleep 0.05; done; return 1; }
 await_step_beyond() { for _ in $(seq 1200); do [ "$(last_step "$1")" -gt "$2" ] 2> /dev/null && return; sleep 0.05; done; return 1; }
 resumed() { sed -nE 's/^resume .* at step ([0-9]+),.*/\1/p' "$WORK/out" | tail -n 1; }
@@ -183,7 +185,7 @@ quiet train run.dir="$WORK/unbroken" $endless run.stop_step="$steps" checkpoint.
 expect "the losses of one rank that was never broken, every bit" same_losses "$run" "$WORK/unbroken" 0
 expect "and its weights" same_weights "$run" "$WORK/unbroken" "$(printf 'step_%08d' "$steps")"
 
-# A discovery script that fails once, then removes one rank. A file STOP ends it.
+# The discovery script fails once, and later removes one rank. Then a file STOP ends the run.
 run=$WORK/found
 printf '#!/bin/sh\ncat "%s" || exit 1\n' "$WORK/list" > "$WORK/discover"; chmod +x "$WORK/discover"
 echo "localhost:2" > "$WORK/list"

@@ -1,7 +1,9 @@
-# ./train_gpt eval and eval.tasks: loss, bits per byte, tasks of every form, CORE; the same on any number of ranks; refusals.
+# ./train_gpt eval and eval.tasks: loss, bits per byte, tasks of every form, and nanochat's CORE score. Results are the
+# same on any number of ranks. Also refusals.
 . "$(dirname "$0")/lib/tiny.sh"
 
-# Questions of made-up words: made.jsonl, open.jsonl, which.jsonl, and the first in llm.c's format.
+# Writes files of questions with made-up words: made.jsonl, open.jsonl, which.jsonl, and the first of them in llm.c's
+# format.
 python3 - "$WORK" << 'PY'
 import json, random, struct, sys
 work, draw = sys.argv[1], random.Random(5)
@@ -53,7 +55,7 @@ expect "a table for people" grep -qE '^made +41 +0\.[0-9]{4}' "$WORK/table"
 evaluated "$WORK/run" data= tasks="$WORK/same.jsonl" > "$WORK/two.json" # two right answers of three, whatever the model: one choice is the other's neighbour
 expect "acc and stderr of a case known beforehand" [ "$(get '[round(t["acc"], 6) for t in r["tasks"]] in ([0.666667], [0.333333]) and abs(r["tasks"][0]["stderr"] - (2 / 9 / 2) ** 0.5) < 1e-12' < "$WORK/two.json")" = True ]
 
-# Any number of ranks prints the same lines.
+# Any number of ranks prints the same results.
 for ranks in 2 3; do
     train_ranks $ranks run.dir="$WORK/ranks$ranks" eval.tasks="$LIST" run.steps=6 optimizer.learning_rate=0 > /dev/null 2>&1
 done
@@ -73,7 +75,7 @@ expect "and the loss" near <(get 'r["loss"]' < "$WORK/one.json") <(get 'r["loss"
 run_ranks 2 "$TRAIN" eval "$WORK/plain" data= tasks="$WORK/which.jsonl" json=true > "$WORK/alone.json"
 expect "without a grid rank 0 alone answers" [ "$(wc -l < "$WORK/alone.json")" = 1 ]
 
-# tasks_every, resume, and a run without data.val.
+# eval.tasks_every, a resume, and a run without data.val.
 train run.dir="$WORK/often" data.val= eval.tasks="[\"$WORK/which.jsonl\"]" eval.tasks_every=4 run.steps=10 > /dev/null
 expect "tasks_every and the end, without data.val" [ "$(steps_of "$WORK/often" task)" = "0 4 8 10 " ]
 train run.dir="$WORK/half" eval.tasks="$LIST" optimizer.learning_rate=5e-3 run.stop_step=7 > /dev/null 2>&1
@@ -86,14 +88,14 @@ expect "a request to stop cuts them short" [ $status = 75 -a "$(grep -c 'the eva
 train run.dir="$WORK/cut" data.val= eval.tasks="$LIST" optimizer.learning_rate=5e-3 > /dev/null 2>&1
 expect "and the next start does them first" cmp <(lines "$WORK/run") <(lines "$WORK/cut")
 
-# A vocabulary learnt from the text: bytes per token from the shards' folder.
+# With a vocabulary learnt from the text, the bytes per token come from the data folder.
 "$TRAIN" train-tokenizer "$WORK/text.txt" out="$WORK/bpe" vocab_size=300 > /dev/null && "$TRAIN" tokenize "$WORK/text.txt" out="$WORK/bpe" tokenizer="$WORK/bpe" val=0.1 > /dev/null
 train run.dir="$WORK/merged" model.vocab_size=320 data.train="$WORK/bpe/train_*.bin" data.val="$WORK/bpe/val_*.bin" eval.tasks="[\"$WORK/made.jsonl\"]" > /dev/null 2>&1; ok $? "train with byte pairs"
 evaluated "$WORK/merged" tasks="$WORK/made.jsonl" > "$WORK/bpe.json"
 expect "bits per byte count its bytes" [ "$(get "abs(r['bpb'] * 0.6931471805599453 * $(sed -nE 's/.*"bytes_per_token": ([0-9.]*).*/\1/p' "$WORK/bpe/tokens.json") / r['loss'] - 1) < 1e-9" < "$WORK/bpe.json")" = True ]
 expect "and its scores are training's" near <(values "$WORK/merged" task acc_norm | tail -1) <(get 'r["tasks"][0]["acc_norm"]' < "$WORK/bpe.json") 1e-8
 
-# A bundle in the format of nanochat's.
+# Writes a bundle of tasks in nanochat's format.
 mkdir -p "$WORK/bundle/eval_data/some"
 cat > "$WORK/bundle/core.yaml" << 'YAML'
 icl_tasks:
@@ -143,7 +145,7 @@ else
     echo "skip core_tasks.py: PyYAML is not installed"
 fi
 
-# bad: checks that a refusal names file and line.
+# bad LINE: checks that the refusal of a file with this line names file and line.
 bad() { printf '%s\n' '{"context":"a","choices":["b","c"],"gold":0}' "$1" > "$WORK/bad.jsonl"; "$TRAIN" eval "$WORK/run" data= tasks="$WORK/bad.jsonl"; }
 expect "gold out of range" exits 65 'bad.jsonl:2: "gold" must be the number of the right one, 0 to 1' bad '{"context":"a","choices":["b","c"],"gold":2}'
 expect "no JSON" exits 65 'bad.jsonl:2: column 1' bad 'context: a'
@@ -160,7 +162,7 @@ cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that t
 expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
     data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
 expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
-# out=FILE: writes the bytes of standard output, completely or not at all. Files of others are not overwritten.
+# out=FILE: the bytes of standard output go to the file, completely or not at all. Files of others are not overwritten.
 for form in true false; do
     "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form > "$WORK/printed" 2> /dev/null
     expect "out=, json=$form: what is printed otherwise, and nothing printed" eval '[ -z "$("$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form out="$WORK/new.$form" 2> /dev/null)" ] && cmp "$WORK/printed" "$WORK/new.$form"'

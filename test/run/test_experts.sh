@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# parallel.expert end to end. Experts divided among ranks compute the losses of one rank, together with every other
-# axis, with memory for all rows and for few. Any grid resumes any other. Also what is refused.
+# parallel.expert end to end. Experts that are divided among ranks compute the losses of one rank. They work with every
+# other axis, and with memory for all rows or for few. Any grid resumes any other. Also what is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 KIND="model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24
       moe.experts=8 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
@@ -24,7 +24,7 @@ like tight run 2 parallel.expert=2 moe.capacity=0.2 memory.recompute=light run.v
 expect "little room: metrics say the rounds" [ "$(rounds tight)" -ge 5 ]
 expect "room enough: metrics say none" [ "$(grep -c expert_rounds "$WORK/divided/metrics.jsonl")" -eq 0 ]
 
-# Files equal those of one rank, and any grid resumes any other.
+# Checkpoint files equal those of one rank, and any grid resumes any other.
 mine run.dir="$WORK/first" run.stop_step=6 > /dev/null 2>&1
 like first run 2 parallel.expert=2
 ranks 4 run.dir="$WORK/second" parallel.expert=4 moe.capacity=0.5 run.stop_step=6 > /dev/null 2>&1
@@ -35,7 +35,7 @@ expect "weights to start from" heard ranks 2 $STILL parallel.expert=2 run.dir="$
 expect "weights to start from: no bit changes" \
     cmp "$WORK"/{run/checkpoints/step_00000012,from/checkpoints/step_00000001}/model.safetensors
 
-# Together with the other axes, and with Muon.
+# Expert ranks work together with the other axes, and with Muon.
 like replicas run 4 parallel.expert=2 parallel.replicas=2 run.verify_every=5
 like stages run 4 parallel.expert=2 parallel.pipeline=2 memory.recompute=block sample.every=6 sample.tokens=8
 LONG="model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 run.steps=3 eval.every=3"

@@ -1,5 +1,5 @@
-# ./train_gpt export: the folder that it writes has the checkpoint's weights, loads here again, and is complete or
-# missing.
+# ./train_gpt export: the folder that it writes has the checkpoint's weights and can be loaded again. It is complete or
+# does not exist.
 . "$(dirname "$0")/lib/tiny.sh"
 export_to() { local out=$1; shift; "$TRAIN" export "$WORK/run" out="$WORK/$out" "$@"; }
 first_loss() { rm -rf "$WORK/from"; train run.dir="$WORK/from" run.steps=1 model.init_from="$WORK/$1" > /dev/null && values "$WORK/from" eval loss | head -n 1; }
@@ -12,7 +12,7 @@ train run.dir="$WORK/run" optimizer.learning_rate=5e-3 eval.every=4 > /dev/null;
 newest=$WORK/run/checkpoints/step_00000012
 first_loss run/checkpoints/step_00000012 > "$WORK/wanted"
 
-# An export as fp32 has the same bits.
+# An export as fp32 has the bits of the checkpoint.
 expect "export" quiet export_to plain
 expect "the weights are the checkpoint's, byte for byte" cmp "$newest/model.safetensors" "$WORK/plain/model.safetensors"
 expect "the files of a folder" [ "$(names "$WORK/plain")" = "README.md config.json generation_config.json loss.svg model.safetensors tokenizer.json tokenizer_config.json " ]
@@ -64,7 +64,7 @@ expect "config.json of bf16" [ "$(grep -cE '"(torch_)?dtype":\s*"bfloat16"' "$WO
 first_loss bf16 > "$WORK/narrow"; expect "weights to start from, in bf16: nearly the same first loss" near "$WORK/narrow" "$WORK/wanted" 1e-3
 first_loss fp16 > "$WORK/narrow"; expect "and in fp16" near "$WORK/narrow" "$WORK/wanted" 1e-3
 
-# A value that is too large for fp16.
+# A value that is too large for fp16 is refused.
 python3 - "$WORK" <<'PY'
 import struct, sys
 path = sys.argv[1] + "/plain/model.safetensors"
@@ -95,7 +95,7 @@ expect "has no losses and no picture" eval '[ ! -e "$WORK/lone/loss.svg" ] && ! 
 "$TRAIN" export test/golden/1.0 out="$WORK/old" > "$WORK/said"
 expect "a checkpoint without a tokenizer: the card says so" eval 'grep -q "without a tokenizer" "$WORK/said" && [ ! -e "$WORK/old/tokenizer.json" ] && ! says AutoTokenizer old && says "no tokenizer" old'
 
-# What is refused before anything is written.
+# Wrong arguments are refused before anything is written.
 before=$(find "$WORK/plain" -type f -exec cat {} + | cksum)
 expect "a full folder" exits 64 "$WORK/plain is not empty: " export_to plain
 expect "a file of that name" exits 64 "$WORK/huge.safetensors" export_to huge.safetensors
@@ -124,7 +124,7 @@ kill -TERM $job; wait $job; expect "asked to stop: exit 75" [ $? -eq 75 ]
 expect "of none of these anything is left" nothing_of none
 
 told_step() { "$TRAIN" export "$1" out="$2" 2> "$WORK/err" | grep -qE "^exported  step [0-9]+ of $1 as fp32"; }
-# An export while the run continues, saves and prunes.
+# Exports while the run trains, saves and deletes old checkpoints.
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/live" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=1 checkpoint.keep=2 log.every=100000 > /dev/null & job=$!
 within 30 [ -e "$WORK/live/checkpoints/step_00000003" ]
 for i in 1 2 3; do

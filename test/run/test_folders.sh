@@ -1,10 +1,10 @@
-# Folders of weights as other programs write them. Each is read as transformers reads it, or refused with an edit, which
-# the test then makes. Sizes in config.json have the limits of a run's config.
+# Folders of weights as other programs write them. Each is read as transformers reads it, or refused with a message that
+# names an edit. The test then makes that edit. Sizes in config.json have the limits of a run's config.
 # Timed: a refusal must come within two seconds.
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip folders of other programs: python3 is not installed"; exit 0; }
 made() { local to=$1; shift; rm -rf "${WORK:?}/$to"; python3 "$(dirname "$0")/lib/folder.py" "$FROM" "$WORK/$to" "$@"; }
-says() { # the keys that replace these three
+says() { # says FOLDER [KEY=VALUE...]: samples from the folder; keys that are given replace these three
     local word own=(); for word in prompt=the temperature=0 tokens=20; do [[ " ${*:2}" == *" ${word%%=*}="* ]] || own+=("$word"); done
     "$TRAIN" sample "$WORK/$1" "${own[@]}" "${@:2}" 2> "$WORK/err"
 }
@@ -161,7 +161,7 @@ limit 'layer_norm_epsilon=null' layer_norm_epsilon
 limit 'model_type="mamba"' model_type
 
 # --- what is broken is refused alike on every way in ------------------------------------------------------------------
-everywhere() { # everywhere NAME PATTERN: tests $WORK/broken with every verb
+everywhere() { # everywhere NAME PATTERN: checks that every subcommand refuses $WORK/broken with a matching message
     expect "$1: sample" refused "$2" broken
     expect "$1: eval" exits 65 "$2" "$TRAIN" eval "$WORK/broken" data="$WORK/data/val_*.bin"
     expect "$1: init_from" exits 65 "$2" "$TRAIN" check "$WORK/tiny.json" run.dir="$WORK/never" model.init_from="$WORK/broken"

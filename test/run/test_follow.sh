@@ -14,7 +14,8 @@ PY
 cp "$WORK/modules/wandb.py" "$WORK/modules/trackio.py"
 export NOTED=$WORK/noted PYTHONPATH=$WORK/modules PYTHONDONTWRITEBYTECODE=1
 follow() { python3 scripts/follow.py "$@" 2> "$WORK/err"; }
-# noted PYTHON: evaluates an expression over the recorded values; logs: their steps with the kind of numbers.
+# noted EXPRESSION: prints a Python expression over the recorded values. logs are the recorded steps with the kinds of
+# their numbers.
 noted() { python3 -c 'import json, os, sys
 notes = [json.loads(l) for l in open(os.environ["NOTED"])]
 logs = [(n[1], next(iter(n[2])).split("/")[0]) for n in notes if n[0] == "log"]
@@ -35,7 +36,7 @@ python3 scripts/follow.py "$WORK/run" --to trackio --project mine 2> "$WORK/err"
 says "$NOTED" '"log", 12, \{"val'
 kill $job; wait $job 2> /dev/null
 expect "trackio has all of it, too, as it comes" noted 'len(logs) == 15 and notes[0][1]["project"] == "mine"'
-# Lines and files of another format are skipped, or refused with a message and a code.
+# Lines and files in another format are skipped, or refused with a message and an exit code.
 cp -r "$WORK/run" "$WORK/odd"; rm "$WORK/odd"/follow.*.json "$NOTED"
 { printf '[1]\nnull\n\xff\n{"kind":["train"],"step":1}\n{"kind":"train","step":true,"loss":1}\n'; cat "$WORK/run/metrics.jsonl"
   head -c 3000000 /dev/zero; } > "$WORK/odd/metrics.jsonl"

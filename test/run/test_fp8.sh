@@ -1,7 +1,7 @@
-# precision=fp8: equal scales on any ranks, after a resume, and when a step is computed again or left out; each axis;
-# what is refused.
+# precision=fp8: scales are equal on any number of ranks and after a resume, and when a step is computed again or
+# skipped. Also each axis of the grid, and what is refused.
 . "$(dirname "$0")/lib/tiny.sh"
-# The sides of matrices are multiples of 16, also on two tensor ranks.
+# The dimensions of matrices are multiples of 16, also when two tensor ranks divide them.
 SMALL="precision=fp8 model.n_head=2 model.n_embd=32"
 fp8() { train $SMALL "$@"; }
 fp8_ranks() { local n=$1; shift; train_ranks "$n" $SMALL "$@"; }
@@ -19,7 +19,7 @@ expect "some elements vanish, in every step; with the margin few are saturated" 
     awk 'NR <= 12 && $1 > 100 { bad = 1 } NR > 12 && $1 < 1 { bad = 1 } END { exit bad || NR != 24 }' <(counts "$WORK/1")
 expect "a checkpoint knows the maxima of its steps" [ "$(steps_known "$WORK/1" step_00000006) $(steps_known "$WORK/1" step_00000012)" = "6 12" ]
 
-# Different ways to compute a run give equal bits.
+# Different numbers of ranks and ways to compute a run give equal bits.
 for n in 2 3; do
     fp8_ranks $n run.dir="$WORK/$n" parallel.deterministic=true > /dev/null
     expect "$n ranks: the same bits" same_weights "$WORK/$n" "$WORK/1" step_00000012
@@ -28,8 +28,8 @@ done
 fp8 run.dir="$WORK/block" parallel.deterministic=true memory.recompute=block > /dev/null
 expect "block recompute: the same bits" same_weights "$WORK/block" "$WORK/1" step_00000012
 expect "block recompute: the same counts" cmp <(counts "$WORK/block") <(counts "$WORK/1")
-# With 32 rows the op before a product writes 8 bits directly; 40 rows are cast. Each memory.recompute writes them
-# again.
+# With 32 rows the operation before a product writes 8 bits directly. With 40 rows its output is converted. Each value
+# of memory.recompute writes the 8 bits again.
 ROWS="batch.seq_len=32 batch.global_tokens=192 eval.tokens=320 run.steps=6 parallel.deterministic=true"
 for arch in gpt2 llama; do
     [ $arch = llama ] && ROWS+=" model.arch=llama model.n_inner=96"
@@ -50,15 +50,16 @@ rm -r "$WORK/2/checkpoints/step_00000012"
 fp8_ranks 3 run.dir="$WORK/2" parallel.deterministic=true > /dev/null
 expect "three processes do: the same bits" same_weights "$WORK/2" "$WORK/1" step_00000012
 
-# A step that is left out leaves no maxima in the history.
+# A step that is skipped leaves no maxima in the history from which scales are computed.
 TRAIN_GPT_FAIL="guard.gradient@3:nan;guard.gradient@4:nan" "$FAILING" "$WORK/tiny.json" $SMALL run.dir="$WORK/skip" run.on_nonfinite=skip > /dev/null 2>&1
 expect "a step that is left out" [ "$(steps_known "$WORK/skip" step_00000006)" = 5 ]
-# A resume from another precision begins like a first step.
+# A resume from another precision begins with an empty history of maxima, like a first step.
 train $SMALL precision=bf16 run.dir="$WORK/from" run.steps=6 > /dev/null
 fp8 run.dir="$WORK/from" > /dev/null 2>&1
 expect "on from bf16's checkpoint" [ "$(steps_known "$WORK/from" step_00000012)" = 6 ]
 
-# Every axis. The order of sums in fp32 differs, and with it now and then the code of an element, by 2^-4 of it.
+# Every axis. The order of sums differs in fp32, and so an element is sometimes rounded to the next fp8 code, 2^-4 of it
+# away.
 fp8 run.dir="$WORK/free" > /dev/null
 for axes in "2 parallel.zero_stage=2" "2 parallel.zero_stage=3" "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2 parallel.comm=mpi"; do
     n=${axes%% *}; rm -rf "$WORK/axes"
@@ -74,7 +75,7 @@ train precision=bf16 $LLAMA run.dir="$WORK/llama16" > /dev/null
 expect "llama trains" quiet train precision=fp8 $LLAMA run.dir="$WORK/llama"
 expect "llama: bf16's losses within 1 %" same_losses "$WORK/llama" "$WORK/llama16" 1e-2
 
-# What plan prints, and what is refused.
+# What plan prints for fp8, and which configs are refused.
 expect "plan says fp8" grep -q '^memory per rank (bf16, with products in fp8)' <("$TRAIN" plan "$WORK/tiny.json" $SMALL)
 expect "plan for H100s says fp8" grep -q 'H100 80GB SXM, fp8' <("$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-h100)
 expect "a cluster without fp8" exits 64 'dgx-a100 has no rate of fp8 products: add gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100

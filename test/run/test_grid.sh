@@ -1,10 +1,10 @@
-# Grids of ranks: ZeRO 0 to 3 and copies of the state compute the step of one rank, and resume each other's checkpoints.
+# Grids of ranks. ZeRO 0 to 3 and replicas compute the same steps as one rank, and resume each other's checkpoints.
 . "$(dirname "$0")/lib/tiny.sh"
 GRID="model.n_layer=5 run.steps=8 checkpoint.every=4 eval.every=4 sample.every=4 sample.tokens=3"
 
 for precision in fp32 bf16; do train $GRID run.dir="$WORK/$precision" precision=$precision > /dev/null; done
-# allowed PRECISION [FP32]: prints the allowed difference of losses. A step's loss is a mean over 480 tokens. The order
-# of sums moves it by some 1e-8; with bf16, rounded weights by 1e-5.
+# allowed PRECISION [FP32]: prints the allowed relative difference of losses. A loss is a mean over 480 tokens. The
+# order of sums changes it by some 1e-8; in bf16, rounded weights change it by 1e-5.
 allowed() { [ "$1" = fp32 ] && echo "${2:-2e-6}" || echo 2e-3; }
 grid() { # NAME RANKS PRECISION KEY=VALUE...
     local name=$1 ranks=$2 precision=$3; shift 3
@@ -13,7 +13,8 @@ grid() { # NAME RANKS PRECISION KEY=VALUE...
     expect "$name: its gradient norms" same_norms "$WORK/$name" "$WORK/$precision" "$(allowed $precision 5e-6)"
     expect "$name: its held-out losses" same_evals "$WORK/$name" "$WORK/$precision" "$(allowed $precision)"
 }
-# sent_as_planned: checks that the bytes that a rank sends in a step, in the metrics, are those of the plan.
+# sent_as_planned NAME RANKS KEY=VALUE...: checks that the bytes a rank sent in each step, by the metrics, equal those
+# of the plan.
 sent_as_planned() { # NAME RANKS KEY=VALUE...
     local name=$1 ranks=$2 planned; shift 2
     planned=$("$TRAIN" plan "$WORK/tiny.json" $GRID ranks=$ranks "$@" | sed -nE 's/^exchange .*: shard ([0-9]+) bytes, replica ([0-9]+)$/"shard":\1,"replica":\2/p')
@@ -61,15 +62,15 @@ rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/agai
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008
 
-# A flipped bit in a moment, or with ZeRO-3 in a piece of a weight: the other copy differs, and nothing is saved.
+# Flips a bit in a moment, or with ZeRO-3 in a shard of a weight. The other replica differs, and nothing is saved.
 for what in guard.m guard.v; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
         exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done
 
-# The whole program on every axis, and with some axes together; test/model/ranks_grid.c tests all pairs. At most 8
-# ranks. LONG has sequences that context ranks can divide.
+# The whole program on every axis of the grid, and with some axes together, on at most 8 ranks. test/model/ranks_grid.c
+# tests all pairs of axes. LONG has sequences that context ranks can divide.
 SHAPE="model.n_layer=6 model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=2 eval.every=2 sample.every=4 sample.tokens=3"
 SHORT="$SHAPE model.n_positions=24 batch.seq_len=24 batch.micro_batch=2 batch.global_tokens=384 eval.tokens=96"
 LONG="$SHAPE model.n_positions=512 batch.seq_len=512 batch.global_tokens=2048 eval.tokens=1024 model.n_layer=4"
@@ -77,8 +78,8 @@ for precision in fp32 bf16; do
     train $SHORT run.dir="$WORK/short_$precision" precision=$precision > "$WORK/short_$precision.out"
     train $LONG run.dir="$WORK/long_$precision" precision=$precision > /dev/null
 done
-# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run of that grid, two at a time. check_grids then checks all
-# of them.
+# of_grid short|long RANKS PRECISION KEY=VALUE...: starts a run on that grid, two runs at a time. check_grids checks all
+# of them afterwards.
 GRIDS=()
 name_of() { echo "$*" | sed 's/parallel\.//g; s/memory\.//g; s/ /./g'; }
 of_grid() {
@@ -88,7 +89,7 @@ of_grid() {
     mkdir "$WORK/t${#GRIDS[@]}" # of the launcher: two that begin at once in one folder can fail to start
     { TMPDIR=$WORK/t${#GRIDS[@]} train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
 }
-check_grids() { # check_grids: each run has the numbers of one rank, and the bytes of the plan
+check_grids() { # check_grids: checks that each run has the numbers of one rank, and sent the bytes of the plan
     local grid name size ranks precision shape
     wait
     for grid in "${GRIDS[@]}"; do
@@ -100,8 +101,8 @@ check_grids() { # check_grids: each run has the numbers of one rank, and the byt
     done
 }
 same_numbers() { same_losses "$1" "$2" "$(allowed $3)" && same_norms "$1" "$2" "$(allowed $3 5e-6)" && same_evals "$1" "$2" "$(allowed $3)"; }
-# sent_by_axis: compares "exchange ... : tensor 1 bytes, shard 2, replica 0" of the plan with "sent":{"tensor":1,...} of
-# a line.
+# sent_by_axis: turns the plan's line "exchange ... : tensor 1 bytes, shard 2, replica 0" into the form of the metrics,
+# "sent":{"tensor":1,...}.
 sent_by_axis() {
     local dir=$1 ranks=$2; shift 2
     "$TRAIN" plan "$WORK/tiny.json" ranks=$ranks "$@" | sed -nE 's/^exchange [^:]*: //p' | sed 's/ bytes//; s/, /\n/g' | awk '$2 > 0' | sort > "$WORK/.planned"
@@ -131,8 +132,9 @@ if [ -n "${ALL_GRIDS:-}" ]; then # make soak
 fi
 check_grids
 
-# Results with equal bits on any grid. The first weights depend only on the order in files. A pipeline changes only the
-# order of sums in the tied embedding's gradient, so not the first loss. Every stage draws the same text.
+# Results with equal bits on any grid. The first weights depend only on the order of parameters in files. A pipeline
+# changes only the order of sums in the tied embedding's gradient, so the first loss keeps its bits. Every stage samples
+# the same text.
 first_weights() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/first.$name" run.steps=1 optimizer.learning_rate=0 checkpoint.every=1 eval.every=0 sample.every=0 precision=fp32 "$@" > /dev/null; }
 first_weights one 1
 for grid in "t2p2 4 parallel.tensor=2 parallel.pipeline=2" "t4z3 8 parallel.tensor=4 parallel.zero_stage=3" "p3v2 3 parallel.pipeline=3 parallel.interleave=2 batch.global_tokens=432"; do
@@ -145,7 +147,7 @@ expect "pipeline: the first loss has the bits of one stage" [ "$(first_loss "$WO
 train_ranks 4 $SHORT run.dir="$WORK/text" precision=fp32 parallel.tensor=2 parallel.pipeline=2 > "$WORK/text.out"
 expect "tensor and stages draw the text of one rank" cmp <(sed -n '/^sample/,$p' "$WORK/text.out" | head -2) <(sed -n '/^sample/,$p' "$WORK/short_fp32.out" | head -2)
 
-# From any grid to any other: each run continues where the previous one saved, two steps each.
+# Resumes on one grid after another, two steps each. Each run continues where the previous one saved.
 steps=2
 CHAIN="$SHAPE $SHORT run.dir=$WORK/any checkpoint.every=2 checkpoint.keep=20 eval.every=0 sample.every=0 schedule.name=constant precision=fp32 run.allow_change=run.steps"
 for next in "1" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.tensor=4 parallel.zero_stage=0" "2 parallel.pipeline=2 parallel.interleave=2" "4 parallel.tensor=2 parallel.replicas=2" \
@@ -158,12 +160,12 @@ train $CHAIN run.dir="$WORK/any1" run.steps=$((steps - 2)) > /dev/null
 expect "from any grid to any: the losses of an unbroken run" same_losses "$WORK/any" "$WORK/any1" 2e-6
 expect "from any grid to any: its norms" same_norms "$WORK/any" "$WORK/any1" 1e-5
 
-# parallel.deterministic: equal bits for any number of stages from two on, and of other ranks.
+# parallel.deterministic gives equal bits for any number of stages from two on, and for any number of the other ranks.
 ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/ordered.$name" precision=fp32 parallel.deterministic=true eval.every=0 sample.every=0 "$@" > /dev/null; }
 ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
 for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done
 
-# A model that needs a grid can be sampled on a grid.
+# A model that needs a grid for training can also be sampled on a grid.
 sampled() { local ranks=$1; shift; run_ranks $ranks "$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20 "$@"; }
 one=$("$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20)
 for grid in "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.context=2 parallel.pipeline=2"; do

@@ -1,5 +1,5 @@
-/* test_guard.c - how spikes are recognized, and what happens to bad steps: simulated series of losses, unbroken and
- * resumed in the middle. */
+/* test_guard.c - how spikes of the loss are recognized, and what happens to bad steps. The losses are simulated series,
+ * unbroken or resumed in the middle. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,10 +38,10 @@ static void test_limit(void **state) {
     spikes_add(&s, 3.0);
     assert_true(fabs(spikes_median(&s) - 3.1) < 0.11 && fabs(spikes_limit(&s, 10) - (3.1 + 14.826 * 0.1)) < 1e-9);
     assert_true(isinf(spikes_limit(&s, 0)));
-    /* fewer than half are outliers, so the median stays among the others */
+    /* outliers are fewer than half of the losses, so the median is not one of them */
     for (int i = 0; i < SPIKES_LEAST / 2 - 1; i++) spikes_add(&s, 1e30);
     assert_true(spikes_median(&s) <= 3.2);
-    /* older losses are forgotten; without any noise the least rise remains */
+    /* older losses are forgotten; without any noise the limit is the least rise above the median */
     for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0);
     assert_true(s.count == SPIKES_WINDOW && spikes_median(&s) == 2.0 && fabs(spikes_limit(&s, 10) - 2.2) < 1e-12);
     spikes_add(&s, 9.0);
@@ -50,23 +50,24 @@ static void test_limit(void **state) {
 
 /* --- series of losses --------------------------------------------------------------------------------------------- */
 
-/* Returns a falling loss with the noise of batches, as in training. step counts from 0. */
+/* Returns the loss of a step, counted from 0: it falls and has noise between batches, as in training. */
 static double falling(int64_t step, double noise) {
     double u = 0;
-    /* about normally distributed */
+    /* a sum of twelve uniform numbers is about normally distributed */
     for (uint64_t k = 0; k < 12; k++) u += rng_uniform(5, RNG_TEST, 12 * (uint64_t)step + k);
     return 2.0 + 3.5 * exp(-(double)step / 25.0) + noise * (u - 6.0);
 }
 
 typedef struct { int64_t at; double loss; StepJudgement due; } Special;
 
-/* Runs 400 steps, some of them special. All other steps are fine. */
+/* Losses of some steps, and how the guard must judge them. All other of the 400 steps are fine. */
 static const Special specials[] = {
-    /* fine, because there are too few losses yet */
+    /* judged fine, because there are too few losses yet */
     {3, 50.0, STEP_FINE}, {20, 9.0, STEP_FINE},
     {5, NAN, STEP_NOT_FINITE}, {60, NAN, STEP_NOT_FINITE}, {61, INFINITY, STEP_NOT_FINITE},
     {150, 9.0, STEP_SPIKE}, {151, 1e30, STEP_SPIKE}, {152, -INFINITY, STEP_NOT_FINITE}, {153, 9.0, STEP_SPIKE},
-    {200, 0.5, STEP_FINE},                                                    /* a fall is not a spike */
+    /* a sudden fall of the loss is not a spike */
+    {200, 0.5, STEP_FINE},
     {250, 3.4, STEP_SPIKE}, {300, NAN, STEP_NOT_FINITE}, {399, 4.0, STEP_SPIKE},
 };
 
@@ -109,7 +110,8 @@ static void test_series(void **state) {
     (void)state;
     Config c = config_of(ON_TROUBLE_SKIP, ON_TROUBLE_WARN);
     c.run.max_skips = 1000;
-    Guard whole = {0}, broken = {0}; /* broken: stopped and resumed after every seventh step */
+    /* a guard that is stopped and resumed after every seventh step must judge like the unbroken one */
+    Guard whole = {0}, broken = {0};
     for (int64_t step = 0; step < 400; step++) {
         StepJudgement due, judged = guard_judge(&whole, &c, step, series(step, &due), 1.0);
         double        loss = series(step, &due);
@@ -124,7 +126,7 @@ static void test_series(void **state) {
     assert_int_equal(guard_judge(&whole, &c, 400, 1e30, 1.0), STEP_FINE);
 }
 
-/* There is no alarm in 100,000 steps of training without a fault, at each level of noise. */
+/* Training without a fault raises no alarm in 100,000 steps, at each level of noise. */
 static void test_no_false_alarm(void **state) {
     (void)state;
     static const double noise[] = {0, 1e-3, 0.02, 0.1, 0.5};
@@ -142,7 +144,7 @@ static void test_no_false_alarm(void **state) {
 /* --- the fate of a step ------------------------------------------------------------------------------------------- */
 
 /* Each digit of `steps` is a judgement (0 fine, 1 not finite, 2 a spike). Each letter of `acts` is the expected action:
- * update, skip, exit. */
+ * u update, s skip, x exit. */
 static void test_acts(void **state) {
     (void)state;
     static const struct { int on_nonfinite, on_spike; int64_t max_skips; const char *steps, *acts; } table[] = {
@@ -165,7 +167,7 @@ static void test_acts(void **state) {
     }
 }
 
-/* Rollbacks count until the run has passed the step that caused the last one. */
+/* Rollbacks are counted until the run has passed the step that caused the last one. */
 static void test_rollbacks(void **state) {
     (void)state;
     Config c = config_of(ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN);
@@ -175,7 +177,7 @@ static void test_rollbacks(void **state) {
     for (int64_t step = 10; step < 18; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
     assert_int_equal(guard_act(&g, &c, 18, NAN, STEP_NOT_FINITE), GUARD_ROLLBACK);
     for (int64_t step = 10; step <= 20; step++) guard_act(&g, &c, step, 3.0, STEP_FINE);
-    assert_true(g.rollbacks == 2 && g.furthest == 20); /* step 20 itself is not yet past it */
+    assert_true(g.rollbacks == 2 && g.furthest == 20); /* the run must pass step 20; reaching it is not enough */
     Guard stuck = g;
     assert_int_equal(guard_act(&stuck, &c, 20, NAN, STEP_NOT_FINITE), GUARD_STOP);
     guard_act(&g, &c, 21, 3.0, STEP_FINE);
@@ -183,8 +185,8 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* A hash is computed at every step if that is cheap, at least every tenth. With one rank there is nothing to compare.
- * Without ZeRO five times as much is read. */
+/* How often the weights are compared by hashes: every step if that is cheap, else every tenth at most. With one rank
+ * there is nothing to compare. Without ZeRO five times as many bytes are read. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct {

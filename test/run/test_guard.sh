@@ -1,16 +1,16 @@
-# The guards that keep wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits,
-# all made by core/injection.c.
+# The guards that keep wrong numbers out of the weights. core/injection.c makes the faults: losses and gradients that
+# are not finite, spikes, flipped bits.
 . "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$FAILING
 
-# with RULES COMMAND...: runs the command with these faults. The output is in $WORK/out and $WORK/err.
+# with RULES COMMAND...: runs the command under these fault rules. Its output is in $WORK/out and $WORK/err.
 with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
 # said PATTERN: checks that exactly one line on stdout or stderr matches.
 said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$WORK/err"; return 1; }; }
 said_nothing() { ! grep -E "$1" "$WORK/out" "$WORK/err"; }
-# told_of_corruption STEP RANK: checks that there are one or two warnings of this step, each naming this rank and no
-# other.
+# told_of_corruption STEP RANK: checks that there are one or two warnings about this step, and that each names this rank
+# and no other.
 told_of_corruption() {
     grep corruption "$WORK/err" > "$WORK/told"
     [ -s "$WORK/told" ] && ! grep -vE "^train_gpt: warning: step $1: .* bits: .*corruption.*, rank $2 \\(" "$WORK/told"
@@ -18,7 +18,7 @@ told_of_corruption() {
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
 for n in 1 3; do
-    # A fault that occurs once: all ranks notice it, the step is computed again, and the results do not show it.
+    # The fault occurs once. All ranks notice it and compute the step again, so the results do not show it.
     last=$((n - 1))
     run_on $n run.dir="$WORK/whole$n" > /dev/null
     for word in nan $([ $n -eq 1 ] && echo inf || echo lone); do
@@ -29,7 +29,8 @@ for n in 1 3; do
         expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done
 
-    # A fault that occurs again. By default the run stops, and its checkpoints are older.
+    # The fault occurs again when the step is repeated. By default the run then stops, and its checkpoints are from
+    # earlier steps.
     rm -rf "$WORK/run"
     TRAIN_GPT_FAIL="guard.gradient@9+:nan,rank=$last" expect "$n ranks: stop is exit 76" \
         exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: .*, twice .*; rank $last \(.*\); .* step 8 " \

@@ -4,12 +4,12 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 cd "$WORK" || exit 1
 inspect() { "$TRAIN" inspect "$@" 2>&1; }
-# says NAME PATTERN COMMAND...: checks that a line of the output matches
+# says NAME PATTERN COMMAND...: checks that a line of the command's output matches
 says() { local name=$1 pattern=$2 text; shift 2; text=$("$@" 2>&1); grep -qE -- "$pattern" <<< "$text" || { echo "  no line like $pattern in:"; head -8 <<< "$text"; false; }; ok $? "$name"; }
 train run.steps=6 > /dev/null && train run.steps=6 run.dir="$WORK/same" > /dev/null && train run.steps=8 schedule.name=constant optimizer.learning_rate=2e-3 checkpoint.every=6 run.dir="$WORK/other" > /dev/null || { echo "not ok the runs"; exit 1; }
 last=run/checkpoints/step_00000006
 
-# Files in the formats of other programs.
+# Writes files in the formats of other programs.
 cat > make.py <<'PY'
 import json, os, struct
 def pack(kind, *values): return struct.pack("<%d%s" % (len(values), kind), *values)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A FIFO, a socket, a device or a folder instead of a file: each reader names the path and its kind, at once. Inputs
-# that may be pipes still work.
+# A FIFO, a socket, a device or a folder in place of a file. Each reader names the path and its kind at once, and does
+# not hang. Inputs that may be pipes still work.
 # Timed: a refusal must come at once.
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip files of other kinds: python3 is not installed"; exit 0; }
@@ -20,15 +20,15 @@ put() { # KIND PATH
         directory) mkdir "$2" ;;
     esac
 }
-# refused PATTERN COMMAND...: checks for any exit code of a refusal, and one matching line
+# refused PATTERN COMMAND...: checks that the command ends with any exit code of a refusal, and that one line matches
 refused() {
     local pattern=$1 status; shift
     soon "$@" > out 2> err < /dev/null; status=$?
     [ $status -ge 64 -a $status -le 77 ] && [ "$(cat out err | grep -cE "$pattern")" = 1 ] && return 0
     echo "exit $status, expected a line like: $pattern"; head -5 err; return 1
 }
-# instead FILE COMMAND...: checks that the command is refused while the file is of another kind, with a line that names
-# file and kind
+# instead FILE COMMAND...: puts other kinds of files in place of FILE, and checks that the command is refused with a
+# line that names file and kind
 instead() {
     local file=$1 kind said; shift
     mv "$file" kept 2> /dev/null

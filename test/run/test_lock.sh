@@ -1,8 +1,9 @@
-# One writer per run folder, and a folder that can be written: a second job changes nothing, links lead nowhere, refusals come at once.
+# One job writes to a run folder at a time, and the folder must be writable. A second job changes nothing, links are not
+# followed, and refusals come at once.
 # Timed: refusals must come at once, and locks age.
 . "$(dirname "$0")/lib/tiny.sh"
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
-# state_of FOLDER: prints everything that a writer could change: names, sizes, modes, times, bytes.
+# state_of FOLDER: prints everything about the files that a writer could change: names, sizes, modes, times, contents.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
 refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; } # as exits, and soon
 
@@ -17,7 +18,8 @@ strike KILL $job; wait $job 2> /dev/null
 begins tiny run.dir="$run" $forever checkpoint.every=5
 expect "the folder of a dead job is taken over at once" await '^saved '
 
-# The host hung and another job took the folder. This job notices that before it writes its next checkpoint.
+# The host hung, and another job took the folder. When this job continues, it notices that before it writes its next
+# checkpoint.
 strike STOP $job
 sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
 last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name
@@ -28,7 +30,7 @@ expect "it has written no checkpoint since" [ "$(ls "$run/checkpoints" | tail -n
 expect "the other's lock is as it was" cmp "$run/lock" "$WORK/lock"
 rm "$run/lock"
 
-# While a job waits for another host's lock, any rank accepts a request.
+# While a job waits for the lock of another host, any rank accepts a request to stop.
 mkdir "$WORK/wait"; cp "$WORK/lock" "$WORK/wait/lock"
 begins train_ranks 2 run.dir="$WORK/wait"
 await 'in use by another job \(host elsewhere'
@@ -36,7 +38,7 @@ kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"; wait $job; statu
 expect "asked to stop on rank 1, while rank 0 waits for a lock: exit 75" [ $status -eq 75 ]
 expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]
 
-# Links at places where the run writes are not followed, and their targets do not change.
+# Links in the places of files that the run writes are not followed, and their targets do not change.
 echo precious > "$WORK/precious"; mkdir "$WORK/outside"; echo precious > "$WORK/outside/file"
 for name in lock metrics.jsonl; do
     mkdir -p "$WORK/$name.d"; ln -s "$WORK/precious" "$WORK/$name.d/$name"
@@ -48,7 +50,7 @@ expect "links at a checkpoint, loss.svg, config.json and SAVE make way" quiet tr
 expect "the checkpoint is a folder of its own" [ -s "$WORK/links/checkpoints/step_00000001/state.json" -a ! -L "$WORK/links/checkpoints/step_00000001" ]
 expect "nothing behind a link has changed" [ "$(cat "$WORK/precious" "$WORK/outside/"*)" = "$(printf 'precious\nprecious')" ]
 
-# A folder that cannot be made or written is reported first.
+# A folder that cannot be made or written to is reported before anything else.
 expect "no such place" refused 74 "/proc/nowhere" train run.dir=/proc/nowhere/run
 expect "a file in its place" refused 74 "$WORK/precious" train run.dir="$WORK/precious"
 if [ "$(id -u)" = 0 ]; then as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups); else as_nobody=(); fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Memory that runs out: allocations of the program, and those that the C library and libcjson make for it, fail one at a time, in a start, a resume
-# and verbs; limits of the system; one rank of two.
+# Memory that runs out. Allocations fail one at a time, in a start, a resume and subcommands: those of the program, and
+# those that the C library and libcjson make for it. Also limits of the system, and one rank of two.
 #   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 12 if not given; `make soak` tries all
 every=${1:-12}
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip memory: a sanitizer has its own malloc"; exit 0 ;; esac
@@ -10,8 +10,8 @@ gcc -O1 -shared -fPIC -o "$PRELOAD" test/preload/memory.c || { echo "not ok the 
 tried=0 missed=0
 args="run.steps=4 checkpoint.every=2 eval.every=2"
 
-# allocations COMMAND...: prints the place of each allocation of a run, one a line. The run's output is in whole.out and
-# whole.err, its exit code in whole.
+# allocations COMMAND...: runs the command and prints the place in the program of each allocation, one a line. The
+# output is in whole.out and whole.err, the exit code in whole.
 allocations() {
     rm -f "$WORK/places"
     LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_LOG=$WORK/places "$@" > "$WORK/whole.out" 2> "$WORK/whole.err"
@@ -19,13 +19,14 @@ allocations() {
     cat "$WORK/places"
 }
 places() { sort -u <<< "$1" | wc -l; }
-# drawn: prints the number of one random line for each place, for every EVERY-th place.
+# drawn: picks one of the allocations of each place at random, for every EVERY-th place, and prints its number.
 drawn() {
     awk -v every="$every" -v seed="$RANDOM" 'BEGIN { srand(seed); skip = int(rand() * every) } { if (!n[$1]++) place[++places] = $1; if (rand() * n[$1] < 1) at[$1] = NR }
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
-# without N COMMAND...: runs the command with its Nth allocation failing. It must end with 71 (or 74, if only the last
-# checkpoint is lost) and a message about memory. Or it ends like the whole run, without that memory: GOT_THROUGH=1.
+# without N COMMAND...: runs the command while its Nth allocation fails. It must end with 71 and a message about memory;
+# 74 is allowed if only the last checkpoint is lost. It may also end like the whole run without that memory. Then
+# GOT_THROUGH=1.
 without() {
     local n=$1; shift
     rm -f "$WORK/struck"
@@ -56,7 +57,8 @@ done
 expect "of the $(places "$resumes") places that allocate in a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$(places "$resumes")" -gt 100 ]
 
 timeless() { grep -v ' tokens/s$' "$1"; } # what does not change from time to time
-# verb NAME WORD ARGS...: a command that gets through prints the same as with all memory (except plan, which measures).
+# verb NAME WORD ARGS...: tests a subcommand. If it gets through without the memory, it must print the same (except
+# plan, which measures).
 verb() {
     local name=$1 asks bad=0; shift
     asks=$(allocations "$TRAIN" "$@")
@@ -66,7 +68,7 @@ verb() {
     done
     expect "of the $(places "$asks") places that allocate in $name every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
 }
-# One fault of each kind: of the text, of keys and values, between keys.
+# Texts with one fault of each kind: in the text, in keys and values, between keys.
 echo '{"run": {"steps": 1e400, "stepps": 3}, "data": {"train": ["a", 5]}, "model": {"preset": "gpt2-124m"}, "batch": {"global_tokens": 5, "micro_batch": 1}}' > "$WORK/bad.json"
 verb check check "$WORK/tiny.json" 'data.val=["'"$WORK"'/data/val_*.bin"]' run.dir=elsewhere optimizer.learning_rate=0.30000000000000004
 verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Copies in memory: all ranks are killed after a copy and before any checkpoint; the next start goes on from the copy, on the same and on other
-# ranks, as if nothing had been. What is damaged is passed over by name; a full folder costs the copies, not the run.
+# Copies of the state in memory. All ranks are killed after a copy and before any checkpoint. The next start continues
+# from the copy, on the same or other ranks, as if nothing had happened. Damaged copies are named and skipped. A full
+# folder costs the copies, not the run.
 . "$(dirname "$0")/lib/tiny.sh"
 MEMORY=$WORK/memory
 COPIES="checkpoint.memory_every=5 checkpoint.memory_dir=$MEMORY checkpoint.every=0 eval.every=0 log.tensorboard=false run.steps=24"
 none_left() { [ -z "$(ls -A "$MEMORY")" ]; }
 shown() { tail -n 5 "$WORK/out" "$WORK/err"; return 1; }
-# copies RANKS DIR [OPTION...]: runs a training with copies; with one rank without mpirun.
+# copies RANKS DIR [OPTION...]: trains with copies in memory; one rank runs without a launcher.
 copies() { local run="run_ranks $1 $HOST"; [ "$1" -gt 1 ] || run=; $run "$TRAIN" "$WORK/tiny.json" $COPIES run.dir="$WORK/$2" "${@:3}" > "$WORK/out" 2> "$WORK/err"; }
-# kill_all RANKS DIR [OPTION...]: kills every rank, and mpirun, after step 15, when the copies of steps 5 and 10 are
-# whole.
+# kill_all RANKS DIR [OPTION...]: kills every rank and the launcher after step 15, when the copies of steps 5 and 10 are
+# complete.
 kill_all() {
     rm -f "$WORK/struck"
     TRAIN_GPT_FAIL="memory.copy@3:hang" TRAIN_GPT_FAIL_LOG=$WORK/struck TRAIN=$FAILING copies "$@" & job=$!
@@ -18,13 +19,14 @@ kill_all() {
     wait $job 2> /dev/null
     [ "$(wc -l < "$WORK/struck")" -eq "$1" ] || shown
 }
-# goes_on RANKS DIR FROM STEP [OPTION...]: continues to the end, from the copies of FROM ranks.
+# goes_on RANKS DIR FROM STEP [OPTION...]: continues the run to the end. It must start at STEP, from copies that FROM
+# ranks made.
 goes_on() {
     local n=$1 dir=$2 from=$3 step=$4; shift 4
     copies "$n" "$dir" "$@" && grep -qE "^step $step is taken from the copies in memory of $from rank" "$WORK/out" &&
         grep -q "^resume .*at step $step, saved by $from rank" "$WORK/out" || shown
 }
-# spoil SLOT: changes a byte far behind the head in every copy of a slot (step 5 is in slot 1, step 10 in slot 0).
+# spoil SLOT: changes a byte of the data in every copy in a slot (step 5 is in slot 1, step 10 in slot 0).
 spoil() { for file in "$MEMORY"/*/rank_*."$1"; do printf x | dd of="$file" bs=1 seek=600000 conv=notrunc status=none; done; }
 
 mkdir "$MEMORY"
@@ -97,7 +99,7 @@ if unshare -u true 2> /dev/null; then
     expect "with the losses of an unbroken run" same_losses "$WORK/hosts" "$WORK/whole1" 2e-6
     expect "none is left" none_left
 
-    # The copies of a rank hold its own experts; the other half of the experts is on the same host.
+    # With divided experts, a rank's copies contain its own experts. The other half of the experts is on the same host.
     EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"
     EXPERTS+=" moe.experts=4 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
     expect "experts: a run of one rank" copies 1 experts_whole $EXPERTS checkpoint.memory_every=0

@@ -5,7 +5,7 @@
 
 #include "test/run/lib/metrics_folder.h"
 
-/* A resume continues with the hours of the previous line. Those of a rollback count, too. */
+/* A resume continues to count the hours of the last line. The hours of steps that were rolled back count too. */
 static void hours_go_on(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -70,7 +70,8 @@ static void events_are_lines_of_their_own(void **state) {
     free(text);
 }
 
-/* An island that joins late: its log begins at that step, and a resume cuts nothing. */
+/* An island (a training job of a server) that joins late: its log jumps to the step at which it joined, and a resume
+ * cuts nothing. */
 static void an_island_goes_on_later(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);

@@ -9,8 +9,8 @@ LAST=step_00000012
 
 quiet muon run.dir="$WORK/one" parallel.deterministic=true
 ok $? "a run with muon"
-# The first 256 x 42 elements are those of wte, and have AdamW's v. The first matrix of a block, 10752 + 40 x 42 + 42 +
-# 42 elements from the begin, has none.
+# AdamW updates the embeddings: v of wte, the first 256 x 42 elements, is set. Muon updates the first matrix of a block,
+# so its v is zero. It begins after wte, 40 x 42 elements of wpe and two vectors of 42.
 python3 - "$WORK/one/checkpoints/$LAST/optimizer.safetensors" <<'PY'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -40,9 +40,8 @@ expect "two stages: the same losses" same_losses "$WORK/one" "$WORK/stages" 2e-6
 quiet muon_ranks 2 run.dir="$WORK/bf16" precision=bf16
 expect "bf16, two ranks: about the losses of fp32" same_losses "$WORK/one" "$WORK/bf16" 2e-3
 
-# Whole matrices on other grids: of 2 heads, so that tensor ranks divide them. An update in each copy of the state, and in parts.
-# grid of NAME RANKS KEYS...: a run on a grid has the losses of a run with one rank and otherwise the same keys. Models
-# have 2 heads, so that tensor ranks divide the matrices, which are updated in each copy of the state, and in parts.
+# grid OF RANKS KEYS...: checks that a run on a grid has the losses of run OF, on one rank with the same keys otherwise.
+# Models have 2 heads, so that tensor ranks divide the matrices. Each replica updates its matrices, whole or in parts.
 grid() {
     local alone=$1 n=$2; shift 2
     quiet muon_ranks "$n" run.dir="$WORK/grid" run.resume=never model.n_head=2 run.steps=8 run.verify_every=4 "$@"
@@ -57,7 +56,8 @@ grid heads 4 parallel.pipeline=2 parallel.zero_stage=2
 grid heads 4 parallel.replicas=2 parallel.zero_stage=3
 grid neurons 4 parallel.tensor=2 parallel.zero_stage=3 optimizer.normuon=true optimizer.newton_schulz=polar_express
 
-# In a llama q, k, v, gate and up are separate matrices, cut by rows; o and down are cut by columns.
+# In a llama model q, k, v, gate and up are separate matrices, which tensor ranks divide by rows; o and down are divided
+# by columns.
 LLAMA="model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96"
 quiet muon run.dir="$WORK/llama" run.steps=8 $LLAMA
 grid llama 2 $LLAMA parallel.tensor=2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Names and sources. A name that exists as typed is that file, in data, run.dir, init_from and every verb. Tokenizers
-# and notes are found next to the opened files, for each source. Tokens outside of samples are reported and count for no
-# epoch.
+# Names of files and sources. A name that exists as typed is that file, in data, run.dir, init_from and every
+# subcommand. Tokenizers and notes are found next to the opened files, for each source. Tokens outside of samples are
+# reported and do not count for epochs.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt
@@ -11,7 +11,7 @@ odd='set [v2]/a*b=c' # a folder whose name would be a pattern
 pairs text.txt bpe "$odd"; pairs text.txt bpe d/one; pairs other.txt bpe2 d/two
 LLAMA=(model.arch=llama model.n_embd=32 model.n_head=2 model.n_inner=32 model.vocab_size=280 run.steps=2 eval.every=2 eval.tokens=0 checkpoint.every=2)
 small() { train "${LLAMA[@]}" "$@"; }
-# made: prints the losses with bits per byte, and the files of the checkpoint.
+# made RUN: prints the losses with bits per byte, and the files of the last checkpoint.
 made() { sed -E 's/.*("loss":[^,]*).*("bpb":[^,}]*).*/\1 \2/; s/.*("loss":[^,]*).*/\1/' "$1/metrics.jsonl" | grep loss; ls "$1/checkpoints/step_00000002"; }
 same_run() { cmp <(made "$1") <(made "$2"); }
 

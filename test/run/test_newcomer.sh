@@ -1,10 +1,10 @@
-# What new users met in their first hour. Each of these once went wrong without a message.
+# What new users met in their first hour. Each of these mistakes once went wrong without a message.
 . "$(dirname "$0")/lib/tiny.sh"
 said() { grep -qE "$1" "$WORK/err"; }
 told() { "$@" > "$WORK/out" 2> "$WORK/err"; } # as quiet, with what it says kept
 SHORT="eval.every=0 checkpoint.every=0 model.vocab_size=50257 sample.every=0"
 
-# Text is not tokens; the message has the command that makes tokens of it.
+# A text is given in place of tokens. The message has the command that makes tokens of it.
 cp "$WORK/text.txt" "$WORK/book.txt"
 for odd in "" x; do
     printf '%s' "$odd" >> "$WORK/book.txt"
@@ -16,7 +16,8 @@ expect "gzip as data" exits 65 "lines.jsonl.gz is gzip, not tokens" train $SHORT
 expect "plan says so, too" grep -q "book.txt is UTF-8 text" <<< "$("$TRAIN" plan "$WORK/tiny.json" data.train="$WORK/book.txt")"
 expect "nothing was begun" [ ! -e "$WORK/x" ]
 
-# With more steps than planned the schedule changes, and evaluations read other tokens.
+# With a larger run.steps at a resume the schedule changes, and with another eval.tokens evaluations read other tokens.
+# A message says so.
 quiet train run.dir="$WORK/more"
 expect "run.steps raised on resume" told train run.dir="$WORK/more" run.steps=24
 expect "both rates are said" said "run.steps is 24, in the checkpoint 12: the learning rate of step 13 is [0-9.e-]+, and was to be 1.000e-04"
@@ -24,7 +25,7 @@ expect "eval.tokens changed on resume" told train run.dir="$WORK/more" run.steps
 expect "is said" said "eval.tokens is 800, in the checkpoint 400: from step 24 on"
 expect "as it was: nothing is said" eval 'told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant; ! said warning'
 
-# Stopping early is another key, and does not change the schedule.
+# run.stop_step stops early and does not change the schedule.
 quiet train run.dir="$WORK/whole"
 told train run.dir="$WORK/part" run.stop_step=7 log.every=5; status=$?
 expect "run.stop_step: exit 75, saved there" [ $status -eq 75 -a "$(ls "$WORK/part/checkpoints" | tail -n 1)" = step_00000007 ]
@@ -36,8 +37,9 @@ expect "without it the run goes on" told train run.dir="$WORK/part"
 expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
 expect "  and not a word of changed rates" eval '! said "learning rate"'
 
-# A changed key is refused with the override that allows it, which is then used. Keys that are allowed already stay
-# allowed. goes_on NAME WORDS...: the run is refused with 64; with the printed override it does its next step.
+# A resume with a changed key is refused with the override that allows the change. The override is then used. Keys that
+# are allowed already stay allowed. goes_on NAME WORDS...: checks that the run is refused with 64 and, with the printed
+# override, does its next step.
 goes_on() {
     local name=$1 cure; shift
     cp -r "$WORK/changed" "$WORK/$name"
@@ -60,7 +62,7 @@ expect "one key is allowed already" goes_on allowed optimizer.beta1=0.8 optimize
 expect "a model of other tensors has no such cure" eval '! goes_on deeper model.n_layer=3 && grep -q "model.n_layer is 3, in the checkpoint 2. Set back what changed, or take another run.dir$" "$WORK/err"'
 expect "nor has an optimizer of other state" eval '! goes_on muon optimizer.name=muon && grep -q "in the checkpoint the string \"adamw\". Set back what changed, or take another run.dir$" "$WORK/err"'
 
-# A new run whose config does not set the warmup says so in one line; 0 counts as set.
+# A new run whose config does not set the warmup prints a line about it; 0 counts as set.
 warmup() { told "$TRAIN" "$WORK/bare.json" run.dir="$WORK/bare$1" run.stop_step=1 eval.every=0 "${@:2}"; grep -c '^warmup  *none: step 1 has the full learning rate' "$WORK/out"; }
 sed 's/"warmup_steps": 3, //' "$WORK/tiny.json" > "$WORK/bare.json"
 expect "200 steps without a word on the warmup" [ "$(warmup 1 run.steps=200)" = 1 ]
@@ -78,12 +80,12 @@ ln -s "$TRAIN" "$WORK/train_gpt"
 expect "and they work" eval '(cd "$WORK" && while read -r line; do eval "$line" < /dev/null || exit 1; done < next) > "$WORK/out" 2>&1 && [ -e "$WORK/models/it'"'"'s/model.safetensors" ]'
 expect "a run that was stopped says none of it" eval '! (train run.dir="$WORK/halted" run.stop_step=1 eval.every=0 | grep -qE "^(text|curve|export) ")'
 
-# A file for both training and evaluation.
+# A data file is given for both training and evaluation.
 expect "all files as both" told train run.dir="$WORK/both" run.steps=1 data.train="$WORK/data/*.bin" data.val="$WORK/data/val_*.bin"
 expect "a warning names the file" said "warning: data.val names $WORK/data/val_000000.bin, and so does data.train"
 expect "apart: no warning" eval 'told train run.dir="$WORK/apart" run.steps=1; ! said warning'
 
-# The folder of a run can be used instead of its config, and instead of its weights.
+# A run's folder can be given in place of its config, and in place of its weights.
 quiet train run.dir="$WORK/folder" run.stop_step=6
 mv "$WORK/folder" "$WORK/moved"
 expect "a run's folder resumes it" told "$TRAIN" "$WORK/moved" run.stop_step=0
@@ -94,14 +96,14 @@ expect "its config.json has what was said since" grep -qE '"steps":\s*13' "$WORK
 expect "weights from a run's folder" told train run.dir="$WORK/from" model.init_from="$WORK/whole" run.steps=1 optimizer.learning_rate=0 sample.every=0
 expect "are its newest checkpoint's" cmp "$WORK/from/checkpoints/step_00000001/model.safetensors" "$WORK/whole/checkpoints/step_00000012/model.safetensors"
 
-# Comments, and sizes in the forms that people write.
+# Configs may have comments, and sizes in the forms that people write.
 sed 's/"run": {/"$comment": ["any", "value"], "run": {"$comment": "why so few steps", /; s/"eval": {/"eval": {"$comment": {"x": 1}, /' "$WORK/tiny.json" > "$WORK/commented.json"
 expect "comments in any section" quiet "$TRAIN" check "$WORK/commented.json"
 for size in 80G 80GiB 81920M 85899345920; do
     expect "plan memory=$size" grep -q "largest batch.micro_batch in 80.00 GiB" <<< "$("$TRAIN" plan "$WORK/tiny.json" memory=$size)"
 done
 
-# Data that scripts/fetch.sh knows are fetched by it; others are made by tokenize.
+# For missing data that scripts/fetch.sh knows, the message proposes it; for others it proposes tokenize.
 names=$(scripts/fetch.sh | sed -n 's/^  \([a-z0-9-]*\)  .*/\1/p')
 expect "fetch.sh lists its data" [ "$(wc -w <<< "$names")" -ge 5 ]
 mkdir -p "$WORK/elsewhere/datasets/climbmix"
@@ -110,7 +112,8 @@ for name in $names; do
 done
 expect "no data of another name" exits 65 "tokenize TEXT out=datasets/climbmixed\)" env -C "$WORK/elsewhere" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/x" data.train="datasets/climbmixed/train_*.bin"
 
-# A second demo leaves the first unchanged, and prints commands that work. The program here cuts each training short.
+# A second demo leaves the first unchanged, and prints commands that work. A stand-in for the program cuts each training
+# short.
 mkdir "$WORK/tree"; ln -s "$PWD/configs" "$PWD/scripts" "$WORK/tree"
 cat > "$WORK/tree/short" <<SH
 #!/usr/bin/env bash
@@ -146,8 +149,8 @@ expect "  and nothing of it changes" eval 'contents runs/demo-4 datasets/demo-4 
 mv "$WORK/tree/runs/demo-4" "$WORK/tree/runs/demo-4.old"
 expect "what it says to type helps" eval 'MORE=model.n_embd=64 demo "$WORK/text.txt"'
 
-# ./train_gpt is the build that was requested last. Only the goal `all` sets it, and never to the emulator or a
-# sanitizer.
+# ./train_gpt links to the build that was requested last. Only make's goal `all` sets the link, and never to the
+# emulator or a sanitizer.
 mkdir -p "$WORK/cuda/bin"; printf '#!/bin/sh\n' > "$WORK/cuda/bin/nvcc"; chmod +x "$WORK/cuda/bin/nvcc"
 links() { make -n DEPS=0 "$@" 2>&1 | sed -n 's/^\[ -e train_gpt \] || //; s/^ln -sfn \(.*\) train_gpt$/\1/p'; }
 expect "make links the build of this machine" grep -q '^build/c.*/train_gpt$' <<< "$(links)"

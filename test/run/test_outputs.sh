@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# One writer for each out= of a verb. The second one ends with 73 and changes nothing, for any path to the same place.
-# The lock of a killed process refuses nobody, and no lock stays. The first writer is stopped before it renames.
+# Two commands with the same out= must not write at once. The second ends with 73 and changes nothing, for any path to
+# the same place. The lock of a killed process refuses nobody, and no lock file stays. The first writer is stopped
+# before it renames its file.
 # Timed: a writer is stopped before it renames.
 . "$(dirname "$0")/lib/tiny.sh"
 gcc -O1 -shared -fPIC -o "$WORK/hold.so" test/preload/hold.c || { echo "not ok the preloaded library"; exit 1; }
@@ -10,7 +11,8 @@ train run.dir=run checkpoint.every=0 eval.every=0 > /dev/null 2>&1 || { echo "no
 train run.dir=run2 run.seed=5 checkpoint.every=0 eval.every=0 > /dev/null 2>&1
 locks() { find "$WORK" -name '*.lock' -o -name '*.tmp*'; }
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' 2> /dev/null | sort; find "$1" -type f -exec cat {} + 2> /dev/null | cksum; }
-# held END VERB...: runs the verb in the background, stopped before it renames a file to a name that ends with END
+# held END VERB...: runs the subcommand in the background and stops it before it renames a file to a name that ends with
+# END
 held() {
     local end=$1; shift
     rm -f out.first
@@ -21,7 +23,8 @@ held() {
     done
     echo "it was not held at $end:"; cat out.first; return 1
 }
-# one_writer VERB OUT END ALIAS FIRST... -- SECOND...: tests two commands, given without their out=
+# one_writer VERB OUT END ALIAS FIRST... -- SECOND...: tests two commands, given without out=. ALIAS is another path to
+# OUT.
 one_writer() {
     local verb=$1 out=$2 end=$3 alias=$4 first=() lock; shift 4
     while [ "$1" != -- ]; do first+=("$1"); shift; done; shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The verb plot: several runs in one picture, all points in a table, and faults with a sentence.
+# The subcommand plot: several runs in one picture, all points in a table, and clear messages for faults.
 . "$(dirname "$0")/lib/tiny.sh"
 plot() { "$TRAIN" plot "$@"; }
 has() { grep -qF -- "$2" "$1"; }

@@ -1,4 +1,5 @@
-# model.arch qwen3-moe, end to end: experts balanced by a bias on every axis of the grid; shares in metrics, collapse, what is refused.
+# model.arch qwen3-moe end to end: experts are balanced by a bias, on every axis of the grid. Also their shares in the
+# metrics, a collapse to few experts, and what is refused.
 KIND="model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24
       moe.experts=8 moe.top_k=2 moe.n_inner=24 moe.balance=bias moe.balance_rate=0.01"
 CLASS=Qwen3MoeForCausalLM AXIS=replicas STILL=moe.balance_rate=0
@@ -6,17 +7,18 @@ NAME='"model.layers.1.mlp.experts.7.down_proj.weight":{"dtype":"F32","shape":[64
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"
 expect "plan names it" plan_says 'qwen3-moe, 2 heads of keys, 2 of 8 experts of width 24, 2 layers, 4 heads of 24'
 expect "plan counts it" plan_says 'parameters   144816'
-# 6 P, with P without the embedding and with 2 of 8 experts: 144,816 - 16,384 - 2 x 6 x 4,608; 6 L Q T = 6 x 2 x 96 x 40
+# FLOPs per token, 6 P + 6 L Q T: P is the parameters without the embedding and with 2 of 8 experts, 144,816 - 16,384 -
+# 2 x 6 x 4,608. The attention part is 6 x 2 x 96 x 40.
 expect "plan counts the FLOPs of a token's experts alone" plan_says 'compute +485 kFLOP a token'
 
-# Shares are those of the whole step on any grid.
+# shares RUN: prints the experts' shares, which are those of the whole step on any grid.
 shares() { values "$1" train busiest_expert; values "$1" train expert_entropy; }
 same_shares() { diff <(shares "$WORK/run") <(shares "$WORK/$1"); }
 for grid in replicas stages zero3; do expect "$grid: the same shares" same_shares $grid; done
 between() { values "$WORK/run" train expert_entropy | awk '!($1 > 0 && $1 <= 1) { bad = 1 } END { exit bad || NR != 12 }'; }
 expect "entropies between 0 and 1, a line each" between
 
-# A loss balances experts, too. The reported loss does not contain it.
+# With moe.balance=switch an additional loss balances the experts. The reported loss does not contain it.
 mine moe.balance=switch moe.balance_rate=0.05 run.dir="$WORK/switch" > /dev/null 2>&1
 expect "balanced by a loss, on two ranks" heard ranks 2 moe.balance=switch moe.balance_rate=0.05 run.dir="$WORK/switch2"
 expect "balanced by a loss: losses of one rank" same_losses "$WORK/switch" "$WORK/switch2" 1e-5

@@ -1,4 +1,5 @@
-# Several processes: equal training for any number of them, any backend of comm, and any number that saved.
+# Several ranks: training is equal for any number of them, any communication backend, and any number of ranks that
+# saved.
 . "$(dirname "$0")/lib/tiny.sh"
 
 train run.dir="$WORK/1" > /dev/null
@@ -35,7 +36,7 @@ expect "2 ranks go on from 3: same losses" same_losses "$WORK/3" "$WORK/1" 1e-6
 rm -r "$WORK/3/checkpoints/step_00000012"
 train run.dir="$WORK/3" > "$WORK/out"
 expect "1 process goes on from 3 ranks" same_losses "$WORK/3" "$WORK/1" 1e-6
-# other_rank: runs one rank of two with another command.
+# other_rank KEY=VALUE [WORD...]: runs two ranks, of which rank 1 also gets KEY=VALUE.
 other_rank() { local pair="$1"; shift; run_ranks 2 bash -c 'rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; pair=; [ "$rank" = 1 ] && pair=$0; exec "$@" $pair' "$pair" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/other" "$@"; }
 cp -r "$WORK/data" "$WORK/data2"; { head -c 1200 "$WORK/data/train_000000.bin"; printf 'z'; tail -c +1202 "$WORK/data/train_000000.bin"; } > "$WORK/data2/train_000000.bin"
 expect "ranks with different seeds" exits 64 'configs .*differ: rank 0 .* and rank 1 ' other_rank run.seed=2

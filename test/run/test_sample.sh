@@ -1,4 +1,4 @@
-# ./train_gpt sample: options, output through a pipe, and equal text from every way to compute it.
+# ./train_gpt sample: options, output through a pipe, and equal text however it is computed.
 . "$(dirname "$0")/lib/tiny.sh"
 
 RUN=$WORK/run
@@ -29,7 +29,7 @@ done
 expect "an earlier step" exits 0 "^sample: step 12 of $RUN .checkpoints" \
     "$TRAIN" sample "$RUN/checkpoints/step_00000012" tokens=1
 
-# Prompts.
+# Prompts from the command line, a file and standard input.
 printf 'the quick' > "$WORK/prompt"
 printf 'the quick\n' > "$WORK/line"
 expect "prompt=@FILE" same "$text" "$(sample prompt=@"$WORK/prompt" temperature=0 tokens=100)"
@@ -44,7 +44,7 @@ expect "a long prompt is printed whole" same "$long" "$(sample prompt="$long" to
 expect "and the model sees its end" \
     grep -q '^sample: the prompt has 100 tokens, and the model 40 positions: it sees the last 40$' "$WORK/err"
 
-# The tokens among which one is drawn.
+# Options that limit the tokens from which one is drawn.
 expect "top_k=1 is greedy" same "$text" "$(sample prompt="the quick" top_k=1 temperature=2 tokens=100)"
 expect "top_p=0 is greedy" same "$text" "$(sample prompt="the quick" top_p=0 temperature=2 tokens=100)"
 expect "min_p=1 is greedy" same "$text" "$(sample prompt="the quick" min_p=1 temperature=2 tokens=100)"
@@ -73,7 +73,8 @@ expect "stop does not look at the prompt" ends_before "$letter" stop="$letter" s
 expect "stops in a list" ends_before "$word" stop="[\"zzz\", \"$word\"]"
 expect "stop that never comes" same "$text" "$(greedy tokens=100 stop="never comes" stop="${text:50:5}Z")"
 
-# Through a pipe: text is read while the rest is drawn, whole characters only. If the reader ends, sample ends quietly.
+# Output through a pipe: text can be read while more is drawn, in whole characters only. If the reader ends, sample ends
+# without a message.
 sample tokens=10000000 temperature=100 | head -c 3000 > "$WORK/piped"
 codes=("${PIPESTATUS[@]}")
 expect "a reader that has enough ends an endless text" [ "${codes[0]}" = 0 -a "$(wc -c < "$WORK/piped")" = 3000 ]
@@ -83,7 +84,7 @@ expect "whole UTF-8 characters" iconv -f UTF-8 -t UTF-8 "$WORK/bytes" -o /dev/nu
 expect "no control characters" [ "$(LC_ALL=C tr -d '\n\t\040-\176\200-\377' < "$WORK/bytes" | wc -c)" = 0 ]
 expect "a disk that is full" exits 74 "could not be written" to_full tokens=5
 
-# Every way to compute it gives equal text.
+# Grids and other ways to compute give equal text.
 for grid in "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     of_ranks=$(run_ranks ${grid%% *} "$TRAIN" sample "$RUN" prompt="the quick" temperature=0 tokens=100 ${grid#* } \
@@ -95,18 +96,21 @@ of_ranks=$(run_ranks 2 "$TRAIN" sample "$RUN" prompt=- temperature=0 tokens=100 
     < "$WORK/prompt" 2> "$WORK/err")
 expect "a prompt from standard input for all ranks" same "$text" "$of_ranks"
 
-# Two vocabularies for one model of 257 ids: bytes and an end of text, and one in which a letter and the end of text are
-# exchanged.
+# Two vocabularies for one model of 257 ids: bytes with an end-of-text token, and one in which a letter and the
+# end-of-text token are exchanged.
 RUN=$WORK/ends
 cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that the tokens are bytes
 trained model.vocab_size=257 data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
-vocabulary() { # vocabulary FOLDER LETTER: writes vocab.json and merges.txt; an empty letter exchanges nothing
+# vocabulary FOLDER LETTER: writes vocab.json and merges.txt, with the ids of LETTER and end of text exchanged; an empty
+# LETTER exchanges nothing
+vocabulary() {
     mkdir "$1"
     python3 - "$@" <<'PY'
 import json, sys
 own = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
 rest = [b for b in range(256) if b not in own]
-ids = {chr(b if b in own else 256 + rest.index(b)): b for b in range(256)} # the letters with which GPT-2 writes bytes
+# the characters by which GPT-2's vocabulary stands for bytes
+ids = {chr(b if b in own else 256 + rest.index(b)): b for b in range(256)}
 ids["<|endoftext|>"] = 256
 if sys.argv[2]:
     ids["<|endoftext|>"], ids[sys.argv[2]] = ids[sys.argv[2]], 256

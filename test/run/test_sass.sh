@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make sass`: its parser of the output of ptxas and nvdisasm, and its checks, on texts of a few lines. Needs no nvcc.
+# `make sass`: the parser of the output of ptxas and nvdisasm, and the checks, tested on texts of a few lines. nvcc is
+# not needed.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/expect.sh"
 cat > "$WORK/said" <<'EOF2'
 ptxas info    : 0 bytes gmem

@@ -10,15 +10,16 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 mkdir bin
 
-# The program: `check` prints the run folder as train_gpt does, or fails. The simulated launcher does the training.
+# A stand-in for the program: `check` prints the run folder as train_gpt does, or fails. The simulated launcher does the
+# training.
 cat > bin/train_gpt <<'SH'
 #!/usr/bin/env bash
 dir=runs/config
 for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
 echo "steps       12"; echo "last step   12"; echo "run folder  $dir"
 SH
-# A launcher records its arguments and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), "step
-# STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
+# A stand-in for a launcher. It records its arguments and does what the next line of `ends` says: CODE, "save STEP CODE"
+# (a checkpoint first), "step STEP CODE" (a line of metrics first), or "await SIGNAL CODE".
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 if [ "$1" = --version ]; then cat version 2> /dev/null; exit 0; fi
@@ -44,8 +45,8 @@ chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln 
 export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
 
-# job END...: runs the script from its start, on the folder as it is. END are lines of `ends`. The exit code is in
-# status, stderr in said, and calls in calls.
+# job END...: runs the script from its start, on the run folder as it is. END are lines of `ends`, one for each start.
+# Sets status to the exit code, said to stderr, calls to the launcher's calls.
 job() {
     rm -f calls started; printf '%s\n' "$@" > ends; : > calls
     bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?
@@ -54,7 +55,7 @@ anew() { rm -rf r reason; job "$@"; }
 starts() { grep -cE '^(mpirun|srun) ' calls; }
 rests() { sed -n 's/^sleep //p' calls | tr '\n' ' '; }
 requeued() { grep -c '^scontrol requeue' calls; }
-# is NAME STATUS STARTS REQUEUES: checks the result of the last job.
+# is NAME STATUS STARTS REQUEUES: checks the exit code, the starts and the requeues of the last job.
 is() {
     if [ "$status $(starts) $(requeued)" = "$2 $3 $4" ]; then echo "ok $1"; return; fi
     echo "not ok $1: status $status, $(starts) starts, $(requeued) requeues, not $2 $3 $4"; sed 's/^/    /' said calls
@@ -107,7 +108,7 @@ rm -rf r; echo > r; job 74 74 74 0; is "a loop ends where no count can be writte
 ok "with a message" grep -q 'r/failures ' said
 rm r
 
-# signal SIGNAL END...: sends a signal to the script, once the simulated launcher runs.
+# signal SIGNAL END...: sends a signal to the script once the simulated launcher runs.
 signal() { # SIGNAL END...
     rm -rf r; rm -f started
     (job "${@:2}"; echo $status > status) & local waiting=$!
@@ -125,7 +126,7 @@ echo TimeLimit > reason
 signal TERM "await USR1 1"; is "a time limit is requeued, whatever the ranks came to" 1 1 1
 rm reason
 
-# Arrays: %a, lines of a sweep, a folder for each task.
+# Job arrays: %a in words, lines of a sweep file, a folder for each task.
 export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2
 printf '%s\n' 'optimizer.learning_rate=1e-3' "optimizer.learning_rate=2e-3 sample.prompt='a b'" 'run.dir=mine_%a' > sweep.txt
 anew 75; is "an array's task" 75 1 1
@@ -139,7 +140,7 @@ SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=4 anew 0; is "a sweep too short" 64 0 0
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
 SWEEP=sweep.txt anew 0; is "a sweep without an array" 64 0 0
 
-# The time at which the job ends, which the program uses.
+# SLURM_JOB_END_TIME is passed to the program, which stops in time.
 export SLURM_JOB_END_TIME=5
 echo 2026-11-21T06:00:00 > end; TZ=UTC anew 0; ok "the job's own end, not the submitting job's" [ "$(cat told_end)" = 1795240800 ]
 echo NONE > end; anew 0; ok "a job without an end" [ "$(cat told_end)" = "" ]
@@ -148,7 +149,7 @@ unset SLURM_JOB_END_TIME
 (unset SLURM_JOB_ID; bash "$script" --help > told)
 ok "--help prints the head comment, without SLURM" [ "$(grep -cE '^train.sbatch - trains on a SLURM cluster|eight models, four at a time' told)" -eq 2 ]
 
-# Launchers, and missing programs.
+# Each launcher gets its own options. Missing programs are reported.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
 ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
 mkdir scripts; ln -s ../bin/mpirun scripts/elastic.sh

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Keys that change how a model of any kind trains, and not its tables: model.mup_base_n_embd, model.mup_base_head_dim,
-# init.std, model.logit_softcap and model.z_loss. Grids, resume, evaluation of stored models, export, faults.
+# Keys that change how a model of any kind trains, but not its tables of parameters: model.mup_base_n_embd,
+# model.mup_base_head_dim, init.std, model.logit_softcap and model.z_loss. Tests grids, resume, evaluation of stored
+# models, export and faults.
 . "$(dirname "$0")/lib/tiny.sh"
 ALL="model.mup_base_n_embd=21 model.mup_base_head_dim=7 init.std=0.04 model.logit_softcap=5 model.z_loss=0.001 run.steps=6"
 
-# One rank, and grids that divide heads, layers, state and vocabulary, have the same losses and norms.
+# Grids that divide heads, layers, state and vocabulary have the losses and norms of one rank.
 expect "one rank" quiet train run.dir="$WORK/one" $ALL model.n_head=2
 for grid in parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=3; do
     expect "$grid" quiet train_ranks 2 run.dir="$WORK/$grid" $ALL model.n_head=2 $grid
@@ -13,7 +14,7 @@ for grid in parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=3; do
 done
 expect "llama" quiet train run.dir="$WORK/llama" $ALL model.arch=llama model.n_embd=48 model.n_head=4 model.n_kv_head=2 model.n_inner=128
 
-# Each key changes the step. A base of the model's own width does not.
+# Each key changes the first step. A muP base that equals the model's own width does not.
 expect "plain" quiet train run.dir="$WORK/plain" run.steps=3
 expect "µP at its base" quiet train run.dir="$WORK/base" run.steps=3 model.mup_base_n_embd=42 model.mup_base_head_dim=14
 expect "is no µP, bit for bit" cmp "$WORK"/{plain,base}/checkpoints/step_00000003/model.safetensors
@@ -22,11 +23,11 @@ for key in model.mup_base_n_embd=21 init.std=0.04 model.logit_softcap=5 model.z_
     differs() { ! cmp -s "$WORK/$key/checkpoints/step_00000003/model.safetensors" "$WORK/plain/checkpoints/step_00000003/model.safetensors"; }
     expect "$key: other weights" differs
 done
-# The reported loss does not contain the z-loss: in the first step, with the same weights, it is unchanged.
+# The reported loss does not contain the z-loss: in the first step, with the same weights, the loss is unchanged.
 values "$WORK/plain" train loss | head -1 > "$WORK/a"; values "$WORK/model.z_loss=0.001" train loss | head -1 > "$WORK/b"
 expect "losses are told without the z-loss" cmp "$WORK/a" "$WORK/b"
 
-# The stored model is the trained one: eval reads the cap from the checkpoint.
+# The stored model is the trained one: eval reads the logit cap from the checkpoint.
 for run in one llama; do
     values "$WORK/$run" eval loss | tail -1 > "$WORK/a"
     "$TRAIN" eval "$WORK/$run" data="$WORK/data/val_*.bin" tokens=400 > "$WORK/out" 2>&1; awk '$1 == "loss" { print $2 }' "$WORK/out" > "$WORK/b"

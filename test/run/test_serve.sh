@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_serve.sh - a real server of islands, with islands without a model (test/run/outer/fake_island.c): rounds, joins,
+# test_serve.sh - a real server with simulated islands that have no model (test/run/outer/fake_island.c): rounds, joins,
 # kills, refusals, and that each sample is leased once.
 # Timed: peers that are silent are dropped after a second.
 . "$(dirname "$0")/lib/tiny.sh"
@@ -8,18 +8,18 @@ A=00000000000000aa; B_=00000000000000bb; C=00000000000000cc
 cd "$WORK" || exit 1
 
 # serve DIR PORT KEYS...: starts a server in the background and waits until it listens. Its output is in DIR.out, its
-# process in $server.
+# process id in $server.
 serve() {
     local dir=$1 port=$2; shift 2
     "$TRAIN" serve tiny.json "run.dir=$dir" "outer.server=127.0.0.1:$port" outer.every=2 "$@" >> "$dir.out" 2>&1 & server=$!
     said "$dir.out" "serving $dir on 127.0.0.1:$port" "${starts:-1}"  || { ok 1 "serve $dir"; exit 1; }
 }
-# said FILE PATTERN [TIMES]: waits until the file has so many matching lines, at most 20 s.
+# said FILE PATTERN [TIMES]: waits until FILE has TIMES matching lines (1 if not given), at most 20 s.
 said() { for _ in $(seq 400); do [ "$(grep -cE "$2" "$1" 2> /dev/null)" -ge "${3:-1}" ] && return; sleep 0.05; done; echo "no '$2' in $1:"; tail -n 5 "$1"; return 1; }
 # island NAME PORT ID WORDS...: starts an island in the background. Its output is in NAME.island.
 island() { local name=$1 port=$2 id=$3; shift 3; "$FAKE" tiny.json "outer.server=127.0.0.1:$port" outer.every=2 "id=$id" "$@" > "$name.island" 2>&1 & }
 
-# leased DIR: checks by the file of leases that each sample below the last one counts once.
+# leased DIR: checks in the file of leases that each sample below the last one counts once.
 leased() {
     python3 - "$1/leases.jsonl" "$2" <<'PY'
 import json, sys
@@ -82,12 +82,12 @@ expect "at once" [ $((($(date +%s%N) - began) / 1000000)) -lt 3000 ]
 expect "it has written nothing" cmp kept <(kept)
 began=$(date +%s%N); quiet "$TRAIN" serve tiny.json run.dir=whole outer.server=127.0.0.1:$PORT outer.every=2 outer.linger_minutes=0.02; ok $? "it ends by itself, too"
 expect "after its time" [ $((($(date +%s%N) - began) / 1000000)) -ge 1200 ]
-# The loop of docs/islands.md, with a program that fails in several ways. It ends after 20 refusals in a row, and with
-# the run.
+# Runs the shell loop that docs/islands.md prints for spot machines, with a program that fails in several ways. The loop
+# must end after 20 refusals in a row, and when the run is done.
 sed -n '/^## Spot machines/,/^## A laptop/p' "$OLDPWD/docs/islands.md" | sed -n '/^    refused=0/,/^    done/s/^    //p' > loop
 cat > fails <<'SH'
 #!/bin/bash
-# "tries" has CODE:LINE for each try, one a line. The last one is repeated.
+# "tries" has CODE:LINE for each start of the program, one a line. The last one is repeated.
 n=$(cat tried 2> /dev/null || echo 0); echo $((n + 1)) > tried
 line=$(sed -n "$((n + 1))p" tries); line=${line:-$(tail -n 1 tries)}
 echo "${line#*:}"; exit "${line%%:*}"
@@ -180,7 +180,7 @@ samples=$(grep '"outer"' async2/metrics.jsonl | tail -n 1 | sed -E 's/.*"tokens"
 expect "and its samples count once" leased async2 $((samples / 40))
 # --- gradients: a parameter server, with real islands ------------------------------------------------------------------
 PORT=$((PORT + 1)); starts=1
-# gradients DIR WORDS...: runs three islands until they and the server of DIR have ended.
+# gradients DIR WORDS...: runs three islands that send gradients, until they and the server of DIR have ended.
 gradients() {
     local dir=$1; shift
     "$TRAIN" serve tiny.json "run.dir=$dir" "outer.server=127.0.0.1:$PORT" outer.every=1 outer.send=gradients outer.least_islands=3 "$@" > "$dir.out" 2>&1 & server=$!

@@ -1,5 +1,5 @@
-# Requests from outside: signals, files and time limits end a run with a checkpoint and exit code 75, at any instant and
-# on any number of ranks.
+# Requests to stop. Signals, files and time limits end a run with a checkpoint and exit code 75, at any instant and on
+# any number of ranks.
 # Timed: signals are aimed at instants of a run.
 . "$(dirname "$0")/lib/tiny.sh"
 
@@ -8,7 +8,7 @@ forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 ch
 stops() { wait $job; local status=$?; expect "$1: exit $2" [ $status -eq "$2" ]; [ $status -eq "$2" ] || { echo "exit $status"; tail -n 5 "$WORK/out"; }; }
 ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$(values "$1" train step | tail -n 1)")" ]; }
 
-# A stop in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are those of training,
+# Stops in the middle of a long evaluation. Only rank 1 gets the request. The held-out tokens are the training file,
 # nine times.
 for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
 quiet train run.dir="$WORK/whole"
@@ -22,7 +22,7 @@ expect "whoever goes on evaluates first" [ "$(steps_of "$WORK/eval" eval)" = "0 
 expect "and has the log of a run that was not stopped" same_evals "$WORK/eval" "$WORK/whole" 0
 expect "and its weights" same_weights "$WORK/eval" "$WORK/whole" step_00000012
 
-# A stop after the last step: all steps are done, but not their evaluation.
+# Stops after the last step: all steps are done, but the evaluation after them is not.
 begins tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.tokens=0 run.steps=1 eval.every=1000
 await '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
 stops "USR1 in the last evaluation" 75
@@ -49,7 +49,7 @@ await '^resume '; kill -HUP $job; sleep 1
 expect "HUP under nohup is passed over" kill -0 $job
 kill -USR1 $job; stops "USR1 is not" 75
 
-# A library that catches signals: before main, when MPI starts, and by its own sigaction().
+# A library in the process catches signals: before main, when MPI starts, or later by its own sigaction().
 case $B in *-asan | *-tsan*) echo "skip libraries that take signals: a sanitizer comes before preloaded libraries" ;; *)
 expect "the preloaded library" gcc -O1 -shared -fPIC -o "$WORK/signals.so" test/preload/signals.c
 with_library() { LD_PRELOAD=$WORK/signals.so exec "$TRAIN" "$WORK/tiny.json" "$@"; }
@@ -57,7 +57,7 @@ expect "which takes SIGHUP" eval '(trap "" HUP; LD_PRELOAD=$WORK/signals.so sh -
 begins with_library run.dir="$WORK/library" $forever
 await '^step '; kill -HUP $job
 stops "HUP, which a library had taken" 75
-for limit in unlimited 4096; do # with the limit of 4096 the program executes itself again
+for limit in unlimited 4096; do # with a stack limit of 4096 KiB the program executes itself again
     library_under_nohup() { trap '' HUP; ulimit -S -s $limit; with_library "$@"; }
     begins library_under_nohup run.dir="$WORK/library" $forever
     await '^resume '; kill -HUP $job; sleep 0.5
@@ -95,8 +95,8 @@ kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
 expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 
-# Data that stop arriving, on one rank of one and of two, with 12 micro-batches a step. The batches that were read are
-# used for training, then the request is obeyed.
+# The data stop arriving on one rank of one or two, with 12 micro-batches a step. The batches that were read are used
+# for training. Then the request is obeyed.
 for ranks in 1 2; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
     await '^step +6/12'; kill -USR1 "$(pgrep -f "^$FAILING $WORK/tiny.json" | head -n 1)"
@@ -127,8 +127,8 @@ for end in 1000 soon; do
     expect "SLURM_JOB_END_TIME=$end is ignored, with a warning" [ $status -eq 0 -a "$(grep -c "SLURM_JOB_END_TIME=$end" "$WORK/out")" -eq 1 ]
 done
 
-# mpirun passes TERM on after a second, kills the ranks after another, and ends with 1 for any end of the ranks. The
-# newest checkpoint counts.
+# mpirun passes TERM on after a second and kills the ranks after another. It ends with 1, however the ranks end. Only
+# the newest checkpoint can show what was saved.
 quiet train_ranks 2 run.dir="$WORK/two" run.steps=60 eval.every=0
 under_mpirun() { exec mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
 begins under_mpirun run.dir="$WORK/term" run.steps=60 eval.every=0 sample.every=30 sample.tokens=1000000 checkpoint.every=10
@@ -138,7 +138,7 @@ for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; 
 expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]
 expect "the newest checkpoint goes on" quiet train_ranks 2 run.dir="$WORK/term" run.steps=60 eval.every=0
 expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
-# Ctrl-C: mpirun sends CONT at once, and KILL two seconds later. Quick steps are saved by then. The banner says how
+# Ctrl-C makes mpirun send CONT at once, and KILL two seconds later. Fast steps are saved by then. The banner says how
 # slower ones can be saved.
 interrupts() { exec timeout -s INT -k 30 300 mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
 begins interrupts run.dir="$WORK/interrupted" $forever
@@ -146,7 +146,7 @@ await '^step '; kill -INT "$(pgrep -P $job)"; wait $job
 expect "Ctrl-C under mpirun: saved" eval 'grep -q "stopped at step .* saved" "$WORK/interrupted/log.txt" && ends_saved "$WORK/interrupted"'
 expect "the banner of several ranks says how to stop" grep -q "^stop  *touch $WORK/interrupted/STOP (mpirun kills" "$WORK/out"
 expect "that of one rank does not" eval '! train run.dir="$WORK/alone" run.steps=1 eval.every=0 | grep -q "^stop "'
-# A save takes several seconds here. elastic.sh passes Ctrl-C on as USR1, which lets the save take its time.
+# slow_saves: here a save takes several seconds. elastic.sh passes Ctrl-C on as USR1, which lets the save finish.
 slow_saves() {
     export TRAIN_GPT=$FAILING TRAIN_GPT_FAIL=io@1+:slow OPTIONS="--oversubscribe -x TRAIN_GPT_FAIL"
     exec env --default-signal=INT scripts/elastic.sh "$WORK/tiny.json" np=2 "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `plan cluster=`: published steps within their bounds, the output, and refusals.
+# `plan cluster=`: simulated times of published training steps are within their bounds. Also the output, and refusals.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 python3 test/sim/published.py "$TRAIN" "$WORK" || { echo "not ok the published steps"; exit 1; }
 

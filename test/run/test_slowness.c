@@ -1,4 +1,4 @@
-/* test_slowness.c - when a run prints that its steps stay slow. */
+/* test_slowness.c - when a run prints its message that steps stay slower than before. */
 #include "run/pace.h"
 
 #include <setjmp.h>
@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-/* Notes `steps` steps of ms each. Returns at which of them the line was due, 0 if at none. */
+/* Notes `steps` steps of ms milliseconds each. Returns the number of the step at which the message was due; 0: at
+ * none. */
 static int due(Slowness *s, int steps, double ms) {
     int at = 0;
     for (int i = 1; i <= steps; i++)
@@ -19,14 +20,14 @@ static int due(Slowness *s, int steps, double ms) {
 static void test_a_slow_stretch(void **state) {
     (void)state;
     Slowness s = {0};
-    assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is slow */
+    assert_int_equal(due(&s, 1, 900.0), 0);  /* the first step is always slow, so it does not count */
     assert_int_equal(due(&s, 50, 10.0), 0);
-    assert_int_equal(due(&s, 50, 50.0), 0);  /* five times as slow is allowed */
+    assert_int_equal(due(&s, 50, 50.0), 0);  /* a step may take up to five times as long as usual */
     assert_int_equal(due(&s, 9, 51.0), 0);
-    assert_int_equal(due(&s, 1, 49.0), 0);   /* interrupts the steps in a row */
+    assert_int_equal(due(&s, 1, 49.0), 0);   /* a faster step interrupts the row of slow ones */
     assert_int_equal(due(&s, 9, 51.0), 0);
     assert_int_equal(due(&s, 1, 700.0), 1);
-    assert_int_equal(due(&s, 500, 60.0), 0); /* printed once */
+    assert_int_equal(due(&s, 500, 60.0), 0); /* the message is printed only once */
 }
 
 static void test_another_stretch(void **state) {
@@ -35,7 +36,7 @@ static void test_another_stretch(void **state) {
     due(&s, 1, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
     due(&s, SLOW_STEPS - 1, 10.0);
-    assert_int_equal(due(&s, 20, 100.0), 0); /* the slow phase is not yet over */
+    assert_int_equal(due(&s, 20, 100.0), 0); /* too few fast steps in between: it is still the same slow phase */
     due(&s, SLOW_STEPS, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
 }

@@ -1,9 +1,10 @@
-# First settings of a process: threads that do not spin, at most as many as processors, a stack, a known instruction
-# set. Also unusual machines and users: limits, a config inside the run folder, thousands of damaged checkpoints.
+# What the program sets up when it starts: threads that do not spin, at most as many as processors, a large stack, a
+# known instruction set. Also unusual machines and users: limits, a config inside the run folder, thousands of damaged
+# checkpoints.
 # Timed: a start has a limit of seconds.
 . "$(dirname "$0")/lib/tiny.sh"
 
-# environment_of VARIABLE [NAME=VALUE...]: prints the variable in the environment of a run that has begun.
+# environment_of VARIABLE [NAME=VALUE...]: starts a run and prints the variable in its environment.
 environment_of() {
     local variable=$1; shift
     rm -rf "$WORK/env"
@@ -30,9 +31,9 @@ if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then
     else expect "no thread can be started: 71, and our message" [ $status = 71 -a "$(grep -c '^train_gpt: cannot start .*thread' "$WORK/err")" = 1 ]; fi
 else echo "skip no thread can be started: needs root"; fi
 
-# Limits of address space, from too little for the first tensor to enough. Every run ends with 0 or 71, and none with a
-# signal. `least` is the KiB in which the system's loader can load the program and its libraries; below it no code of
-# ours runs.
+# Limits of address space, from too little for the first tensor to enough. Every run must end with 0 or 71, and none by
+# a signal. `least` is the KiB in which the system can load the program and its libraries. Below it no code of the
+# program runs.
 least=90000; while (ulimit -v $least; "$TRAIN" --version > /dev/null 2>&1); [ $? -eq 127 ] && [ $least -lt 200000 ]; do least=$((least + 1000)); done
 case $B in *-asan | *-tsan*) echo "skip address space that runs out: a sanitizer needs more than there is" ;; *)
 for precision in fp32 bf16; do
@@ -42,7 +43,7 @@ for precision in fp32 bf16; do
     done)
     expect "address space that runs out, $precision: 71 wherever it does" [ -z "$bad" ]; [ -z "$bad" ] || echo "$bad"
 done
-# C++ libraries throw where C returns an error, also in their constructors.
+# C++ libraries throw an exception where C returns an error, also in constructors at load time.
 for at in "" -DAT_LOAD; do
     expect "a library that throws" gcc -O1 -shared -fPIC $at -o "$WORK/exception.so" test/preload/exception.c
     expect "std::bad_alloc${at:+ before main}: 71, and what to type" exits 71 "out of memory in a C\+\+ library.*ulimit -v" env GOMP_SPINCOUNT=1000 LD_PRELOAD="$WORK/exception.so" \
@@ -55,7 +56,7 @@ for ranks in 1 2; do
 done
 for isa in sse2 avx2 avx512 avx512bf16; do expect "TRAIN_GPT_ISA=$isa" quiet env TRAIN_GPT_ISA=$isa "$TRAIN" plan "$WORK/tiny.json"; done
 
-# The given config is never overwritten.
+# A config inside the run folder is never overwritten.
 mkdir "$WORK/own"; sed "s#\"dir\": \"[^\"]*\"#\"dir\": \".\"#" "$WORK/tiny.json" > "$WORK/own/config.json"; cp "$WORK/own/config.json" "$WORK/config.before"
 (cd "$WORK/own" && "$TRAIN" config.json > /dev/null); status=$?
 expect "run.dir=. and a config.json of the user's: trained, not a byte of it changed" [ $status = 0 -a "$(cmp "$WORK/own/config.json" "$WORK/config.before")" = "" -a -s "$WORK/own/metrics.jsonl" ]
@@ -66,12 +67,12 @@ done
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/resumed" > /dev/null
 expect "a run goes on from its own config.json" quiet "$TRAIN" "$WORK/resumed/config.json" run.steps=14 run.allow_change='["schedule"]'
 
-# A large number of damaged checkpoints: a few lines, and how many more there are.
+# With many damaged checkpoints, the message has a few lines and the number of the others.
 mkdir -p "$WORK/many/checkpoints"; for i in $(seq 101 150); do mkdir "$WORK/many/checkpoints/step_00000$i"; done
 cp -r "$WORK/resumed/checkpoints/step_00000012" "$WORK/many/checkpoints/"
 train run.dir="$WORK/many" run.steps=12 > /dev/null 2> "$WORK/err"; status=$?
 expect "50 folders that do not verify: three lines and a count" [ $status = 0 -a "$(wc -l < "$WORK/err")" -eq 4 -a "$(grep -c '47 more folders' "$WORK/err")" -eq 1 ]
-# If OMP_NUM_THREADS is not a number, libgomp uses all processors for each rank.
+# If OMP_NUM_THREADS is not a number, the OpenMP library uses all processors for each rank.
 share=$(unset OMP_NUM_THREADS; train_ranks 2 run.dir="$WORK/share" run.steps=1 2>&1 | grep -oE '[0-9]+ threads?( each)?' | head -n 1)
 for value in '' '1x' '-2' '0' '3;4' '1.5'; do
     OMP_NUM_THREADS=$value train_ranks 2 run.dir="$WORK/threads" run.steps=1 run.resume=never > "$WORK/out" 2>&1; rm -rf "$WORK/threads"

@@ -1,4 +1,4 @@
-/* test_stragglers.c - which rank is found slow, from the medians of all ranks. */
+/* test_stragglers.c - which rank is reported as slow, given the median times of all ranks. */
 #include "run/pace.h"
 
 #include <setjmp.h>
@@ -14,7 +14,7 @@ static void test_a_slow_rank(void **state) {
          just[2] = {{9.0, 0}, {12, 0}}, faster[2] = {{10, 9}, {30, 0}};
     assert_int_equal(stragglers_find(even, 3, 1), 0);
     assert_int_equal(stragglers_find(slow, 3, 0), 1 + 2);
-    assert_int_equal(stragglers_find(just, 2, 0), 0); /* 0.75 of the best rate is allowed */
+    assert_int_equal(stragglers_find(just, 2, 0), 0); /* a rank with 0.75 of the best rate is not reported */
     assert_int_equal(stragglers_find(faster, 2, 1), 1 + 1);
 }
 
@@ -22,9 +22,11 @@ static void test_a_slow_link(void **state) {
     (void)state;
     Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}}, uneven[2] = {{3, 80}, {5, 77}};
     assert_int_equal(stragglers_find(waiting, 2, 1), -1);
-    assert_int_equal(stragglers_find(waiting, 2, 0), 0); /* one host has no link to others */
+    /* with ranks on one host there is no link that could be slow */
+    assert_int_equal(stragglers_find(waiting, 2, 0), 0);
     assert_int_equal(stragglers_find(one_waits, 2, 1), 0);
-    assert_int_equal(stragglers_find(uneven, 2, 1), -1); /* the slower rank waits as well, but not for the other */
+    /* the slower rank also waits long, but not for the other rank, so the link is reported */
+    assert_int_equal(stragglers_find(uneven, 2, 1), -1);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Some of the kills of test/run/lib/sweep.sh, spread over 1, 2 and 4 ranks. `make soak` runs all of them.
+# Kills a run at some I/O calls, by test/run/lib/sweep.sh, spread over 1, 2 and 4 ranks. `make soak` tries all calls.
 told=$("$(dirname "$0")/lib/sweep.sh" 420 5 700)
 status=$?
 grep '^not ok' <<< "$told"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/sweep.py: random, pbt, tpe and asha with a tiny model; faults in the space, failing trials, kills; SLURM with
-# simulated commands.
+# scripts/sweep.py: the methods random, pbt, tpe and asha with a tiny model. Also faults in the search space, failing
+# trials, kills, and SLURM with simulated commands.
 . "$(dirname "$0")/lib/tiny.sh"
 export TRAIN_GPT=$TRAIN
 SWEEP=(timeout 120 python3 scripts/sweep.py "$WORK/space.json" "$WORK/sweep.json")
@@ -15,7 +15,7 @@ space() { printf '%s' "$1" > "$WORK/space.json"; }
 RATES='"optimizer.learning_rate": {"low": 1e-3, "high": 1e-1, "log": true}'
 sweeps() { "${SWEEP[@]}" "$@" > "$WORK/out" 2> "$WORK/err"; }
 said() { grep -qE "$1" "$WORK/out"; }
-# value_of, here `of` TRIAL WORD: prints a value of the trial's state
+# prints a value of the trial's state: `of TRIAL WORD`
 of() { python3 -c 'import json, sys; s = json.load(open(sys.argv[1] + "/trial.json")); print(eval(sys.argv[2], {"s": s}))' "$1" "$2"; }
 
 # --- faults, before anything runs
@@ -86,7 +86,8 @@ rm "$WORK/odd/trial_0000/trial.json"; mkfifo "$WORK/odd/trial_0000/trial.json"
 expect "a FIFO in place of a file" exits 74 "trial.json: not a regular file" trial
 cat > "$WORK/scribbles" <<'SH'
 #!/bin/bash
-# Trains, then appends lines of another format to the log: one of 3 MB, and the last one torn.
+# The stand-in for the program trains, then appends lines in another format to the log: one of 3 MB, and a last one that
+# is cut.
 "$@"; status=$?
 { printf '[1]\nnull\n"x"\n\xff\n{"kind":["eval"],"step":1}\n{"kind":"eval","step":"9","loss":1}\n{"kind":"eval","step":9,"loss":"1"}\n'
   printf '{"kind":"eval","step":9,"loss":NaN}\n'; head -c 3000000 /dev/zero; echo; printf '{"kind":"eval","step":9,"lo'
@@ -96,7 +97,7 @@ SH
 chmod +x "$WORK/scribbles"; rm -rf "$WORK/odd"
 expect "lines of another shape count for nothing" eval 'trial --launch "$WORK/scribbles" > /dev/null && diff "$WORK/odd/table.txt" "$WORK/good/table.txt"'
 if unshare -m mount -t tmpfs none "$WORK/theirs" 2> /dev/null; then
-    # The disk has space for the sweep's own files, but not for a checkpoint; later it has.
+    # The disk has space for the sweep's own files, but not for a checkpoint. Later it has.
     small() { unshare -m bash -c 'mount -t tmpfs -o size=60k none "$0" && { "$@"; status=$?; mount -o remount,size=9m "$0"; "$@" > /dev/null; echo "again: $?" >&2; exit $status; }' "$WORK/theirs" "$@"; }
     expect "a full disk" exits 74 "No space left on device.*the same command goes on" small "${SWEEP[@]}" -n 2 --out "$WORK/theirs/full"
     expect "no trial failed of it" grep -q "^again: 0" "$WORK/err"
@@ -115,7 +116,8 @@ expect "stopped before it began" eval "[ $? = 75 ] && ! grep -q Traceback '$WORK
 space "{$RATES, \"optimizer.grad_clip\": {\"choices\": [0, 1]}}"
 cat > "$WORK/moody" <<SH
 #!/bin/bash
-# The program, but trial 1 has another fault each time: data that are missing; 77 and 75 before it trains, in trial 2.
+# The stand-in runs the program, but trials 1 and 2 have faults: missing data, and exits with 77 and 75 before they
+# train.
 case "\$*" in
 *check*) ;;
 *trial_0001*) exec "$TRAIN" "\$@" data.train=$WORK/none ;;

@@ -1,4 +1,4 @@
-# The output that a person sees: no line wider than the terminal, colours only where wanted, help, an answer to Ctrl-C,
+# The output in a terminal: no line is wider than the terminal, colours only where wanted, help, a response to Ctrl-C,
 # and log.txt.
 # Timed: lines are redrawn while steps go on.
 . "$(dirname "$0")/lib/tiny.sh"

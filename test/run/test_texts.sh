@@ -14,7 +14,7 @@ lines = "".join(json.dumps(r, ensure_ascii=i % 2 == 0) + ("\r\n" if i % 5 == 0 e
 open("rows.jsonl", "wb").write(lines)
 open("rows.jsonl.gz", "wb").write(gzip.compress(lines[:30000]) + gzip.compress(lines[30000:]))  # two members are one text
 open("rows.ndjson.xz", "wb").write(lzma.compress(lines))
-def zstd(data):  # returns a frame of raw blocks
+def zstd(data):  # returns a zstd frame of uncompressed blocks
     out = b"\x28\xb5\x2f\xfd\x00\x58"
     for at in range(0, len(data), 1 << 16):
         block = data[at:at + (1 << 16)]
@@ -212,9 +212,9 @@ expect "an empty folder" exits 65 'nothing is a folder without files' tokenize n
 expect "a line without an end" exits 65 'long.jsonl: line 1 is longer than 256 MiB' tokenize long.jsonl out=new
 # --- cures, typed as they are printed: the command of a message about a name with spaces and quotes, then the same file again
 mkdir 'my "odd" it'"'"'s'; odd='my "odd" it'"'"'s'
-# cures NAME FILE COMMAND READ WORDS [ALL]: the message has the command, and what the command makes is read as these
-# words. So does the message about the same file packed, and about the same bytes from standard input. ALL: in every
-# packing, and packed from standard input.
+# cures NAME FILE COMMAND READ WORDS [ALL]: checks that the message about FILE has COMMAND, and that READ reads what the
+# command makes as WORDS. The messages about the same file packed, and about its bytes from standard input, are checked
+# too. With ALL every packing is tested, also from standard input.
 cures() {
     local name=$1 plain=$odd/$2 pattern=$3 new=$4 words=$5 file
     cure_of "$name" "$plain"
@@ -224,7 +224,7 @@ cures() {
     done
     cure_of "  from standard input" - "$plain"; if [ -n "${6:-}" ]; then cure_of "  packed" - "$plain.gz"; fi
 }
-# cure_of NAME FILE [INPUT]: tests one of them; INPUT is read for -
+# cure_of NAME FILE [INPUT]: tests one message of `cures`; INPUT is given on standard input if FILE is -
 cure_of() {
     local name=$1 file=$2 input=${3:-/dev/null} said command
     local format=(); case $input in *.jsonl*) format=(format=jsonl) ;; esac # which its name said

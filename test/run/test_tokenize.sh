@@ -1,5 +1,5 @@
-# ./train_gpt tokenize: every byte is in one shard, the last part is held out, and a run that fails leaves the old
-# files.
+# ./train_gpt tokenize: every byte of the text is in one data file, the last part is held out, and a run that fails
+# leaves the old files.
 . "$(dirname "$0")/lib/tiny.sh"
 
 tokenize() { "$TRAIN" tokenize "$@"; }
@@ -38,8 +38,8 @@ expect "and it prints their number" grep -q 'replaced [0-9]* shards* .*, removed
 cp -r "$OUT" "$WORK/mixed"; echo "my text" > "$WORK/mixed/train_000007.bin"; cat "$WORK"/mixed/*.bin > "$WORK/before"
 expect "a file that no tokenize made is in the way" exits 64 "train_000007.bin .*in the way" tokenize "$text" out="$WORK/mixed" val=0
 cat "$WORK"/mixed/*.bin > "$WORK/after"; expect "and nothing there is touched" cmp "$WORK/before" "$WORK/after"
-# others NAME REASON: tokenize into $WORK/others is refused, nothing changes there, and the folder that the message
-# offers works
+# others NAME REASON: checks that tokenize into $WORK/others is refused and changes nothing there, and that the folder
+# which the message proposes works
 others() {
     local before; before=$(state "$WORK/others")
     expect "$1" exits 64 "others.* is in the way: $2.*; take another folder, out=$WORK/others-2, or move it away" tokenize "$text" out="$WORK/others" val=0
@@ -70,8 +70,8 @@ tokenize "$text" out="$WORK/default" > /dev/null
 held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
 expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
-# interrupted NAME SIGNAL BEGUN COMMAND...: sends the signal once the file BEGUN is there; the job must end with 75 and
-# leave nothing.
+# interrupted NAME SIGNAL BEGUN COMMAND...: sends SIGNAL once the file BEGUN exists. The command must end with 75 and
+# leave no files.
 interrupted() {
     local name=$1 signal=$2 begun=$3 before; shift 3; before=$(state "$OUT")
     ("$@" > "$WORK/out" 2> "$WORK/err") & job=$!
@@ -142,7 +142,7 @@ tokenize "$text" out="$OUT" val=0 > /dev/null
 expect "leftovers of a killed run are cleared" unchanged
 expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'
 
-# With a tokenizer: byte-level BPE, made by hand from pairs of letters that are frequent in the text.
+# With a tokenizer: byte-level BPE, whose merges are pairs of letters that are frequent in the text.
 mkdir -p "$WORK/bpe"
 python3 - "$WORK/bpe/tokenizer.json" <<'PY'
 import json, sys
@@ -186,7 +186,7 @@ expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids
 expect "  data.val, too" exits 65 "bpe-shards/tokenizer.json has 265 ids, but by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
 expect "  in check and in eval" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
 expect "  and of a trained model" exits 65 "by $WORK/data/tokens.json the tokens beside it were made with another tokenizer, of 256 ids" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
-# files next to a tokenizer are copied: its begin token, and packed files as plain UTF-8
+# Files next to a tokenizer are copied: the begin token's config as it is, a packed tokenizer unpacked.
 cp -r "$WORK/bpe" "$WORK/begin"; echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' > "$WORK/begin/tokenizer_config.json"
 for form in begin begin/tokenizer.json; do
     rm -rf "$WORK/began"; tokenize "$text" out="$WORK/began" val=0.1 tokenizer="$WORK/$form" > /dev/null
@@ -201,7 +201,7 @@ done
 gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
 tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
 expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
-# tokenizers in other forms: packed ones, cut ones, and forms that are not supported
+# tokenizer files in other forms: packed, cut short, and forms that are not supported
 python3 - "$WORK" <<'PY'
 import base64, gzip, json, os, sys
 at = sys.argv[1] + "/"
@@ -231,7 +231,7 @@ expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a 
 expect "  and its folder" exits 65 'pieces holds no tokenizer that is read: tokenizer.model is of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
 bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
     expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc < $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
-# bytes as tokens of a model with more than 256 ids
+# trains a model with more than 256 ids on bytes
 train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
 "$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
 expect "  as bytes" grep -q '^the quick' "$WORK/out"
@@ -243,7 +243,7 @@ mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
 expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
 
-# From a text to its own vocabulary, to shards, and to a model that writes words.
+# Learns a vocabulary from a text, tokenizes the text with it, and trains a model that writes words.
 learn() { "$TRAIN" train-tokenizer "$@"; }
 expect "a vocabulary is learnt" eval 'learn "$text" out="$WORK/own" vocab_size=320 > "$WORK/said"'
 expect "its size, merges and the next command are said" grep -q "a vocabulary of 3[0-9]*: the bytes, [0-9]* merges" "$WORK/said"
@@ -265,7 +265,7 @@ expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
 expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
-# Texts of more than a chunk, patterns that only Oniguruma reads, one that backtracks without end; begin tokens of a
+# Texts longer than a chunk; patterns that only Oniguruma reads, and one that backtracks without end; begin tokens of a
 # post_processor.
 python3 - "$WORK" <<'PY'
 import json, os, sys

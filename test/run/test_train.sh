@@ -1,4 +1,4 @@
-# One process: it learns, repeats its results bit for bit, and resumes bit for bit.
+# Training in one process: the loss falls, a repeated run has equal bits, and so has a resumed one.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"

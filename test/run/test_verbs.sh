@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The command line apart from training: help, version, check, schema, words that are no verb. None of these starts MPI
-# or writes a file.
+# Command lines that do not train: help, version, check, schema, unknown subcommands. None of these starts MPI or writes
+# a file.
 # Timed: an answer has a limit of seconds.
 . "$(dirname "$0")/lib/expect.sh"
 ROOT=$PWD
@@ -12,7 +12,7 @@ cat > "$WORK/good.json" <<'JSON'
 JSON
 cd "$WORK" || exit 1
 
-# says NAME CODE PATTERN COMMAND...: checks the exit code, and that all output together matches the pattern
+# says NAME CODE PATTERN COMMAND...: checks the exit code, and that stdout and stderr together match the pattern
 says() {
     local name=$1 code=$2 pattern=$3 output status; shift 3
     output=$("$@" 2>&1); status=$?
@@ -110,7 +110,7 @@ for variable in OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK; do
 done
 [ -e runs ] && echo "not ok nothing is written" || echo "ok nothing is written"
 
-# The schema and the parser agree on the table of bad values.
+# The JSON schema and the program's parser agree on the table of bad values.
 if ! python3 -c 'import jsonschema' 2> /dev/null; then echo "skip schema against bad values: no python3-jsonschema"; exit 0; fi
 "$TRAIN" schema > schema.json
 cat > agree.py <<'PY'
@@ -137,8 +137,8 @@ PY
 says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/config/bad_configs.h' && echo"
 says "make alone makes the program" 0 '^\.DEFAULT_GOAL := all$' make -C "$ROOT" -pn BACKEND=cpu help
 
-# A key that is given twice is refused before anything is written, for each verb. skip= may be repeated, and so may keys
-# of the config.
+# For each subcommand, a key that is given twice is refused before anything is written. skip= may be repeated, and so
+# may keys of the config.
 while read -r verb key first second; do
     says "$verb: $key= twice" 64 "^train_gpt: $verb: $key= is given twice, as $key=$first and as $key=$second: give it once$" "$TRAIN" "$verb" good.json "$key=$first" "$key=$second"
 done <<'KEYS'

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The verb watch: prints what the files of runs contain, in any width, and redraws in a terminal until Ctrl-C.
+# The subcommand watch: prints the numbers in the files of runs, in any width, and redraws in a terminal until Ctrl-C.
 . "$(dirname "$0")/lib/tiny.sh"
 watch() { "$TRAIN" watch "$@" > "$WORK/seen"; }
 seen() { grep -qE "$1" "$WORK/seen"; }
-# widest: prints the length of the longest line, in characters.
+# widest: prints the length in characters of the longest line of the output.
 widest() { python3 -c 'import sys; print(max(len(l.rstrip("\n")) for l in open(sys.argv[1], encoding="utf-8")))' "$WORK/seen"; }
 
 train run.dir="$WORK/whole" > /dev/null
@@ -35,7 +35,8 @@ expect "no folder" exits 65 "$WORK/nowhere is not the folder of a run" "$TRAIN" 
 expect "no run" exits 64 "no run; usage: " "$TRAIN" watch
 expect "another value" exits 64 "once=yes: true or false" "$TRAIN" watch "$WORK/whole" once=yes
 
-# In a terminal of 60 columns: a new step appears, a log that was cut is read again, and Ctrl-C shows the cursor again.
+# In a terminal of 60 columns a new step appears, a log that was cut short is read again, and Ctrl-C makes the cursor
+# visible again.
 python3 - "$TRAIN" "$WORK/half" > "$WORK/seen" <<'PY'
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 program, run = sys.argv[1:]

@@ -21,8 +21,8 @@ cluster_start() {
     [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
     mkdir "$cluster/state"
-    # No munge, no cgroups, no database. More processors than the machine has, so that jobs never wait for each other. 5
-    # s from TERM to KILL.
+    # No munge, no cgroups, no database. The configured processors are more than the machine has, so that jobs never
+    # wait for each other. KILL follows TERM after 5 s.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
@@ -66,7 +66,7 @@ CONF
     return 1
 }
 
-# cluster_lose NODE: simulates a power failure: kills the node's slurmd and all that jobs run there.
+# cluster_lose NODE: simulates a power failure of the node: kills its slurmd and all processes of jobs there.
 cluster_lose() { # NODE
     local pid pids=''
     kill -9 "$(cat "$cluster/slurmd.$1.pid")"
@@ -76,8 +76,8 @@ cluster_lose() { # NODE
     kill -9 $pids 2>/dev/null
 }
 
-# cluster_processes: lists the processes of jobs, which have SLURM_CONF and a job id in their environment. This shell
-# has only the first.
+# cluster_processes: lists the processes of jobs. They have SLURM_CONF and a job id in their environment; this shell has
+# only SLURM_CONF.
 cluster_processes() {
     local environment
     for environment in /proc/[0-9]*/environ; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make test-slurm: scripts/train.sbatch, that very file, under a real SLURM (cluster.sh): time limit, signal, checkpoint, requeue, resume, arrays,
-# a crash loop, mpirun and srun, processes killed and jobs cancelled. Needs root and Debian 12's packages, which it installs. Some five minutes.
+# make test-slurm: tests scripts/train.sbatch under a real SLURM (cluster.sh): time limit, signal, checkpoint, requeue,
+# resume, arrays, a crash loop, mpirun and srun, processes killed and jobs cancelled. Needs root and Debian 12's
+# packages, which it installs. Some five minutes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ "$(id -u)" = 0 ] || { echo "skip all of it: a slurmctld and slurmd of one's own need root"; exit 0; }
@@ -17,7 +18,8 @@ echo "ok slurmctld and slurmd start ($(slurmctld -V))"
 
 # --- words ---------------------------------------------------------------------------------------------------------------------------------
 
-# submit [sbatch's OPTION...] -- WORD...: submits the script with tiny.json, or $config. Prints the job's id.
+# submit [sbatch's OPTION...] -- WORD...: submits scripts/train.sbatch with $config (tiny.json if not set). Prints the
+# job's id.
 submit() {
     local options=()
     while [ "$1" != -- ]; do options+=("$1"); shift; done
@@ -30,8 +32,8 @@ until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# over: succeeds if the job has ended. A requeued job would wait for two minutes, but here only for two seconds, because
-# of its old credential.
+# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes; here it waits for two
+# seconds, because its credential looks old.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
@@ -39,7 +41,8 @@ over() {
     *) false ;;
     esac
 }
-# ends JOB STATE EXITCODE: waits until the job ends like this. The limit is for a hanging job, on any busy machine.
+# ends JOB STATE EXITCODE: waits until the job ends with this state and code. The time limit is only for a job that
+# hangs, on any busy machine.
 ends() {
     until_true 1200 over "$1"
     [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
@@ -49,7 +52,7 @@ starts_again() { over "$1"; [ "$(starts "$1")" -ge 2 ]; }
 starts() { grep -c '^train.sbatch: job .* start [0-9]' "$1.log"; }
 logged() { grep -qE -- "$2" "$1.log" 2>/dev/null; }
 stepped() { [ -s "$1/metrics.jsonl" ]; }
-# whole: checks that the run has steps 1 to N, each once, in order.
+# whole RUN N: checks that the metrics have steps 1 to N, each once, in order.
 whole() { values "$1" train step | cmp - <(seq "$2"); }
 final() { printf 'step_%08d' "$1"; }
 same_final() { same_weights "$1" "$2" "$(final "$3")"; }
@@ -57,16 +60,16 @@ long="eval.every=0 log.every=1000 checkpoint.every=500"
 
 # --- a time limit: the whole way round ------------------------------------------------------------------------------------------------------
 
-# SLURM sends the signal 20 to 50 s before the end of a minute, to a run that would last for days. When the job is
-# requeued, its config requests 500 more steps than it has. The learning rate does not depend on the number of steps, so
-# these are the steps of an unbroken run.
+# SLURM sends the signal 20 to 50 s before the end of the job's one minute. The run would last for days. When the job is
+# requeued, its config is changed to 500 more steps than it has. The learning rate does not depend on the number of
+# steps, so the steps equal those of an unbroken run.
 sed 's/"steps": 12/"steps": 1000000/' tiny.json >limited.json
 job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long schedule.name=constant)
-# At the same time, a program that does not stop in time: it only sleeps.
+# At the same time another job runs a program that does not stop in time, because it only sleeps.
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
-# And the program without a signal: it knows when the job ends.
+# A third job gets no signal from SLURM. The program stops in time because it knows when the job ends.
 clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
 stopped='exit code 75; .*requeued .*step [1-9][0-9]*'
@@ -171,7 +174,7 @@ expect "the same bits" same_final ended short $steps
 # --- several nodes: one is lost -------------------------------------------------------------------------------------------------------------------
 
 cluster_stop
-steps=6000; rm -f ./*.log # because job numbers begin again
+steps=6000; rm -f ./*.log # the logs are removed, because job numbers begin again
 expect "a SLURM of three nodes starts" cluster_start n1 n2 n3
 mkdir scripts && ln -s "$OLDPWD/scripts/elastic.sh" scripts
 job=$(sbatch --parsable --nodes=3 --ntasks-per-node=1 --output=%j.log "$script" tiny.json run.dir=nodes $long parallel.deterministic=true run.steps=$steps)

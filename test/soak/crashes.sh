@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Crashes: a random rank of 2 to 8 dies in a random collective or at any instant; all are gone within 2 s (of a quiet machine), exit code 137.
+# A random rank of 2 to 8 dies in a random collective or at any instant. All ranks must end within 2 s (of a quiet
+# machine), and the exit code must be 137.
 # goal: 1000 crashes
 . "$(dirname "$0")/part.sh"
 round() (

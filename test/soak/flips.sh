@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Single flipped bits: every bit of a checkpoint's headers and small files, the others anywhere in it; and that share of all its truncations.
+# Flips single bits of a checkpoint: every bit of its headers and small files, and bits anywhere in the large files.
+# Also tries a share of all truncations of its files. Each damage must be noticed.
 # goal: 100000 flips
 . "$(dirname "$0")/part.sh"
 from=$(so_far flips)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Frames over a line that flips a bit, cuts, loses a byte, repeats, reorders or mixes: a channel gives those before the fault and no other.
+# Sends frames over connections that flip a bit, cut, lose a byte, repeat, reorder or mix. A channel must return the
+# frames before the fault and no other.
 # goal: 1000000 frames
 . "$(dirname "$0")/part.sh"
 told=$("$B/test/comm/test_channel_faults" "$(($(so_far frames) + 1))" "$seconds")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Any bytes in the parser of configs.
+# Feeds any bytes to the parser of configs.
 # goal: 100000000 inputs
 . "$(dirname "$0")/part.sh"
 fuzz_parser config

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Any bytes in the parser of manifests.
+# Feeds any bytes to the parser of a checkpoint's manifest, state.json.
 # goal: 100000000 inputs
 . "$(dirname "$0")/part.sh"
 fuzz_parser manifest

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Any bytes in the parser of token shards.
+# Feeds any bytes to the parser of data files of tokens.
 # goal: 100000000 inputs
 . "$(dirname "$0")/part.sh"
 fuzz_parser shard

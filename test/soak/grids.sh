@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Grids of up to 8 ranks drawn at random, of every axis with every other: losses and gradient norms are those of one rank.
+# Trains on random grids of up to 8 ranks, which combine every axis with every other. Losses and gradient norms must
+# equal those of one rank.
 # goal: 400 grids
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

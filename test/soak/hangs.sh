@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Hangs: a rank that stops, hangs or never proceeds in a random collective, at 2 and 4 ranks; as root also cut cables
+# A rank of 2 or 4 is stopped, hangs, or never leaves a random collective. As root, cables between hosts are also cut
 # (test/hosts). All ranks must be gone within 15 s, with exit code 77 and a message.
 # goal: 500 hangs and cut links
 . "$(dirname "$0")/part.sh"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Islands that join a server and leave it at random instants, in order or killed, 10 a round: test/run/lib/island_leaves.sh over and over.
+# Islands (training jobs) join a server and leave it at random instants, by request or killed. Runs
+# test/run/lib/island_leaves.sh over and over, 10 leaves each.
 # goal: 100 joins and leaves
 . "$(dirname "$0")/part.sh"
 while more; do

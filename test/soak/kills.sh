@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# kill -9 at random instants, at 1, 2 and 4 ranks in turn, 20 a round: test/run/lib/kills.sh over and over.
+# Kills training runs with SIGKILL at random instants, on 1, 2 and 4 ranks alternately. Runs test/run/lib/kills.sh over
+# and over, 20 kills each.
 # goal: 10000 kills
 . "$(dirname "$0")/part.sh"
 while more; do

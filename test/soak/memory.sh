@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every place that allocates in a start, a resume and the verbs fails once: test/run/test_memory.sh with none left out.
+# Every place that allocates memory in a start, a resume and the subcommands fails once: test/run/test_memory.sh with no
+# place left out.
 # goal: 500 allocations
 . "$(dirname "$0")/part.sh"
 told=$(test/run/test_memory.sh 1)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A host is lost at a random instant, its memory too; or a rank alone is killed. 10 a round: test/run/lib/memory_kills.sh over and over.
+# A host and its memory are lost at a random instant, or a single rank is killed. Runs test/run/lib/memory_kills.sh over
+# and over, 10 losses each.
 # goal: 200 lost hosts
 . "$(dirname "$0")/part.sh"
 EXPERTS="model.arch=qwen3-moe model.n_embd=64 model.n_head=2 model.n_kv_head=1 model.head_dim=22"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every grid of 1, 2, 3, 4 and 8 ranks that test/model/ranks_grid.c can list, one after another: twenty steps against PyTorch's float64.
+# Trains on every grid of 1, 2, 3, 4 and 8 ranks that test/model/ranks_grid.c lists, one after another, and compares
+# twenty steps with PyTorch's in float64.
 # goal: 5184 grids
 . "$(dirname "$0")/part.sh"
 export OMP_NUM_THREADS=1 SHOW_GRIDS=

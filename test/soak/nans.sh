@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gradients that are not finite, in nearly every step: those that come once leave no trace in the weights, none gets into a checkpoint.
+# Makes gradients that are not finite in nearly every step. A fault that occurs once leaves no trace in the weights.
+# None gets into a checkpoint.
 # goal: 1000 NaNs and infinities
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Saved by each number of ranks from 1 to 8, resumed by each: the bits of the unbroken run (parallel.deterministic). Starts at a random pair.
+# Each number of ranks from 1 to 8 saves, and each resumes, with the bits of the unbroken run (parallel.deterministic).
+# It starts at a random pair.
 # goal: 64 pairs
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

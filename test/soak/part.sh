@@ -1,11 +1,11 @@
-# part.sh - shared by the parts of `make soak`. A part is test/soak/NAME.sh SECONDS: it works for about that long,
-# however often it is called, prints a line `not ok ...` for each failure, and at the end `N done, N failed`. A line of
-# its head is `# goal: NUMBER NOUN`, over all calls. Sourced, not run.
+# part.sh - shared by the parts of `make soak`. A part is a script test/soak/NAME.sh SECONDS. Each call works for about
+# that long, prints a line `not ok ...` for each failure, and at the end `N done, N failed`. The part's head has a line
+# `# goal: NUMBER NOUN`, the number to reach over all calls. Sourced, not run.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
 more()  { [ $SECONDS -lt $end ]; }
 tally() { done=$((done + $1)) failed=$((failed + $2)); }   # the work so far, and its failures
-# so_far PART: prints how much of a part the earlier calls have done, for a part that goes through a list.
+# so_far PART: prints how much earlier calls of the part have done, for a part that works through a list.
 so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
 # fuzz_parser TARGET: runs the parser of test/fuzz/ under libFuzzer. build/fuzz/ keeps the inputs found so far.
 fuzz_parser() {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The power fails while a checkpoint is written: states a disk may be left in, 200 different ones of each case a round.
+# The power fails while a checkpoint is written. Tries states in which the disk may be left, 200 different ones of each
+# case at a time.
 # goal: 1000 states
 . "$(dirname "$0")/part.sh"
 while more; do

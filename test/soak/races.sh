@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two jobs for one run folder at once, 10 races a round: test/run/lib/races.sh over and over.
+# Starts two jobs for one run folder at once. Runs test/run/lib/races.sh over and over, 10 races each.
 # goal: 100 races
 . "$(dirname "$0")/part.sh"
 while more; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# CUDA kernels, emulated, under schedules: every op test and the emulator's own clean cases, under ASan and under the race checker, with threads run
-# forward, in reverse and in random orders, and copies that come late or early; and now and then all planted faults, each of which must be caught.
+# Runs the CUDA kernels in the emulator with threads in many orders: every op test, and the emulator's own cases without
+# faults, under ASan and under the race checker. Threads run forward, in reverse and in random orders, and copies arrive
+# late or early. From time to time all planted faults are tried, and each must be caught.
 # goal: 1000 runs
 . "$(dirname "$0")/part.sh"
 build() { env -u B make -s -j2 BACKEND=emu SAN="$1" op-tests emu-cases; }
@@ -10,8 +11,8 @@ export OMP_NUM_THREADS=1
 
 programs=(test/emu/cases/cases)
 for test in test/layers/test_*.c; do case $test in *reference*) ;; *) programs+=("${test%.c}") ;; esac; done
-# one: runs run number i. Programs change first, then variants, then copies, then schedules. Random schedules differ
-# each time.
+# one NUMBER: runs run number NUMBER. Test programs change fastest, then builds, then copies, then orders of threads.
+# Random orders differ each time.
 one() {
     local i=$1 n=${#programs[@]} program variant async schedule log
     program=${programs[i % n]} i=$((i / n))
@@ -22,7 +23,7 @@ one() {
     echo "not ok EMU_SCHED=$schedule EMU_ASYNC=$async build/emu$variant/$program: $(grep -m1 -E 'EMU (ERROR|RACE)|AddressSanitizer:|runtime error|FAILED|^not ok' <<< "$log")"
     return 1
 }
-PLANTED_EVERY=100 # runs
+PLANTED_EVERY=100 # all planted faults are tried once in so many runs
 for ((i = $(so_far schedules); ; i++)); do
     more || break
     if [ $((i % PLANTED_EVERY)) -eq $((PLANTED_EVERY - 1)) ]; then

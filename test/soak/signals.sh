@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# SIGUSR1 at random instants, at 1 and 2 ranks in turn, 20 a round: test/run/lib/signals.sh over and over.
+# Sends SIGUSR1 at random instants, on 1 and 2 ranks alternately. Runs test/run/lib/signals.sh over and over, 20 signals
+# each.
 # goal: 1000 stops
 . "$(dirname "$0")/part.sh"
 while more; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# How long training waits for a checkpoint: the demo's model on made-up text and small steps, a save every 4. At one a minute it may be 0.1 % of the
-# time; the ratio to the bare copy of as many bytes is only printed, since a busy machine blurs it.
+# Measures how long training waits for a checkpoint, with the demo's model on generated text, small steps and a save
+# after every 4. With one checkpoint a minute the wait may be 0.1 % of the time. The ratio to a plain copy of as many
+# bytes is only printed, because a busy machine changes it.
 # goal: 100 checkpoints
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

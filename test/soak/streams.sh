@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Work on different streams of the emulated program in other legal orders, new ones each time: test/emu/test_streams.sh.
+# Runs the emulated program with the work of different CUDA streams in other legal orders, new ones each time
+# (test/emu/test_streams.sh).
 # goal: 100 orders
 . "$(dirname "$0")/part.sh"
 for ((i = $(so_far streams); ; i++)); do

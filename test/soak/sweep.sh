@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A rank dies at an I/O call, before it or after it: each call, each rank, at 1, 2 and 4 ranks; test/run/lib/sweep.sh from where the last piece ended.
+# A rank dies before or after an I/O call: each call, and each rank of 1, 2 and 4. Continues test/run/lib/sweep.sh where
+# the last call of this script ended.
 # goal: 3700 calls
 . "$(dirname "$0")/part.sh"
 from=$(so_far sweep)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Flipped bits in one rank's working weights: all found, the right rank named. Many in one process (test/run/guard/ranks_guard.c), and whole runs.
+# Flips bits in the working weights of one rank. All must be found, and the right rank named. Most are flipped in one
+# job (test/run/guard/ranks_guard.c), others in whole runs.
 # goal: 1000 flipped weight bits
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

@@ -1,7 +1,8 @@
 /* calibrate.cu - results of the primitives of core/ptx.cuh for seeded random operands, bit by bit.
- * test/emu/compare_calibration.py compares a GPU's with the emulator's: moves of data must agree exactly, products up
- * to the order of their sums, 2^x up to its instruction's error. setmaxnreg alone gives no result to compare.
- * The kernels of wgmma.cu and tma_store.cu serve for what they use: every form of wgmma, stmatrix, TMA stores, bar.arrive.
+ * test/emu/compare_calibration.py compares the results of a GPU with those of the emulator. Moves of data must agree
+ * exactly, products up to the order of their sums, and 2^x up to the error of its instruction. Only setmaxnreg gives no
+ * result to compare. Every form of wgmma, stmatrix, TMA stores and bar.arrive are covered by the kernels of wgmma.cu
+ * and tma_store.cu.
  *
  * Prints one line per result: name, index, 32 bits in hexadecimal.
  */
@@ -17,7 +18,8 @@ static uint16_t random_bits(uint32_t *state) {
     *state = *state * 1664525u + 1013904223u;
     return (uint16_t)(*state >> 16);
 }
-/* Finite 16-bit floats of either type, around 1: the exponents of bf16 and fp16 differ, their bits are drawn apart. */
+/* Returns n random multiples of 2^-14 in [-2, 2), rounded to the 16-bit type T. bf16 and fp16 have different exponent
+ * widths, so the same random bits would not be finite numbers near 1 in both. */
 template <typename T> std::vector<T> operands(size_t n, uint32_t seed) {
     std::vector<T> v(n);
     for (T &x : v) set_float(&x, ((float)random_bits(&seed) - 32768.0f) / 16384.0f);
@@ -29,7 +31,7 @@ enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, E
 /* Runs a primitive in each warp on its own. 32 rows of 16 bytes are written to shared memory, read by ldmatrix and
  * multiplied. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
-    struct alignas(16) Row { T x[8]; }; /* the whole row is an operand of cp.async */
+    struct alignas(16) Row { T x[8]; }; /* a row is 16 bytes, aligned, because cp.async copies a whole row */
     SMEM(Row, rows, [THREADS]);
     T (*tile)[8] = &rows[0].x;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -37,7 +39,7 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
     cp_async_16(tile[threadIdx.x], in + (size_t)threadIdx.x * 8, bytes);
     cp_async_commit();
     cp_async_wait<0>();
-    /* reads a row of the pair's other warp */
+    /* the warp reads a row that the other warp of its pair wrote */
     if (primitive == NAMED_BARRIER) named_barrier_sync(1 + warp / 2, 2 * WARP);
     /* waits until every lane's row is written */
     else __syncwarp();
@@ -47,7 +49,7 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
     else ldmatrix_x4(a, tile[(primitive == NAMED_BARRIER ? warp ^ 1 : warp) * WARP + lane]);
     b[0] = a[3], b[1] = a[1];
     if (primitive == MMA) mma_m16n8k16<T>(d, a, b);
-    if (primitive == EXP2) /* from 2^-250, which is zero, to 2^6 */
+    if (primitive == EXP2) /* the exponents run from 2^-250, which is zero in fp32, to 2^6 */
         for (int i = 0; i < 4; i++) d[i] = exp2_approx((to_f32(tile[threadIdx.x][i]) - 1.9f) * (float)(1 << 2 * i));
     for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = primitive >= EXP2 ? __float_as_uint(d[i]) : a[i];
 }

@@ -13,17 +13,18 @@ struct alignas(1024) Ring {
 DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     int      slot = t % SLOTS;
     unsigned rank = cluster_rank(), parity = t / SLOTS & 1;
-    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1; /* 106: loads into itself only */
-    /* 104: fills a slot that the other block may still read */
+    /* fault 106: the block loads its half of the tile into itself only */
+    unsigned everybody = BUG(106) ? 1u << rank : (1u << BLOCKS) - 1;
+    /* fault 104: fills a slot that the other block may still read */
     if (!BUG(104)) mbarrier_wait_cluster(&ring->empty[slot], parity ^ 1);
-    /* 103: expects only its own half */
+    /* fault 103: expects only its own half */
     mbarrier_arrive_expect(&ring->full[slot], BUG(103) ? TILE_BYTES / BLOCKS : TILE_BYTES);
     void *half = ring->tile[slot] + rank * (TILE_BYTES / BLOCKS);
     tma_load_2d_multicast(half, map, &ring->full[slot], 0, t * ROWS + (int)rank * HALF, everybody);
 }
 #endif
 
-/* out[block][i] = in[i] + block, with `in` [64 tiles, 64] bf16. */
+/* Block b writes out[b][i] = in[i] + b, with `in` [64 tiles, 64] in bf16. */
 KERNEL __launch_bounds__(THREADS, 1)
     share_kernel(float *__restrict__ out, const __grid_constant__ TensorMap map, int tiles) {
 #ifdef PTX_HOPPER
@@ -35,9 +36,9 @@ KERNEL __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
     }
-    if (BUG(101)) __syncthreads(); /* 101: uses the other block's barriers, which may not exist yet */
-    else if (!BUG(107)) cluster_arrive(); /* 107: waits without having arrived */
-    if (!BUG(101) && !BUG(108)) cluster_wait(); /* 108: arrives and never waits */
+    if (BUG(101)) __syncthreads(); /* fault 101: uses the other block's barriers, which may not exist yet */
+    else if (!BUG(107)) cluster_arrive(); /* fault 107: waits without having arrived */
+    if (!BUG(101) && !BUG(108)) cluster_wait(); /* fault 108: arrives and never waits */
     if (threadIdx.x == 0) load_half(ring, &map, 0);
     for (int t = 0; t < tiles; t++) {
         int slot = t % SLOTS;
@@ -51,10 +52,10 @@ KERNEL __launch_bounds__(THREADS, 1)
         fence_proxy_async(); /* TMA fills the slot again, so reads must be fenced */
         __syncthreads();     /* after this the whole block has read the slot */
         for (unsigned rank = 0; threadIdx.x == 0 && rank < BLOCKS; rank++)
-            /* 102: does not release the slot to the other block */
+            /* fault 102: does not release the slot to the other block */
             if (!BUG(102) || rank == cluster_rank()) mbarrier_arrive_at(&ring->empty[slot], rank);
     }
-    if (BUG(105)) return; /* 105: ends while the other block may still arrive here */
+    if (BUG(105)) return; /* fault 105: ends while the other block may still arrive here */
     cluster_arrive();
     cluster_wait();
 #endif

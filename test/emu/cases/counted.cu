@@ -3,28 +3,32 @@
 #include "core/ptx.cuh"
 #include "host.h"
 
-enum { ROW = 64 }; /* 16-bit elements: a row of 128 bytes uses each bank once */
+enum { ROW = 64 }; /* elements of a row: 64 of 16 bits are 128 bytes, which use each of the 32 banks once */
 
-/* A kernel of one warp. The comment of each line gives its passes and the least passes, then the bytes requested of
- * global memory. */
+/* A kernel of one warp with known costs. The comment of each access to shared memory gives the passes it takes and the
+ * least passes it could take. Comments with bytes count those requested of global memory. */
 KERNEL counted_kernel(float *out, const float *in) {
     SMEM(bf16, rows, [WARP * ROW]);
     float   *words = reinterpret_cast<float *>(rows);
     int      lane = (int)threadIdx.x;
     uint32_t r[4];
-    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 of 32 */
+    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 passes, and 32 are the least */
     __syncwarp();
-    words[2 * lane] = in[lane];                                  /* 2 of 1; 128 bytes */
+    /* shared memory: 2 passes where 1 is the least; global memory: 128 bytes */
+    words[2 * lane] = in[lane];
     __syncwarp();
-    ldmatrix_x4(r, rows + lane * ROW);                           /* 4 tiles of 8 rows in the same banks: 32 of 4 */
-    Pack<float, 4> four = pack_load<float, 4>(words + 4 * lane); /* 4 of 4 */
-    out[8 * lane] = four.v[0] + words[0] * (float)(r[0] & 1);    /* 1 of 1, all lanes one word; 32 sectors: 1024 bytes */
-    if (lane == 0) out[0] += 1.0f;                               /* read and written: 32 and 32 */
+    /* 4 tiles, each with 8 rows in the same banks: 32 passes where 4 are the least */
+    ldmatrix_x4(r, rows + lane * ROW);
+    Pack<float, 4> four = pack_load<float, 4>(words + 4 * lane); /* 4 passes, and 4 are the least */
+    /* 1 pass, because all lanes read one word; global memory: 32 sectors, 1024 bytes */
+    out[8 * lane] = four.v[0] + words[0] * (float)(r[0] & 1);
+    /* one sector is read and one written: 32 and 32 bytes */
+    if (lane == 0) out[0] += 1.0f;
 }
 
 #ifdef CUDA_EMU
-/* Milliseconds that a launch takes while bytes are counted, at a nanosecond for each byte: of `in`, of `out` written
- * and read, and the fixed cost of a launch. */
+/* Milliseconds that a launch takes while bytes are counted: a nanosecond for each byte. The bytes are those of `in`, of
+ * out written, of out[0] read, and 1024 for the launch itself. */
 static const float COUNTED_MS = (float)(4 * WARP + 4 * WARP + 4 + 1024) * 1e-6f;
 #endif
 
@@ -36,7 +40,7 @@ void counted_case() {
     CUDA_CHECK(cudaEventCreate(&from));
     CUDA_CHECK(cudaEventCreate(&to));
 #ifdef CUDA_EMU
-    emu::note_op("counted", 512.0); /* note the operation, as its contract does */
+    emu::note_op("counted", 512.0); /* announces the operation and its bytes, as the contract checks of layers.h do */
 #endif
     CUDA_CHECK(cudaEventRecord(from, stream_queue(&stream)));
     LAUNCH(counted_kernel, 1, WARP, 0, &stream, out.p, in.p);

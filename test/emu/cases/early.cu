@@ -2,7 +2,7 @@
 #include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
-enum { THREADS = 128, COPIED = 4 /* floats that a cp.async copies */ };
+enum { THREADS = 128, COPIED = 4 /* COPIED: floats that one cp.async copies */ };
 
 DEVICE void load_tile(float *tile, const float *in) {
     int t = threadIdx.x;
@@ -10,15 +10,16 @@ DEVICE void load_tile(float *tile, const float *in) {
     cp_async_commit();
 }
 
-/* out[i] = 2 in[i]; both [n], with n a multiple of THREADS. */
+/* out[i] = 2 in[i]. Both arrays have n elements, with n a multiple of THREADS. */
 KERNEL double_kernel(float *out, const float *in) {
     SMEM(float, tile, [THREADS]);
     int i = blockIdx.x * THREADS + threadIdx.x, warp = threadIdx.x / WARP;
     float seen = 0.0f;
-    if (BUG(113)) seen = in[i]; /* 113: reads before it waits */
-    if (BUG(114)) out[i] = 0.0f; /* 114: writes before it waits */
-    if (BUG(115)) load_tile(tile, in); /* 115: copies before it waits */
-    if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels(); /* 111: no thread waits; 112: one warp does not wait */
+    if (BUG(113)) seen = in[i]; /* fault 113: reads before it waits */
+    if (BUG(114)) out[i] = 0.0f; /* fault 114: writes before it waits */
+    if (BUG(115)) load_tile(tile, in); /* fault 115: copies before it waits */
+    /* fault 111: no thread waits; fault 112: one warp does not wait */
+    if (!BUG(111) && !(BUG(112) && warp == 1)) await_kernels();
     if (!BUG(115)) load_tile(tile, in);
     cp_async_wait<0>();
     __syncthreads(); /* after this the tile is complete */

@@ -1,4 +1,5 @@
-/* host.h - the host side of the cases. */
+/* host.h - the host code that the cases of the emulator share: arrays in device memory, conversions to and from
+ * float. */
 #pragma once
 #include <vector>
 

@@ -1,8 +1,8 @@
 /* main.cu - cases [NAME [BUG]]: runs all cases, or the one named, with or without a planted fault. nvcc builds it for a
  * GPU.
  *
- * Prints "ok NAME" or "not ok NAME: why" for each case. Exits with 1 if one failed. Sizes are odd on purpose: rows,
- * columns and tiles do not fit. */
+ * Prints "ok NAME" or "not ok NAME: why" for each case. Exits with 1 if one failed. Sizes are odd on purpose: rows and
+ * columns do not fill whole tiles. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 int planted;
 #endif
 
-/* Replaces the function of core/device.cu. */
+/* Replaces the function of the same name in core/device.cu: it prints the failed CUDA call as a failed case. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
     printf("not ok %s at %s:%d: %s\n", call, file, line, cudaGetErrorString(error));
     exit(1);
@@ -30,7 +30,9 @@ int launches_early(void) {
     int major = 0, driver = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
-    return major >= 9 && (driver >= 12030 || BUG(121)); /* 121: although the driver is too old for it */
+    /* fault 121: launches kernels early although the driver is older than CUDA 12.3, which early launches in graphs
+     * need */
+    return major >= 9 && (driver >= 12030 || BUG(121));
 }
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
@@ -40,7 +42,7 @@ void launch_check(const char *kernel, const char *file, int line) {
 Stream stream;
 
 static uint32_t random_state = 7;
-static float    random_float() { /* returns a number in (-1, 1) */
+static float    random_float() { /* returns a random number in (-1, 1) */
     random_state = random_state * 1664525u + 1013904223u;
     return (float)(int32_t)random_state / 2147483648.0f;
 }
@@ -60,7 +62,7 @@ static double now_ms() {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
-/* NaN counts as the largest error. */
+/* Raises *error to |difference| if that is larger. NaN counts as the largest error. */
 static void widen(double *error, double difference) {
     if (!(fabs(difference) <= *error)) *error = fabs(difference);
 }
@@ -144,7 +146,7 @@ static void reverse_case() {
     auto            x = random_vector<float>(n);
     OnDevice<float> dx(x), out(n);
     double          from = now_ms(), error = 0;
-    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* 29: passes a pointer to host memory */
+    reverse_warps(out.p, BUG(29) ? x.data() : dx.p, n, &stream); /* fault 29: passes a pointer to host memory */
     auto   got = out.host();
     double ms = now_ms() - from;
     for (int i = 0; i < n; i++) widen(&error, got[i] - x[i ^ 31]);
@@ -219,7 +221,8 @@ template <typename A, typename B, int N, bool in_registers, int turned> static v
                        as_float(b[turned & 1 ? (size_t)l * N + j : (size_t)j * k + l]);
             widen(&error, sum - got[(size_t)i * N + j]);
         }
-    judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms); /* the hardware adds products of fp8 in fewer bits */
+    /* the hardware adds fp8 products with fewer bits, hence the larger bound */
+    judge(name, error, sizeof(A) == 1 ? 0.02 : 1e-3, ms);
 }
 static void two_products_case() {
     auto            a = random_vector<bf16>(64 * 64), b = random_vector<bf16>(128 * 64);
@@ -311,7 +314,8 @@ static void early_case() {
     for (int i = 0; i < n; i++) widen(&error, got[i] - 8.0 * x[i]);
     judge("early", error, 0, ms);
 }
-/* Sets a driver for CUDA 12.2, which records the same kernels one after the other. On a GPU the real driver is used. */
+/* Captures the early kernels into a graph under a driver for CUDA 12.2, which records them as ordinary kernels, one
+ * after the other. On a GPU the real driver is used. */
 static void early_graph_case() {
     const int       n = 512;
     auto            x = random_vector<float>(n);
@@ -347,7 +351,7 @@ static void cluster_small() {
         for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
     judge("cluster", error, 1e-6, ms);
 }
-/* Runs the sizes of the report's table of speeds. */
+/* Runs the sizes that the published table of the emulator's speed lists. */
 static void speed() {
     layernorm_case(256, 768);
     softmax_case(256, 1024);

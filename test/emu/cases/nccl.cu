@@ -22,8 +22,8 @@ static ncclComm_t open_group(int most_blocks) {
     return comm;
 }
 
-/* Sets out [BLOCK of each block] to 0. One warpgroup gives registers up and the other takes them, so the block has its
- * multiprocessor to itself. */
+/* Sets out[blockIdx.x * BLOCK + threadIdx.x] to 0. One warpgroup of the block gives registers up and the other takes
+ * them, so the block has its multiprocessor to itself. */
 enum { BLOCK = 256 };
 KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
 #ifdef PTX_HOPPER
@@ -33,7 +33,8 @@ KERNEL __launch_bounds__(BLOCK, 1) stay_kernel(float *out) {
     out[blockIdx.x * BLOCK + threadIdx.x] = 0.0f;
 }
 
-/* A kernel whose blocks stay must leave multiprocessors to NCCL's kernels. */
+/* A kernel whose blocks each hold a multiprocessor for the whole launch must leave multiprocessors to NCCL's
+ * kernels. */
 void nccl_beside_case() {
     enum { COLLECTIVES = 3 };
     int          major = 0, multiprocessors = 0;
@@ -41,9 +42,9 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     if (major != 9) return;
-    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* 123: one block for each multiprocessor */
+    const int       blocks = multiprocessors - (BUG(123) ? 0 : 1); /* fault 123: one block for each multiprocessor */
     OnDevice<float> x(64), out((size_t)blocks * BLOCK);
-    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* 124: NCCL may hold all multiprocessors */
+    ncclComm_t      comm = open_group(BUG(124) ? 0 : 1); /* fault 124: NCCL may hold all multiprocessors */
     CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMemset(x.p, 0, 64 * sizeof(float)));
     for (int i = 0; i < COLLECTIVES; i++) check(ncclAllReduce(x.p, x.p, 64, ncclFloat32, ncclSum, comm, side), "NCCL: an all-reduce");
@@ -55,13 +56,13 @@ void nccl_beside_case() {
     CUDA_CHECK(cudaStreamDestroy(side));
 }
 
-/* An abort frees the communicator. */
+/* ncclCommAbort frees the communicator, so no call may use it afterwards. */
 void nccl_abort_case() {
     ncclComm_t   comm = open_group(1);
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm, &state), "NCCL: a communicator is asked");
     check(ncclCommAbort(comm), "NCCL: an abort");
-    /* 122: uses it after its abort */
+    /* fault 122: uses the communicator after its abort */
     if (BUG(122)) check(ncclCommGetAsyncError(comm, &state), "NCCL: it is asked again");
     expect(state == ncclSuccess, "NCCL: nobody asks after an abort");
 }

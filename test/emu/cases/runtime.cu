@@ -27,7 +27,7 @@ void managed_case() {
     CUDA_CHECK(cudaFreeHost(pinned));
 }
 
-/* fill, copy and memset on two streams that fork and join, recorded once and played twice */
+/* A graph records fill, copy and memset on two streams that fork and join. It is recorded once and launched twice. */
 void graph_case() {
     const int       n = 200;
     OnDevice<float> a(n), b(n), c(n);

@@ -1,11 +1,11 @@
-/* streams.cu - cases of work on different streams and of copies beside the host. Each edge can be left out, and must
- * then be missed. They hold on a GPU too. */
+/* streams.cu - cases of work on different streams, and of copies that run while the host goes on. Each event edge
+ * between streams can be left out, and the result must then be wrong. The cases also hold on a GPU. */
 #include "test/emu/cases/cases.cuh"
 #include "test/emu/cases/host.h"
 
 enum { ROUNDS = 40, N = 256 };
 
-/* A stream that does not wait for other streams. */
+/* A stream that does not wait for other streams, with an event that marks a place in it. */
 struct Beside {
     Stream      s = stream;
     cudaEvent_t event;
@@ -32,7 +32,8 @@ static bool has_all_rounds(const OnDevice<float> &sums) {
     return got[0] == ROUNDS * (ROUNDS - 1) / 2 && got[N - 1] == got[0];
 }
 
-/* One stream fills a buffer, the other adds it up: an edge each way. */
+/* One stream fills a buffer, the other adds it to sums. Two events order them: the reader waits for the writer, and the
+ * next fill waits for the reader. */
 void edges_case() {
     Beside          maker, taker;
     OnDevice<float> buffer(N), sums = zeros();
@@ -50,7 +51,7 @@ void edges_case() {
     expect(has_all_rounds(sums), "streams: one makes, the other adds up");
 }
 
-/* Pinned memory belongs to the copy until it has ended. */
+/* The host may not change pinned memory before a copy from it has ended, nor read it before a copy to it has ended. */
 void pinned_case() {
     Beside          up, down;
     OnDevice<float> buffer(N), sums = zeros();
@@ -79,7 +80,7 @@ void pinned_case() {
     CUDA_CHECK(cudaFreeHost(page));
 }
 
-/* A graph is work of the stream it is launched on. CUDA's default stream does not wait for a stream that is not
+/* A graph runs in the stream that it is launched on. CUDA's default stream does not wait for a stream that is not
  * blocking. */
 void launched_graph_case() {
     Beside          maker, taker;

@@ -1,6 +1,6 @@
-/* tma_store.cu - tiles that are written from registers to shared memory (stmatrix) and by TMA to a matrix: out = in, or
- * in transposed, and a sum over all blocks in fp32 (reduce-add). A block uses one tile of shared memory again and
- * again. */
+/* tma_store.cu - tiles that are written from registers to shared memory (stmatrix) and from there to a matrix (TMA).
+ * Cases: out = in, out = in transposed, and a sum over all blocks in fp32 (reduce-add). A block uses one tile of shared
+ * memory again and again. */
 #include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 
@@ -10,7 +10,8 @@ struct alignas(1024) Tile { unsigned char bytes[SIDE * ROW_BYTES]; };
 #ifdef PTX_HOPPER
 DEVICE unsigned char *at_swizzled(Tile *tile, int row, int byte) { return tile->bytes + row * ROW_BYTES + ((byte / 16) ^ row % 8) * 16; }
 
-/* Loads 16 x 16 elements of a row-major matrix at (r0, c0), in the order of stmatrix. Elements outside are 0. */
+/* Loads 16 x 16 elements of a row-major matrix at (r0, c0) in the order of stmatrix. Elements outside of the matrix are
+ * 0. */
 template <typename T> DEVICE void load_fragments(uint32_t (&r)[4], const T *in, int rows, int columns, int r0, int c0) {
     for (int i = 0; i < 4; i++) {
         int row = r0 + i % 2 * 8 + threadIdx.x % WARP / 4, column = c0 + i / 2 * 8 + threadIdx.x % 4 * 2;
@@ -30,25 +31,26 @@ KERNEL __launch_bounds__(THREADS, 1)
         for (int j = 0; j < 4; j++) {
             uint32_t r[4];
             load_fragments(r, in, rows, columns, r0 + warp * 16, c0 + j * 16);
-            if (BUG(81)) { uint32_t x = r[1]; r[1] = r[2], r[2] = x; } /* 81: wrong order of fragments */
+            if (BUG(81)) { uint32_t x = r[1]; r[1] = r[2], r[2] = x; } /* fault 81: wrong order of fragments */
             int row = warp * 16 + lane / 8 % 2 * 8, column = j * 16 + lane / 16 * 8;
             if (transposed) stmatrix_x4_transposed(at_swizzled(tile, column + lane % 8, row * 2), r);
-            else stmatrix_x4(at_swizzled(tile, row + lane % 8, column * 2) + (BUG(82) ? 8 : 0), r); /* 82: unaligned row */
+            /* fault 82: unaligned row address */
+            else stmatrix_x4(at_swizzled(tile, row + lane % 8, column * 2) + (BUG(82) ? 8 : 0), r);
         }
-        /* 83: no fence; 84: one thread fences for all */
+        /* fault 83: no fence; fault 84: one thread fences for all */
         if (!BUG(83) && (!BUG(84) || threadIdx.x == 0)) fence_proxy_async();
-        if (!BUG(85)) __syncthreads(); /* 85: stores the tile before it is complete */
+        if (!BUG(85)) __syncthreads(); /* fault 85: stores the tile before it is complete */
         if (threadIdx.x == 0) {
             if (transposed) tma_store_2d(&map, tile, r0, c0);
             else tma_store_2d(&map, tile, c0, r0);
-            if (!BUG(86)) bulk_commit(); /* 86: a group that is never committed */
+            if (!BUG(86)) bulk_commit(); /* fault 86: a group that is never committed */
         }
-        unsigned waiting = BUG(87) ? 32 : 0; /* 87: a thread waits that did not store */
-        if (!BUG(88) && threadIdx.x == waiting) bulk_wait_read<0>(); /* 88: no thread waits */
+        unsigned waiting = BUG(87) ? 32 : 0; /* fault 87: the thread that waits is not the one that stored */
+        if (!BUG(88) && threadIdx.x == waiting) bulk_wait_read<0>(); /* fault 88: no thread waits */
         __syncthreads(); /* after this the tile may be filled again */
     }
     if (threadIdx.x == 0) {
-        if (!BUG(89)) bulk_wait<0>(); /* 89: waits until shared memory is read, not until the matrix is written */
+        if (!BUG(89)) bulk_wait<0>(); /* fault 89: waits until shared memory is read, not until the matrix is written */
         seen[blockIdx.x] = out[(int64_t)blockIdx.x * SIDE * (transposed ? 1 : columns)];
     }
 #endif
@@ -60,7 +62,7 @@ template <typename T, bool transposed> void store(T *out, T *seen, const T *in, 
 template void store<bf16, false>(bf16 *, bf16 *, const bf16 *, int, int, Stream *);
 template void store<half, true>(half *, half *, const half *, int, int, Stream *);
 
-/* sum[rows,32] += value * (block + 1), `rounds` times in each block; rows is at most 64. */
+/* Each block adds value * (block + 1) to sum[rows,32], `rounds` times. rows is at most 64. */
 template <typename T>
 KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMap map, int rounds) {
 #ifdef PTX_HOPPER
@@ -74,11 +76,11 @@ KERNEL __launch_bounds__(THREADS, 1) sum_kernel(const __grid_constant__ TensorMa
         fence_proxy_async();
         __syncthreads();
         if (threadIdx.x == 0) {
-            /* 90: stores instead of adding, so the other blocks' sums are lost */
+            /* fault 90: stores instead of adding, so the other blocks' sums are lost */
             if (BUG(90)) tma_store_2d(&map, tile, 0, 0);
             else tma_reduce_add_2d(&map, tile, 0, 0);
             bulk_commit();
-            /* 91: leaves one group too many in flight, so the tile is filled again too early */
+            /* fault 91: leaves one group too many in flight, so the tile is filled again too early */
             if (BUG(91)) bulk_wait_read<1>();
             else bulk_wait_read<0>();
         }
@@ -97,31 +99,32 @@ template void sum_of_blocks(bf16 *, int, int, int, Stream *);
 /* --- warpgroups that hand work on: bar.arrive and setmaxnreg ------------------------------------------------------- */
 
 enum { RING = 2, FILLED = 1, FREE = FILLED + RING, ALL = 384 };
-/* out[i] = in[i] + in[i + 128] in each 256 elements, the second index modulo 256; n is a multiple of 256. One warpgroup
- * fills the slots of a ring, two read them. */
+/* out[i] = in[i] + in[i + 128] in each group of 256 elements, with the second index modulo 256. n is a multiple of 256.
+ * One warpgroup fills the slots of a ring, two warpgroups read them. */
 KERNEL __launch_bounds__(ALL, 1) hand_on_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
 #ifdef PTX_HOPPER
     SMEM(float, slot, [RING][256]);
     int group = threadIdx.x / 128, lane = threadIdx.x % 128, rounds = n / 256;
     if (group == 0) {
-        /* 95: lowers no registers; 96: one warp does not lower them */
+        /* fault 95: lowers no registers; fault 96: one warp does not lower them */
         if (!BUG(95) && (!BUG(96) || lane < 96)) registers_lower<24>();
         for (int t = 0; t < rounds; t++) {
             int s = t % RING;
-            if (t >= RING && !BUG(92)) named_barrier_sync(FREE + s, ALL); /* 92: fills a slot that is in use */
-            if (BUG(93)) named_barrier_arrive(FILLED + s, ALL); /* 93: announces the slot before it has written it */
+            if (t >= RING && !BUG(92)) named_barrier_sync(FREE + s, ALL); /* fault 92: fills a slot that is in use */
+            /* fault 93: announces the slot before it has written it */
+            if (BUG(93)) named_barrier_arrive(FILLED + s, ALL);
             for (int i = lane; i < 256; i += 128) slot[s][i] = in[t * 256 + i];
-            if (!BUG(93) && !BUG(94)) named_barrier_arrive(FILLED + s, ALL); /* 94: never announces the slot */
+            if (!BUG(93) && !BUG(94)) named_barrier_arrive(FILLED + s, ALL); /* fault 94: never announces the slot */
         }
         for (int t = rounds; t < rounds + RING; t++) /* waits for the last arrivals, so that none remains */
             if (t >= RING) named_barrier_sync(FREE + t % RING, ALL);
         return; /* legal, because no barrier of the block follows */
     }
-    if (BUG(97)) registers_raise<256>(); /* 97: raises to more than the block has */
+    if (BUG(97)) registers_raise<256>(); /* fault 97: raises to more than the block has */
     else registers_raise<240>();
     for (int t = 0; t < rounds; t++) {
         int s = t % RING, i = (group - 1) * 128 + lane;
-        /* 98: another count than the number of threads that arrive */
+        /* fault 98: names a number of threads other than those that arrive */
         named_barrier_sync(FILLED + s, BUG(98) ? ALL - 32 : ALL);
         out[t * 256 + i] = slot[s][i] + slot[s][(i + 128) % 256];
         named_barrier_arrive(FREE + s, ALL);

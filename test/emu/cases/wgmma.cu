@@ -7,7 +7,7 @@ enum { ROWS = 64, ROW_BYTES = 128, STEP_BYTES = 32, STEPS = ROW_BYTES / STEP_BYT
 template <int N> struct alignas(1024) Operands { unsigned char a[ROWS * ROW_BYTES], b[N * ROW_BYTES]; };
 
 #ifdef PTX_HOPPER
-/* Stores rows of 128 bytes, with their 16-byte units permuted as in the 128-byte swizzle. */
+/* Stores rows of 128 bytes with the 16-byte units of each row permuted as in the 128-byte swizzle. */
 DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows, int64_t pitch) {
     for (int i = threadIdx.x; i < rows * 8; i += WARPGROUP) {
         int row = i / 8, unit = i % 8;
@@ -17,7 +17,7 @@ DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows,
 template <int N, int b_transposed> DEVICE void store_b(unsigned char *tile, const unsigned char *b, int t, int64_t k_bytes) {
     if constexpr (!b_transposed) store_rows(tile, b + t * ROW_BYTES, N, k_bytes);
     else
-        for (int c = 0; c < N / 64; c++) /* [k,n] 16 bits: chunks of 64 columns */
+        for (int c = 0; c < N / 64; c++) /* b is [k,n] with 16-bit elements, stored in chunks of 64 columns */
             store_rows(tile + c * 64 * ROW_BYTES, b + (int64_t)t * 64 * N * 2 + c * ROW_BYTES, 64, N * 2);
 }
 #endif
@@ -32,24 +32,25 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
     float    acc[N / 2];
     uint32_t words[STEPS][4], seen = 0;
     for (int t = 0; t < k_bytes / ROW_BYTES; t++) {
-        if (BUG(61)) fence_proxy_async(); /* 61: fences before the writes */
-        /* a is [k,64], 16 bits */
+        if (BUG(61)) fence_proxy_async(); /* fault 61: fences before the writes */
+        /* operand a is stored as [k,64], with 16-bit elements */
         if (a_transposed) store_rows(tile->a, a + (int64_t)t * 64 * ROW_BYTES, 64, ROW_BYTES);
         else if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);
-        if (BUG(76)) wgmma_fence(); /* 76: fences before the registers are written */
+        if (BUG(76)) wgmma_fence(); /* fault 76: fences before the registers are written */
         for (int i = 0; in_registers && i < STEPS * 4; i++) {
-            int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* 62: wrong fragment order */
+            int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* fault 62: wrong fragment order */
             words[i / 4][i % 4] = *(const uint32_t *)(a + (int64_t)(row + word % 2 * 8) * k_bytes + t * ROW_BYTES + i / 4 * STEP_BYTES +
                                                       word / 2 * 16 + threadIdx.x % 4 * 4);
         }
-        bool fences = !BUG(61) && !BUG(63) && (!BUG(64) || threadIdx.x == 0); /* 63: no proxy fence; 64: one thread fences for all */
+        /* fault 63: no proxy fence; fault 64: one thread fences for all */
+        bool fences = !BUG(61) && !BUG(63) && (!BUG(64) || threadIdx.x == 0);
         if (fences) fence_proxy_async();
-        if (!BUG(65)) __syncthreads(); /* 65: no barrier between the writers and the products */
-        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* 66: no fence, although registers were written */
+        if (!BUG(65)) __syncthreads(); /* fault 65: no barrier between the writers and the products */
+        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* fault 66: no fence, although registers were written */
         for (int i = 0; i < STEPS; i++) {
-            int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* 67: half of the step along k */
-            int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16; /* 68: wrong leading offset */
+            int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* fault 67: half of the step along k */
+            int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16; /* fault 68: wrong leading offset */
             uint64_t at_b = matrix_descriptor(tile->b + (b_transposed ? i * steps_b : step), leading, 1024);
             if constexpr (in_registers) {
                 wgmma_from_registers<A, B, N, b_transposed>(acc, words[i], at_b, t + i > 0);
@@ -58,14 +59,14 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
                 wgmma<A, B, N, a_transposed, b_transposed>(acc, at_a, at_b, t + i > 0);
             }
         }
-        if (!BUG(69)) wgmma_commit(); /* 69: a group that is never committed */
-        if (BUG(70)) words[0][1] ^= 1; /* 70: registers of A are changed in flight */
-        if (in_registers && BUG(77)) seen += words[0][1]; /* 77: registers of A are read in flight */
-        if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* 71: shared memory is changed in flight */
-        if (BUG(72)) acc[5] *= 0.5f; /* 72: the accumulators are used in flight */
-        /* 73: does not name the accumulators, so their uses may be moved before the wait */
+        if (!BUG(69)) wgmma_commit(); /* fault 69: a group of products that is never committed */
+        if (BUG(70)) words[0][1] ^= 1; /* fault 70: registers of A are changed in flight */
+        if (in_registers && BUG(77)) seen += words[0][1]; /* fault 77: registers of A are read in flight */
+        if (BUG(71)) tile->b[threadIdx.x] ^= 1; /* fault 71: shared memory is changed in flight */
+        if (BUG(72)) acc[5] *= 0.5f; /* fault 72: the accumulators are used in flight */
+        /* fault 73: does not name the accumulators, so their uses may be moved before the wait */
         if (BUG(73)) wgmma_wait<0>();
-        else if (BUG(74)) wgmma_wait<1>(acc); /* 74: leaves one group too many in flight */
+        else if (BUG(74)) wgmma_wait<1>(acc); /* fault 74: leaves one group too many in flight */
         else wgmma_wait<0>(acc);
         __syncthreads(); /* after this the tiles have been read */
     }
@@ -91,7 +92,7 @@ PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
 #ifdef PTX_HOPPER
-/* Writes this thread's elements of the warpgroup's [64,64]. */
+/* Writes this thread's elements of the [64,64] product of a warpgroup to out. */
 DEVICE void store_square(float *out, const float (&d)[32]) {
     int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
@@ -118,7 +119,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1)
     }
     wgmma_wait<1>(first);
     store_square(out, first);
-    if (!BUG(75)) wgmma_wait<0>(second); /* 75: uses the second one before its wait */
+    if (!BUG(75)) wgmma_wait<0>(second); /* fault 75: uses the second product before the wait for it */
     store_square(out + ROWS * 64, second);
     if (BUG(75)) wgmma_wait<0>(second);
 #endif

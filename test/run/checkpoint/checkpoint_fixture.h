@@ -1,6 +1,6 @@
 /* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that consists only of a parameter
- * table and a state of known bits. Sizes are odd: rows that do not fill 64 elements, a vocabulary with padding, the end
- * of an extent inside a tensor. */
+ * table and a state of known bits. The sizes are odd on purpose. Rows do not fill 64 elements, the vocabulary is
+ * padded, and an extent (the bytes of a file that one hash covers) ends inside a tensor. */
 #ifndef TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 
@@ -18,7 +18,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 
 typedef struct {
-    char            dir[512];          /* run.dir */
+    char            dir[512];          /* path of the run folder, run.dir */
     Config          config;
     Arena           params_arena, grads_arena, optimizer_arena, sums_arena;
     Shards         *shards;
@@ -30,10 +30,12 @@ typedef struct {
     CheckpointState state;
 } Fixture;
 
-/* A tokenizer of ids only, because it writes few files that can fail. A test may use bytes. */
+/* The tokenizer of the tests writes few files that can fail, because it has only ids and no texts. A test may set one
+ * for bytes instead. */
 static Tokenizer fixture_tokenizer = {.kind = TOKENIZER_IDS, .vocab_size = 256};
 
-/* Makes a new folder, in memory if there is such a place, because the tests sync thousands of files. */
+/* Makes a new folder and writes its path to dir. It is in memory if possible, because the tests sync thousands of
+ * files. */
 static inline int fixture_folder(char dir[64]) {
     strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/train_gpt_XXXXXX" : "/tmp/train_gpt_XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
@@ -58,21 +60,22 @@ static inline void fixture_rows(Param rows[FIXTURE_ROWS]) {
     rows[1] = fixture_row("wpe.weight", 0, FIXTURE_P, FIXTURE_C, FIXTURE_P);
     rows[2] = fixture_row("h.0.ln_1.weight", 1, FIXTURE_C, 0, FIXTURE_C);
     rows[3] = fixture_row("h.0.ln_1.bias", 1, FIXTURE_C, 0, FIXTURE_C);
-    /* over 1 MiB, so that it needs several extents */
+    /* this tensor is over 1 MiB, so that its file has several extents, each with its own hash */
     rows[4] = fixture_row("h.0.mlp.c_fc.weight", 1, FIXTURE_WIDE, 401, FIXTURE_WIDE);
     rows[5] = fixture_row("h.0.mlp.c_fc.bias", 1, 401, 0, 401);
     rows[6] = fixture_row("ln_f.weight", 2, FIXTURE_C, 0, FIXTURE_C);
     rows[7] = fixture_row("ln_f.bias", 2, FIXTURE_C, 0, FIXTURE_C);
 }
 
-/* Returns the bits of element g of masters (which 0), m (1), v (2) at step `step`: any finite number, depending only on
- * these arguments. */
+/* Returns the bits of element g of the masters (which = 0), of m (1) or of v (2) at step `step`. They are a finite
+ * number that depends only on these arguments. */
 static inline uint32_t fixture_bits(int64_t step, int which, int64_t g) {
     /* the mixing function of splitmix64, Steele et al. 2014 */
     uint64_t x = ((uint64_t)step * 3 + (uint64_t)which) * 0x9e3779b97f4a7c15u + (uint64_t)g;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (uint32_t)(x >> 32) & 0xbfffffffu; /* keeps the exponent below that of infinity */
+    /* clears a bit of the exponent, so that the number is never infinite or NaN */
+    return (uint32_t)(x >> 32) & 0xbfffffffu;
 }
 
 static inline void fixture_config(Fixture *f, const char *extra, int ranks) {
@@ -88,7 +91,7 @@ static inline void fixture_config(Fixture *f, const char *extra, int ranks) {
     unlink(path);
 }
 
-/* Creates a run in dir for this rank of comm. `extra` is added to the run section of the config, such as
+/* Creates a run in dir for this rank of comm. `extra` is JSON text that is added to the config's section "run", such as
  * ",\"resume\":\"must\"". */
 static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType act, int zero_stage, const char *extra) {
     Param rows[FIXTURE_ROWS];
@@ -96,7 +99,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     snprintf(f->dir, sizeof f->dir, "%s", dir);
     if (comm_rank(comm) == 0) fixture_config(f, extra, comm_size(comm));
     comm_barrier(comm);
-    for (int r = 1; r < comm_size(comm); r++) { /* the file is common, so ranks write it one after another */
+    for (int r = 1; r < comm_size(comm); r++) { /* all ranks share this file, so they write it one after another */
         if (comm_rank(comm) == r) fixture_config(f, extra, comm_size(comm));
         comm_barrier(comm);
     }
@@ -141,7 +144,7 @@ static inline void fixture_destroy(Fixture *f) {
     arena_destroy(&f->optimizer_arena);
 }
 
-/* Writes the state of `step` to all spans of this rank. */
+/* Sets all spans of this rank to the state of `step`. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
         for (int i = 0; i < f->shards->spans; i++) {
@@ -152,7 +155,8 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         }
 }
 
-/* Returns how many elements of this rank's spans do not have the bits of `step`, the bf16 working copy included. */
+/* Returns how many elements of this rank's spans differ from the state of `step`. The bf16 working copy is compared
+ * too. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->spans; i++) {

@@ -1,14 +1,14 @@
-/* memory_fixture.h - shared by the tests of copies in memory: a run that makes copies, the loss of its job in mid-run,
- * and simulated hosts. */
+/* memory_fixture.h - shared by the tests of copies in memory: a run that copies its state to memory, the loss of its
+ * job in the middle of training, and simulated hosts. */
 #ifndef TRAIN_GPT_TEST_RUN_MEMORY_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_MEMORY_FIXTURE_H
 
 #include "run/checkpoint/memory_copies.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-static int hosts = 1; /* number of simulated hosts: equally many ranks on each, the remaining ones on the last */
+static int hosts = 1; /* number of simulated hosts; each has equally many ranks, and the last one also the rest */
 
-/* Replaces comm_host (ld --wrap). */
+/* Replaces comm_host (ld --wrap): returns the name of the rank's simulated host. */
 const char *__wrap_comm_host(const Comm *c, int rank);
 const char *__wrap_comm_host(const Comm *c, int rank) {
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -22,7 +22,7 @@ static inline void memory_fixture(Fixture *f, Comm *comm, const char *dir) {
     fixture_create(f, comm, dir, F32, 1, extra);
 }
 
-/* Makes copies of steps from..to on all ranks, then ends the job as if it were lost: its files stay. */
+/* Makes copies in memory of steps from..to on all ranks. Then ends the job as if it were lost, so its files stay. */
 static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     MemoryCopied  copied;
     Comm         *comm = f->state.comm;
@@ -31,8 +31,9 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; step++) {
         fixture_fill(f, step);
         memory_copies_start(m, step);
-        fixture_fill(f, 1000 + step); /* training continues */
-        while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100); /* leaves the core to the thread */
+        fixture_fill(f, 1000 + step); /* training continues and changes the state while the copy is made */
+        /* gives the processor to the thread that copies */
+        while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100);
         CHECK(copied.step == step && copied.ms >= copied.wait_ms && copied.wait_ms > 0, "copied");
     }
     comm_barrier(comm);
@@ -43,7 +44,8 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
     comm_barrier(comm);
 }
 
-/* Returns the file of a rank's copy of a step, on a simulated host. name has no folder. */
+/* Returns the path of a file of copies on a simulated host; `name` is the file's name. An empty name gives the
+ * folder. */
 static inline Path memory_file(const Fixture *f, const char *host, const char *name) {
     char folder[4608];
     snprintf(folder, sizeof folder, "%s", memory_folder(&f->state).text);

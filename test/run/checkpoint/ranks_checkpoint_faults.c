@@ -1,5 +1,6 @@
-/* ranks_checkpoint_faults.c - every I/O call of a save fails or is cut short on one rank, each rank in turn: all ranks
- * stay together, training could go on, and the newest checkpoint is the old one or the new one, with all its bits.
+/* ranks_checkpoint_faults.c - every I/O call of a save fails or is cut short on one rank, on each rank in turn. All
+ * ranks must go on together, and training could continue. The newest checkpoint must be the old one or the new one,
+ * with all its bits.
  * Long: tries every call.
  */
 #include "core/failpoints.h"
@@ -20,7 +21,8 @@ static int on_rank(int rank, int value) {
     return (int)shared;
 }
 
-/* Runs one save under the rule, without stderr. Returns whether the fault has happened. */
+/* Runs one save under the fault rule, with stderr closed. Returns whether the fault has occurred on the rank
+ * `victim`. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);

@@ -1,5 +1,6 @@
-/* ranks_memory_copies.c - copies in memory, on one host and on several pretended ones: after the loss of a job the newest
- * step that is whole comes back, with all its bits; what is damaged, lost, older or another run's does not.
+/* ranks_memory_copies.c - copies of the state in memory, on one host and on several simulated ones. After the loss of a
+ * job the newest complete step is restored with all its bits. Copies that are damaged, lost, older or of another run
+ * are not used.
  * Runs on 1 2 4 ranks.
  */
 #include "core/failpoints.h"
@@ -13,7 +14,7 @@
 
 #include "test/run/lib/ranks_folder.h"
 
-/* stderr, redirected to a file of this rank. */
+/* A capture of stderr: the redirected descriptor, and this rank's file. */
 typedef struct { int before; Path path; } Caught;
 
 static Caught catch_stderr(void) {
@@ -25,7 +26,7 @@ static Caught catch_stderr(void) {
     return c;
 }
 
-/* Returns how many ranks have printed the words. */
+/* Ends the capture. Returns how many ranks have printed the words. */
 static int64_t said(Caught c, const char *words) {
     char *text;
     fflush(stderr);
@@ -40,7 +41,7 @@ static int64_t said(Caught c, const char *words) {
 
 static int is_first(void) { return comm_rank(world) == 0; }
 
-/* Creates a run with a checkpoint of step 5 and copies of steps 6 and 7, and loses its job. */
+/* Creates a run with a checkpoint of step 5 and copies in memory of steps 6 and 7. Then loses its job. */
 static void lose(Fixture *f, int on_hosts) {
     hosts = on_hosts;
     memory_fixture(f, world, dir);
@@ -66,7 +67,7 @@ static void test_newest_comes_back(void **state) {
         EXPECT_ON_ALL(resumed.step == 7 && resumed.ranks == comm_size(world) && !resumed.is_copy);
         EXPECT_ON_ALL(fixture_differences(&f, 7) == 0);
         EXPECT_ON_ALL(f.train_state.start.step == 7 && f.train_state.start.tokens == 7 * 480);
-        expect_resume(&f, 7); /* now from the disk, because the copies are not newer */
+        expect_resume(&f, 7); /* this time the checkpoint on disk is used, because the copies in memory are not newer */
         if (is_first()) fixture_folder_remove(dir), mkdir(dir, 0700);
         comm_barrier(world);
     }
@@ -82,7 +83,7 @@ static void test_disk_is_newer(void **state) {
     EXPECT_ON_ALL(access(path_of("%s/checkpoints/step_00000007", dir).text, F_OK) != 0);
 }
 
-/* There is no checkpoint, and then the only one is damaged. */
+/* First there is no checkpoint. Then the only checkpoint is damaged. */
 static void test_without_a_checkpoint(void **state) {
     (void)state;
     Fixture f;
@@ -96,7 +97,7 @@ static void test_without_a_checkpoint(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Flips a byte in the copy of the newest step, and in both copies; also on two hosts, where the neighbour has the
+/* Flips a byte in the copy of the newest step, then in the copies of both steps. On two hosts the neighbour has another
  * copy. */
 static void test_flipped_byte(void **state) {
     (void)state;
@@ -112,7 +113,7 @@ static void test_flipped_byte(void **state) {
     EXPECT_ON_ALL(fixture_differences(&f, 6) == 0);
     if (is_first()) {
         CHECK(system(path_of("rm -r '%s/checkpoints/step_00000006'", dir).text) == 0, "rm");
-        flip(memory_file(&f, "hostA", older.text).text, 60); /* in the header */
+        flip(memory_file(&f, "hostA", older.text).text, 60); /* byte 60 is in the header */
     }
     comm_barrier(world);
     c = catch_stderr();
@@ -131,7 +132,7 @@ static void test_neighbour_has_it(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Loses each of the hosts in turn: its folder is gone. */
+/* Loses each of the hosts in turn: the folder with its copies is gone. */
 static void test_lost_host(void **state) {
     (void)state;
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -147,7 +148,7 @@ static void test_lost_host(void **state) {
         }
 }
 
-/* If two neighbouring hosts are lost, the copies between them are gone. A warning names the step. */
+/* A host's neighbour has its second copy. If both are lost, the step is lost, and a warning names it. */
 static void test_lost_hosts(void **state) {
     (void)state;
     Fixture f;
@@ -162,7 +163,7 @@ static void test_lost_hosts(void **state) {
     expect_resume(&f, 5);
 }
 
-/* The last rank was killed while it copied step 7, so the slot begins with a zero. */
+/* The last rank was killed while it copied step 7, so its half of the file still begins with a zero. */
 static void test_cut_off_copy(void **state) {
     (void)state;
     Fixture f;
@@ -179,7 +180,7 @@ static void test_cut_off_copy(void **state) {
     expect_resume(&f, 6);
 }
 
-/* The folder was begun again, or the config says not to use the copies. */
+/* Copies are not used if the config says so, or if the folder belongs to a new run. */
 static void test_not_ours(void **state) {
     (void)state;
     Fixture f;
@@ -195,7 +196,7 @@ static void test_not_ours(void **state) {
     expect_resume(&f, 5);
 }
 
-/* A copy that was dropped, or whose state is not finite, never counts as whole. */
+/* A copy that was dropped, or whose weights or moments are not finite, never counts as whole. */
 static void test_of_no_use(void **state) {
     (void)state;
     Fixture      f;
@@ -214,7 +215,7 @@ static void test_of_no_use(void **state) {
     ((float *)optimizer_tensor(&f.optimizer, 0, f.shards->span[0]).data)[0] = (float)INFINITY;
     Caught c = catch_stderr();
     memory_copies_start(m, 7);
-    memory_copies_start(m, 8); /* waits for the previous copy */
+    memory_copies_start(m, 8); /* waits until the previous copy is made */
     EXPECT_ON_ALL(!memory_copies_next(m, &copied) || copied.step != 7);
     memory_copies_end(m);
     EXPECT_ON_ALL(said(c, "the copy in memory of step 7 is of no use: the weights or moments after step 7 are not finite") == 1);
@@ -238,7 +239,7 @@ static void test_no_room(void **state) {
     EXPECT_ON_ALL(said(c, "no copies in memory: cannot take") == 1);
     EXPECT_ON_ALL(m == NULL);
     EXPECT_ON_ALL(access(memory_file(&f, "hostA", "").text, F_OK) != 0);
-    memory_copies_start(m, 1); /* has no effect */
+    memory_copies_start(m, 1); /* has no effect, because no copies are made */
     memory_copies_end(m);
     fixture_destroy(&f);
 }

@@ -1,10 +1,10 @@
 /* recorded_disk.h - records each call that changes files below a folder, and builds the states that a power failure may
  * leave. The linker puts the functions __wrap_open() and so on in the place of open(), wherever the program calls it.
  *
- * The model takes no more for granted than POSIX promises. Until an fsync of a file, each write and size of it may be
- * there, be lost, or be there in part. Until an fsync of a folder, each name made, moved or removed in it may be there
- * or not, regardless of later changes. fsync makes all earlier changes of its file or folder sure, and nothing else:
- * not even that of the file's own name. A rename is one change.
+ * The model assumes no more than POSIX promises. Until an fsync of a file, each of its writes and sizes may be kept,
+ * lost, or kept in part. Until an fsync of a folder, each name made, moved or removed in it may be changed or not,
+ * regardless of later changes. fsync makes all earlier changes of its file or folder permanent, and nothing else: not
+ * even the file's own name. A rename is one change.
  */
 #ifndef TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
 #define TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
@@ -27,16 +27,17 @@ typedef enum { CHANGE_LINK, CHANGE_UNLINK, CHANGE_RENAME, CHANGE_WRITE, CHANGE_S
 
 typedef struct {
     ChangeKind     kind;
-    int            node;            /* the node that is written, resized or synced; for a link, the node of the name */
-    int            folder;          /* folder of a link, unlink or rename */
+    /* number of the node that is written, resized or synced; for a link, the node that gets the name */
+    int            node;
+    int            folder;          /* number of the folder of a link, unlink or rename */
     char           name[48], to[48];
-    uint64_t       offset, bytes;   /* place and length of a write; new size of a file */
+    uint64_t       offset, bytes;   /* write: place and length; size: `bytes` is the new size of the file */
     unsigned char *data;            /* owned: the written bytes */
 } Change;
 
 typedef struct {
     int            is_folder;
-    unsigned char *data;            /* owned: the file's bytes before the recording */
+    unsigned char *data;            /* owned: the file's bytes when the recording began */
     uint64_t       bytes;
 } Node;
 
@@ -49,13 +50,13 @@ typedef struct {
     int     recording;
     Node    node[DISK_NODES];
     int     nodes;
-    Entry   first[DISK_ENTRIES];    /* names before the recording */
+    Entry   first[DISK_ENTRIES];    /* the names when the recording began */
     int     firsts;
     Entry   now[DISK_ENTRIES];      /* names now */
     int     nows;
     Change  change[DISK_CHANGES];
     int     changes;
-    int     of_fd[DISK_FDS];        /* node of each descriptor, -1: not recorded */
+    int     of_fd[DISK_FDS];        /* [descriptor] number of its node; -1: not recorded */
 } Disk;
 
 static Disk disk;
@@ -68,7 +69,7 @@ static Entry *entry_of(Entry *list, int count, int folder, const char *name) {
     return NULL;
 }
 
-/* Applies a change of names to a list. Other entries stay. */
+/* Applies a change of names to a list of entries. Other entries stay. */
 static void apply_name(Entry *list, int *count, const Change *c) {
     Entry *e = entry_of(list, *count, c->folder, c->name);
     if (e && c->kind != CHANGE_LINK) *e = list[--*count];
@@ -81,7 +82,7 @@ static void apply_name(Entry *list, int *count, const Change *c) {
     snprintf(old->name, sizeof old->name, "%s", name);
 }
 
-/* Finds the folder of a path below root, and its last name. Returns -1 if it is not below root. */
+/* Finds the folder of a path below root, and sets *name to its last part. Returns -1 if the path is not below root. */
 static int folder_of(const char *path, const char **name) {
     size_t root = strlen(disk.root);
     int    folder = 0;
@@ -222,7 +223,7 @@ static void read_folder(const char *path, int folder) {
     closedir(d);
 }
 
-/* Starts the recording. The present files below root are the first state. */
+/* Starts the recording. The files that are now below root are the state before all changes. */
 static void disk_record(const char *root) {
     memset(&disk, 0, sizeof disk);
     memset(disk.of_fd, -1, sizeof disk.of_fd);
@@ -271,7 +272,7 @@ static void apply_write(unsigned char *data, const Change *c, Fate fate, uint64_
     }
 }
 
-/* Returns the bytes of file `node` after the changes with these fates, malloc'ed. */
+/* Returns the malloc'ed bytes of file `node` after the first `count` changes with these fates. */
 static unsigned char *file_after(int node, const Fate *fate, int count, uint64_t seed, uint64_t *bytes) {
     unsigned char *data = malloc(disk.node[node].bytes + 1);
     CHECK(data, "no memory");
@@ -307,13 +308,13 @@ static uint64_t put_folder(const char *path, int folder, const Entry *list, int 
             part[1] = XXH3_64bits(data, bytes), part[2] = bytes;
             free(data);
         }
-        hash += XXH3_64bits(part, sizeof part); /* a sum, so that the order of names does not matter */
+        hash += XXH3_64bits(part, sizeof part); /* the hashes are added, so that the order of names does not matter */
     }
     return hash;
 }
 
-/* Builds the state after `count` changes with these fates below path; "" builds nothing. Returns a hash of the
- * state. */
+/* Builds below `path` the state after `count` changes with these fates. With path "" it builds nothing. Returns a hash
+ * of the state. */
 static uint64_t disk_after(const char *path, const Fate *fate, int count, uint64_t seed) {
     Entry list[DISK_ENTRIES];
     int   entries = disk.firsts;

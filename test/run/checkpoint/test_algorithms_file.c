@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 
 #include "layers/algorithms.h"
 #include "run/checkpoint/algorithms_file.h"
@@ -80,7 +80,7 @@ static void test_other_things(void **state) {
         assert_refused(json, words, 2);
         cJSON_Delete(json);
     }
-    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* after a valid record */
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* the damaged record follows a valid one */
         matmul_algorithms_clear();
         matmul_algorithms_set(here);
         cJSON *json = algorithms_to_json();

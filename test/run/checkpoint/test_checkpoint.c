@@ -5,7 +5,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-/* Saves the state of each step of a list that ends with 0. */
+/* Saves the states of a list of steps that ends with 0. */
 static void save_steps(const int64_t *steps, const char *extra, DType act) {
     Fixture f;
     fixture_create(&f, comm, dir, act, 1, extra);
@@ -144,7 +144,7 @@ static void test_folder_is_as_described(void **state) {
 
 typedef struct { const char *extra; int64_t want; } Attempt;
 
-/* Resumes in its own process. Exits with 0 only with the state of the wanted step. */
+/* Runs in a child: resumes, and exits with 0 only if it has the state of the wanted step. */
 static void resume_piece(void *argument) {
     const Attempt *a = argument;
     Fixture        f;
@@ -171,12 +171,12 @@ static void test_falls_back(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
     flip_bit("step_00000002/optimizer.safetensors", -5);
-    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* keep is 2, so step 1 is gone */
+    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* checkpoint.keep is 2, so step 1 was deleted */
     flip_bit("step_00000003/model.safetensors", -5);
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* Starts in an old folder, with every value of run.resume and everything that the folder may hold. */
+/* Starts in a folder that is not empty, with every value of run.resume and everything that the folder may hold. */
 static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
@@ -208,8 +208,7 @@ static void test_resume_words(void **state) {
     }
 }
 
-/* The folder of checkpoints was moved away. The run begins again, and the metrics of the old run are kept under another
- * name. */
+/* The checkpoints folder was moved away. The run begins again and keeps the old run's metrics under another name. */
 static void test_lost_checkpoints(void **state) {
     (void)state;
     static const char LINES[] = "{\"kind\":\"train\",\"step\":4}\n{\"kind\":\"event\",\"event\":\"save\",\"step\":4,\"time\":1.5,\"ms\":2}\n"
@@ -223,7 +222,7 @@ static void test_lost_checkpoints(void **state) {
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(access(metrics.text, F_OK), -1);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
-    /* a second time, and no kept file is replaced */
+    /* loses the checkpoints a second time, which must not replace a kept file */
     assert_int_equal(io_replace_file(metrics.text, LINES, strlen(LINES)), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(io_file_bytes(kept.text), strlen(LINES));
@@ -231,14 +230,14 @@ static void test_lost_checkpoints(void **state) {
     rename(path_of("%s/elsewhere", dir).text, path_of("%s/checkpoints", dir).text);
     assert_int_equal(resume("", 4).code, 0);
     rename(path_of("%s/checkpoints", dir).text, path_of("%s/elsewhere", dir).text);
-    /* the log of a run that was killed before its first checkpoint */
+    /* the log ends in its first line, as of a run that was killed before its first checkpoint */
     assert_int_equal(io_replace_file(metrics.text, LINES, strcspn(LINES, "\n") + 1), 0);
     assert_int_equal(resume("", 0).code, 0);
     assert_int_equal(unlink(metrics.text), 0);
     assert_int_equal(resume("", 0).code, 0);
 }
 
-/* Sets another version in state.json and corrects its hash. */
+/* Replaces the version in state.json and corrects the file's hash. */
 static void set_version(const char *version) {
     char   *text;
     Path    path = path_of("%s/checkpoints/step_00000004/state.json", dir);
@@ -246,7 +245,7 @@ static void set_version(const char *version) {
     memcpy(strstr(text, "\"version\":\"") + strlen("\"version\":\""), version, 3);
     char   *tail = strstr(text, ",\n\"hash\":\"");
     snprintf(tail + strlen(",\n\"hash\":\""), 17, "%016llx", (unsigned long long)manifest_hash(text, (size_t)(tail - text)));
-    text[bytes - 3] = '"'; /* overwrites the NUL of snprintf */
+    text[bytes - 3] = '"'; /* restores the quote that snprintf's NUL has overwritten */
     assert_int_equal(io_replace_file(path.text, text, (size_t)bytes), 0);
     free(text);
 }
@@ -254,10 +253,11 @@ static void set_version(const char *version) {
 static void test_versions(void **state) {
     (void)state;
     SAVE(2, 4);
-    set_version("1.7"); /* a minor version only adds keys */
+    set_version("1.7"); /* another minor version is read, because it only adds keys */
     assert_int_equal(resume("", 4).code, 0);
     set_version("2.0");
-    Child c = resume("", -1); /* it does not resume from step 2, which would undo the work of a newer program */
+    /* refuses instead of resuming from step 2, which would undo the work of a newer program */
+    Child c = resume("", -1);
     assert_int_equal(c.code, EXIT_DATA);
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000004: state.json has format version 2.0; this program reads 1.x"));
@@ -316,7 +316,8 @@ static void test_keeps_the_newest(void **state) {
     assert_string_equal(listing(), "step_00000004 step_00000005 ");
     save_steps((const int64_t[]){6, 7, 8, 0}, "},\"checkpoint\":{\"keep\":4", F32);
     assert_string_equal(listing(), "step_00000005 step_00000006 step_00000007 step_00000008 ");
-    save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32); /* at least two are kept */
+    /* at least two are kept, although checkpoint.keep is 1 */
+    save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32);
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
@@ -325,10 +326,10 @@ static void test_milestones_stay(void **state) {
     static const char every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
     save_steps((const int64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000007 step_00000008 ");
-    /* a step to keep that is among the newest counts as one of them */
+    /* a milestone among the newest checkpoints counts as one of them */
     save_steps((const int64_t[]){9, 10, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
-    SAVE(11); /* no longer kept */
+    SAVE(11); /* step 9 is then deleted */
     assert_string_equal(listing(), "step_00000010 step_00000011 ");
 }
 
@@ -351,8 +352,8 @@ static void test_the_best_stays(void **state) {
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
-/* The power fails after a save and before it prunes. Nothing that should stay is gone, and the next save prunes for
- * both. */
+/* The power fails after a save, before old checkpoints are deleted. No checkpoint that should stay is gone, and the
+ * next save deletes for both. */
 static void test_a_prune_that_never_came(void **state) {
     (void)state;
     static const char all[] = "},\"checkpoint\":{\"keep\":9", every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
@@ -366,13 +367,14 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    /* step 2 is damaged, so step 3 needs step 1 to fall back to */
+    /* step 2 is damaged, so step 1 stays: step 3 needs it to fall back to */
     assert_string_equal(listing(), "step_00000001 step_00000002.passed-over step_00000003 ");
     SAVE(4);
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
 }
 
-/* A checkpoint may be damaged later, so every save reads the one it would fall back to again. */
+/* A checkpoint may be damaged after it was written. So every save reads again the one that a resume would fall back
+ * to. */
 static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
     (void)state;
     Fixture f;
@@ -405,7 +407,7 @@ static void test_leftovers_go_and_strangers_stay(void **state) {
     assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
 }
 
-/* In a folder that a save has left unfinished, only the files of a save are deleted. */
+/* In the folder of an unfinished save, only files that a save writes are deleted. */
 static void test_files_of_others_stay(void **state) {
     (void)state;
     char  *text;
@@ -438,7 +440,7 @@ static void test_passed_over_steps_go_out_of_the_way(void **state) {
     assert_string_equal(listing(), "step_00000015 step_00000020.passed-over step_00000020.passed-over-2 step_00000021 ");
 }
 
-/* A checkpoint under the name of another step, and a link, belong to the user. */
+/* A checkpoint under the name of another step, and a link to one, were made by the user, so they are kept. */
 static void test_renamed_and_linked_steps_stay(void **state) {
     (void)state;
     struct stat st;
@@ -468,7 +470,8 @@ static void test_saving_a_step_again(void **state) {
     stat(file.text, &before);
     SAVE(20);
     stat(file.text, &after);
-    assert_int_equal(before.st_ino, after.st_ino); /* it was there already and is whole */
+    /* the file is unchanged, because step 20 was saved already and is whole */
+    assert_int_equal(before.st_ino, after.st_ino);
     flip_bit("step_00000020/model.safetensors", -5);
     SAVE(20);
     stat(file.text, &after);
@@ -476,14 +479,14 @@ static void test_saving_a_step_again(void **state) {
     assert_int_equal(resume("", 20).code, 0);
 }
 
-/* After a rollback a step is trained with other data than before. */
+/* After a rollback the same step number is reached with other data, so its checkpoint has other contents. */
 static void test_saving_a_step_after_a_rollback(void **state) {
     (void)state;
     Fixture f;
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 20);
     checkpoint_save(&f.state, 20);
-    fixture_fill(&f, 21); /* this time step 20 has other values */
+    fixture_fill(&f, 21); /* this time step 20 has other values than the saved one */
     f.train_state.start.samples += 12;
     checkpoint_save(&f.state, 20);
     assert_int_equal(checkpoint_resume(&f.state).step, 20);

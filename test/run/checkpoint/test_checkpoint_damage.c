@@ -1,4 +1,5 @@
-/* test_checkpoint_damage.c - any damage to a file of a checkpoint is seen, and an older whole one is used instead.
+/* test_checkpoint_damage.c - any damage to a file of a checkpoint is noticed, and an older complete checkpoint is used
+ * instead.
  *
  *   test_checkpoint_damage FROM COUNT     cases FROM to FROM+COUNT-1 of LONG_CASES flipped bits (every bit of every header and small file, the
  *                                         rest anywhere), and that share of all truncations
@@ -41,12 +42,12 @@ static int verifies(void) {
     return 1;
 }
 
-/* The newest checkpoint is refused, and a resume uses step 1 with all its bits. */
+/* Asserts that the newest checkpoint is refused, and that a resume uses step 1 with all its bits. */
 static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    /* test_checkpoint.c checks the messages of this function */
+    /* stderr is closed here; test_checkpoint.c checks the messages */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
@@ -104,7 +105,7 @@ static void test_truncations(void **state) {
         int fd = io_open(at_newest(names[n]), IO_CREATE);
         assert_int_equal(io_write(fd, data, (size_t)bytes), 0);
         assert_true(verifies());
-        assert_int_equal(io_write(fd, "\n", 1), 0); /* one byte too many */
+        assert_int_equal(io_write(fd, "\n", 1), 0); /* appends one byte */
         assert_false(verifies());
         assert_int_equal(io_truncate(fd, (uint64_t)bytes), 0);
         io_close(fd);
@@ -131,7 +132,8 @@ static void test_missing_and_swapped_files(void **state) {
         expect_fall_back("empty");
         rename(kept.text, at_newest(names[n]));
         assert_true(verifies());
-        if (strcmp(names[n], "config.json") == 0) continue; /* equal in both steps */
+        /* config.json is equal in both steps, so exchanging it is no damage */
+        if (strcmp(names[n], "config.json") == 0) continue;
         Path copy = path_of("cp '%s' '%s' && cp '%s' '%s'", at_newest(names[n]), kept.text, at_older(names[n]), kept_older.text);
         assert_int_equal(system(copy.text), 0);
         rename(kept_older.text, at_newest(names[n]));
@@ -178,7 +180,7 @@ static void measure(void) {
     }
 }
 
-/* Returns the bit of case i, and its file. */
+/* Returns the file of case i, and sets *bit to the bit that is flipped in it. */
 static int bit_of(int64_t i, uint64_t *bit) {
     uint32_t w[4];
     for (int n = 0; n < NAMES; n++) {
@@ -186,7 +188,7 @@ static int bit_of(int64_t i, uint64_t *bit) {
         i -= 8 * head_bytes[n];
     }
     rng_words(w, 13, RNG_TEST, (uint64_t)i);
-    int n = (int)(w[0] % 2); /* one of the two large files */
+    int n = (int)(w[0] % 2); /* picks one of the two large files */
     *bit = (((uint64_t)w[1] << 32) | w[2]) % (uint64_t)(8 * file_bytes[n]);
     return n;
 }

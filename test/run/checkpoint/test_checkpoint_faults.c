@@ -1,6 +1,6 @@
-/* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails,
- * is cut short, or is the last thing the process does: older checkpoints stay whole, and the next resume takes the old
- * state or the new one, with all its bits.
+/* test_checkpoint_faults.c - every I/O call of a save, of the deletion after it and of a resume fails in turn, is cut
+ * short, or is the last call of the process. Older checkpoints must stay whole. The next resume must take the old state
+ * or the new one, with all its bits.
  * Long: tries every call.
  * Timed: kills are aimed at instants of a save.
  */
@@ -24,7 +24,7 @@ static int leave_unlogged(void **state) {
 
 typedef struct { const char *spec; int64_t step; } Saving;
 
-/* Sets the rule. Calls are counted from here. */
+/* Sets the fault rule. Calls are counted from here on. */
 static void plant(const char *spec) {
     failpoints_reset();
     if (spec) setenv("TRAIN_GPT_FAIL", spec, 1);
@@ -64,11 +64,13 @@ static int verifies(int64_t step) {
     return 1;
 }
 
-/* Returns the path of the log of faults. If a rule finds no such call, there is no log, and the sweep ends. */
+/* Returns the path of the log that a fault writes when it occurs. If a rule names more calls than there are, there is
+ * no log, and the loop over the calls ends. */
 static Path log_path(void) { return path_of("%s/struck", dir); }
 static int  struck(void) { return unlink(log_path().text) == 0; }
 
-/* Makes a folder with steps 1 and 2 only. They are links to files made once, into which no save writes. */
+/* Makes a checkpoints folder with steps 1 and 2 only. They are hard links to files made once, which no save writes
+ * into. */
 static void start_over(void) {
     Path kept = path_of("%s/kept", dir), checkpoints = path_of("%s/checkpoints", dir);
     if (access(kept.text, F_OK) != 0) {
@@ -79,7 +81,8 @@ static void start_over(void) {
     assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
 }
 
-/* After a save of step 3 that deletes step 1: 2 is unchanged; 1 is whole or gone; 3 is whole or has not its name. */
+/* Checks the folder after a save of step 3 that deletes step 1. Step 2 is unchanged. Step 1 is whole or gone. Step 3 is
+ * whole, or does not have its final name. */
 static void expect_old_or_new(const char *spec) {
     if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
     if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
@@ -88,7 +91,7 @@ static void expect_old_or_new(const char *spec) {
     expect_resume_at(2, 3, spec);
 }
 
-/* The next save deletes the leftovers. */
+/* Asserts that the next save deletes what an interrupted one left. */
 static void expect_next_save(const char *spec) {
     if (save(4, NULL).code != 0) fail_msg("%s: the next save fails", spec);
     if (there("step_00000003.tmp") || there(".trash-step_00000001")) fail_msg("%s: leftovers stay", spec);
@@ -112,7 +115,7 @@ static void test_every_call_of_a_save(void **state) {
             if (what >= 3) {
                 if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
                 killed++;
-            } else if (c.code == 0) { /* step 3 is there, and each message is about older steps */
+            } else if (c.code == 0) { /* step 3 is saved, so each message may only be about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
                 if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint"))
@@ -132,7 +135,7 @@ static void test_every_call_of_a_save(void **state) {
 
 typedef struct { const char *spec; } Resuming;
 
-/* Exits with 100 + the step whose bits are there. */
+/* Runs in a child: exits with 100 + the step whose state it has. */
 static void resume_piece(void *argument) {
     const Resuming *r = argument;
     Fixture         f;
@@ -142,8 +145,8 @@ static void resume_piece(void *argument) {
     _exit(fixture_differences(&f, step) == 0 ? 100 + (int)step : 99);
 }
 
-/* A checkpoint that cannot be read is not damaged. The start ends, and the next one uses the newest checkpoint, not an
- * older one. */
+/* A checkpoint that cannot be read does not count as damaged. The start ends, and the next start uses this newest
+ * checkpoint, not an older one. */
 static void test_every_call_of_a_resume(void **state) {
     (void)state;
     static const char *const whats[] = {"EIO", "short", "kill-before", "kill-after"};
@@ -170,7 +173,7 @@ static void test_every_call_of_a_resume(void **state) {
     assert_true(ended > 8 && calls > 50);
 }
 
-/* A folder that cannot be read is not overwritten. */
+/* A checkpoint folder that cannot be read is not overwritten. */
 static void test_a_step_that_cannot_be_read_is_not_saved_again(void **state) {
     (void)state;
     start_over();
@@ -186,7 +189,7 @@ static void find_piece(void *argument) {
     checkpoint_find(dir, out, sizeof out);
 }
 
-/* A verb that only reads does not use an older checkpoint if the newest cannot be read. */
+/* A subcommand that only reads does not use an older checkpoint if the newest cannot be read. */
 static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
     (void)state;
     start_over();
@@ -199,10 +202,10 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
 
 /* --- a write that puts down other bytes and returns success ------------------------------------------------------- */
 
-static int flip_in; /* number of this process's write that is changed, from 1; 0: none */
+static int flip_in; /* which write of this process gets a flipped bit, counted from 1; 0: none */
 
-/* Returns the bytes with one bit flipped in the middle if this write is number flip_in, otherwise NULL. The caller
- * frees them. */
+/* If this write is number flip_in, returns its bytes with one bit flipped in the middle; the caller frees them.
+ * Otherwise returns NULL. */
 static void *flipped(int fd, const void *data, size_t bytes) {
     static int  writes;
     struct stat st;
@@ -289,7 +292,8 @@ static void test_one_failed_save_is_a_warning(void **state) {
 
 static void test_three_in_a_row_end_the_job(void **state) {
     (void)state;
-    Child c = save_series("io.pwrite@9+:ENOSPC", 9); /* one save makes eight of these calls */
+    /* one save makes eight of these calls, so the fault begins with the second save */
+    Child c = save_series("io.pwrite@9+:ENOSPC", 9);
     assert_int_equal(c.code, EXIT_IO);
     assert_int_equal(child_lines(&c), 3);
     assert_non_null(strstr(c.said, "warning: step 2 is not saved: cannot write "));
@@ -298,7 +302,8 @@ static void test_three_in_a_row_end_the_job(void **state) {
     assert_non_null(strstr(c.said, strerror(ENOSPC)));
     expect_resume_at(1, 1, "three failures");
     assert_false(there("step_00000004.tmp"));
-    c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5); /* there are never three faults in a row */
+    /* the first two saves fail, and later another one, so three in a row never fail */
+    c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5);
     assert_int_equal(c.code, 0);
 }
 
@@ -316,7 +321,7 @@ static void not_finite_piece(void *argument) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 2);
     Span     span = f.shards->span[f.shards->spans - 1];
-    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* NaN, -infinity */
+    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* quiet NaN, negative infinity */
     memcpy((char *)optimizer_tensor(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
     checkpoint_save(&f.state, 2);
 }
@@ -349,7 +354,7 @@ static void test_file_size_limit(void **state) {
     expect_resume_at(1, 1, "limit");
 }
 
-/* Root may write anywhere except below a plain file. */
+/* The folder is below a plain file, because root may write anywhere else. */
 static void test_unwritable_folder(void **state) {
     (void)state;
     Path file = path_of("%s/checkpoints", dir);

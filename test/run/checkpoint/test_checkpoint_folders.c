@@ -1,5 +1,5 @@
-/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that look like ours, other kinds of files, folders
- * that cannot be read, paths that are too long. */
+/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that look like checkpoints, other kinds of files,
+ * folders that cannot be read, paths that are too long. */
 #include "test/run/lib/child.h"
 
 #include <errno.h>
@@ -19,7 +19,8 @@ static void save_one(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* Only a name of folder_name() is a step, and only such a name with one of our endings is a leftover. */
+/* Only a name that folder_name() makes is a step. Only such a name with one of the program's endings is a leftover of a
+ * save. */
 static void test_names_of_strangers(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -63,7 +64,8 @@ static void expect_end(Child c, int code, const char *word) {
         fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
-/* Without the folder there is no checkpoint yet. A folder that cannot be read may hold checkpoints of this run. */
+/* Without the folder there is no checkpoint yet. A folder that cannot be read is refused, because it may hold
+ * checkpoints of this run. */
 static void test_checkpoints_is_something_else(void **state) {
     (void)state;
     StepFolder *list;
@@ -89,7 +91,7 @@ static void expect_broken(const char *folder, const char *word) {
     if (!strstr(fault, word)) fail_msg("\"%s\" does not say \"%s\"", fault, word);
 }
 
-/* Other kinds of files in place of a checkpoint and of its manifest. */
+/* Puts other kinds of files in place of a checkpoint, and of its manifest. */
 static void test_a_checkpoint_is_something_else(void **state) {
     (void)state;
     save_one(1);

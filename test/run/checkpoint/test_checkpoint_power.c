@@ -1,5 +1,5 @@
-/* test_checkpoint_power.c - the power fails at any moment of a save: for each part of the calls since the last fsync
- * that a disk may keep (recorded_disk.h), the next start finds the old checkpoint or the new one, whole.
+/* test_checkpoint_power.c - the power fails at any moment of a save. A disk may keep any subset of the calls since the
+ * last fsync (recorded_disk.h). For each subset the next start must find the old checkpoint or the new one, complete.
  *
  *   test_checkpoint_power [STATES [SEED]]     about so many different states of each case
  * Long: tries every state of a disk.
@@ -16,7 +16,7 @@ static uint64_t seed = 1;
 static int      states, old_ones;
 
 typedef struct { uint64_t *hash; int count, room; } Set;
-static Set choices, contents; /* changes that are kept; resulting files */
+static Set choices, contents; /* hashes of what was tried: the sets of changes that are kept, and the resulting files */
 
 static int enter_beside(void **state) {
     if (enter(state)) return -1;
@@ -38,7 +38,8 @@ static void save(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* A start in `left` finds one of the two steps. For every 16th state a save there works, too. */
+/* Asserts that a start in the folder `left` finds one of the two steps. After every 16th state it also saves and
+ * resumes there. */
 static void expect_old_or_new(int64_t old, int64_t new, int is_done, int count) {
     Fixture f;
     fixture_create(&f, comm, left, F32, 1, "");
@@ -65,7 +66,8 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    int      is_done = count == disk.changes; /* then the old checkpoint alone is not enough; always a separate state */
+    /* after the last change only the new checkpoint is allowed; counted as a state of its own */
+    int      is_done = count == disk.changes;
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {
         uint64_t part[3] = {(uint64_t)i, fate[i], fate[i] == FATE_TORN ? tear : 0};
@@ -86,8 +88,8 @@ static uint64_t random_at(uint64_t a, uint64_t b) {
     return XXH3_64bits(x, sizeof x);
 }
 
-/* Simulates a power failure after `count` changes. Round 0: all changes that are not certain are lost; 1: they are
- * kept; then each one alone is lost, kept or torn; then a random choice. */
+/* Tries one round of power failures after `count` changes. In round 0 all changes that are not permanent are lost, in
+ * round 1 they are kept. Then each change alone is lost, kept or torn, and then a random choice. */
 static void try_round(int count, int round, int64_t old, int64_t new) {
     Fate fate[DISK_CHANGES];
     int  unsure[DISK_CHANGES], many = 0;
@@ -111,7 +113,7 @@ static void lose_power(int64_t old, int64_t new) {
     save(new);
     disk.recording = 0;
     states = old_ones = choices.count = contents.count = 0;
-    /* test_checkpoint.c checks which checkpoints are skipped */
+    /* stderr is closed here; test_checkpoint.c checks the messages about skipped checkpoints */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     for (int round = 0, before = -1; states < wanted && (states > before || round < 200); round++) {
@@ -138,7 +140,7 @@ static void test_save_that_prunes(void **state) {
     lose_power(2, 3);
 }
 
-/* A run that fell back arrives at the step whose folder is damaged. */
+/* A run that fell back to an older checkpoint trains again to the step whose folder is damaged, and saves over it. */
 static void test_save_over_a_broken_one(void **state) {
     (void)state;
     save(1);

@@ -1,5 +1,5 @@
-/* test_checkpoint_resume.c - checks of a resume before it uses a checkpoint: settings, data, the model's table of
- * tensors. Also its results for the run. */
+/* test_checkpoint_resume.c - tests what a resume checks before it uses a checkpoint: settings, data, the model's table
+ * of tensors. Also what it returns to the run. */
 #include "test/run/lib/child.h"
 
 #include "test/run/lib/own_folder.h"
@@ -14,11 +14,11 @@ static void save_one(DType act, LossScale scale) {
 }
 
 typedef struct {
-    const char *extra;                /* more keys of the section "run" */
-    void      (*change)(Fixture *f);  /* changes the values of the program; NULL: no change */
+    const char *extra;                /* JSON text with more keys for the config's section "run" */
+    void      (*change)(Fixture *f);  /* changes the config before the start; NULL: no change */
 } Start;
 
-/* Exits with 100 + the step from which it resumes. */
+/* Runs in a child: exits with 100 + the step from which it resumes. */
 static void start_piece(void *argument) {
     const Start *s = argument;
     Fixture      f;
@@ -36,7 +36,7 @@ static void expect_end(const char *extra, void (*change)(Fixture *f), int code, 
 static void other_file(Fixture *f) { f->shard[0].path = "data/other.bin"; }
 static void less_files(Fixture *f) { f->train.shards = 1; }
 
-/* An empty log does not make a run; checkpoints do, with or without a log. */
+/* An empty log does not make a folder a run. Checkpoints do, with or without a log. */
 static void test_what_is_a_run(void **state) {
     (void)state;
     fclose(fopen(path_of("%s/metrics.jsonl", dir).text, "w"));
@@ -69,7 +69,7 @@ static void moved(Fixture *f) { f->shards->layout.param[3].offset++; }
 static void wider(Fixture *f) { f->shards->layout.param[4].dim[1]++; }
 static void deeper(Fixture *f) { f->shards->layout.param[3].dims = 2; }
 
-/* The table of tensors differs from that of the save, as after run.allow_change = model. Nothing is read into a wrong
+/* The table of tensors differs from the saved one, as after run.allow_change = model. Then nothing is read into a wrong
  * place. */
 static void test_tensors_of_another_model(void **state) {
     (void)state;
@@ -84,7 +84,7 @@ static void test_tensors_of_another_model(void **state) {
     expect_end("", NULL, 104, "");
 }
 
-/* The loss scale belongs to one precision. */
+/* A saved loss scale is used only if the precision is the same. */
 static void test_the_loss_scale_is_its_precisions(void **state) {
     (void)state;
     static const DType types[] = {F32, BF16};

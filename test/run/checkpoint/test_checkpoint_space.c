@@ -1,5 +1,5 @@
-/* test_checkpoint_space.c - the check of run.dir/checkpoints at a start, and its refusal before the first step:
- * leftovers, other kinds of files, links, and a file system of a known size. */
+/* test_checkpoint_space.c - a start checks run.dir/checkpoints, and refuses before the first step if a save could fail.
+ * Cases: leftovers, other kinds of files, links, and a file system of a known size. */
 #include "core/io.h"
 
 #include <errno.h>
@@ -11,9 +11,9 @@
 
 #include "test/run/lib/own_folder.h"
 
-static size_t one;      /* bytes of a checkpoint */
-static int    is_silent; /* 1: statvfs() fails */
-/* capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
+static size_t one;      /* bytes that a checkpoint takes on disk */
+static int    is_silent; /* 1: the simulated statvfs() fails */
+/* simulated capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
 static double capacity;
 
 static int enter_roomy(void **state) {
@@ -87,7 +87,7 @@ static void put_file(const char *name, size_t bytes) {
     io_close(fd);
 }
 
-/* A save that was interrupted must not use the space of the next start. */
+/* The leftovers of an interrupted save are deleted before the free space is measured. */
 static void test_leftovers_go_before_the_room_is_measured(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -103,7 +103,7 @@ static void test_leftovers_go_before_the_room_is_measured(void **state) {
     }
 }
 
-/* A leftover that has other files than those of a save is renamed, and keeps them. */
+/* A leftover folder that contains files which no save writes is renamed and kept. */
 static void test_other_leftovers_are_kept(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -115,7 +115,7 @@ static void test_other_leftovers_are_kept(void **state) {
     assert_int_equal(access(in_checkpoints("step_00000020.tmp.passed-over/a/b"), F_OK), 0);
 }
 
-/* A start continues if statvfs() fails. It needs no space if no save follows. A checkpoint without files takes no
+/* A start goes on if statvfs() fails. It needs no space if no save follows. A checkpoint of zero bytes takes no
  * space. */
 static void test_room_that_is_not_needed_or_not_known(void **state) {
     (void)state;
@@ -149,7 +149,7 @@ static void test_limits_on_files(void **state) {
     assert_int_equal(child_run(limited_piece, &large).code, 0);
 }
 
-/* A place where no folder can be made, and a run.dir that is too long. */
+/* Starts with a run.dir in which no folder can be made, or one that is too long. */
 static void elsewhere_piece(void *run_dir) {
     Fixture f;
     create(&f, 2);
@@ -186,7 +186,7 @@ static void test_a_save_without_room(void **state) {
     assert_int_equal(child_run(save_piece, NULL).code, 0);
 }
 
-/* A new checkpoint is written before an old one is pruned. */
+/* The new checkpoint is written before an old one is deleted, so there must be space for one more than are kept. */
 static void test_more_than_are_kept_need_room_for_one(void **state) {
     (void)state;
     save_steps(5, 50);
@@ -196,7 +196,8 @@ static void test_more_than_are_kept_need_room_for_one(void **state) {
     assert_int_equal(start(2, 50).code, 0);
 }
 
-/* In a run of 100 steps, those at 20, 40, 60, 80 and 100 are kept, besides the two newest and the one being written. */
+/* In a run of 100 steps, milestones at 20, 40, 60, 80 and 100 need space, besides the two newest and the one being
+ * written. */
 static void test_milestones_need_room(void **state) {
     (void)state;
     capacity = 7.9;
@@ -211,14 +212,15 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
     capacity = 2.9;
     expect_refusal(start(2, 0), "checkpoints: its file system has");
     capacity = 3.1;
-    assert_int_equal(start(2, 0).code, 0); /* in __wrap_statvfs the file system of run.dir itself is full */
+    /* succeeds, although in __wrap_statvfs the file system of run.dir itself is full */
+    assert_int_equal(start(2, 0).code, 0);
     assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
-    assert_int_equal(rmdir(in_checkpoints("")), 0); /* nothing is left in it */
+    assert_int_equal(rmdir(in_checkpoints("")), 0); /* succeeds only if the check left nothing in the folder */
 }
 
 static void test_no_folder_of_ours(void **state) {
     (void)state;
-    /* nobody may make files in the last one */
+    /* targets of links; nobody may make files in /proc/self/fd */
     static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);

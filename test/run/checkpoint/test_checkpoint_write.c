@@ -16,7 +16,7 @@ static int verifies(Manifest *m) {
     return folder_verify(NULL, step_path("").text, 4, NULL, m, fault) == MANIFEST_GOOD;
 }
 
-/* Saves with an end-of-text token, a shard in the working directory, and a watchdog set by the test. */
+/* Saves with an end-of-text token, a data file in the working directory, and a watchdog that the test has set. */
 static void test_what_else_is_in_it(void **state) {
     (void)state;
     Fixture  f;
@@ -39,11 +39,11 @@ static void test_what_else_is_in_it(void **state) {
     assert_true(io_read_file(step_path("/generation_config.json").text, 1 << 20, &text) > 0);
     assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
     free(text);
-    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* with ids alone there is no tokenizer */
+    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* a tokenizer of ids only has no file */
     fixture_destroy(&f);
 }
 
-/* If another run has saved a step of that number, or this run with other tokens, it is replaced by this run's step. */
+/* A checkpoint of the same step from another run, or from this run after other tokens, is replaced. */
 static void test_a_step_of_another_run(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -65,7 +65,7 @@ static void test_a_step_of_another_run(void **state) {
     }
 }
 
-/* A network file system may show the new folder only later. */
+/* A network file system may show a new folder only after a while, so opening a file in it is tried again. */
 static void test_a_folder_that_shows_late(void **state) {
     (void)state;
     Fixture  f;
@@ -73,7 +73,8 @@ static void test_a_folder_that_shows_late(void **state) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 4);
     failpoints_reset();
-    setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1); /* the first try of each of the two files fails */
+    /* the first open of each of the two files fails */
+    setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1);
     checkpoint_save(&f.state, 4);
     unsetenv("TRAIN_GPT_FAIL");
     assert_true(failpoint_calls("io.open") > 3);
@@ -113,12 +114,12 @@ static void lose_during_the_save(Fixture *f) {
     saver_start(s, 4, NULL);
     for (int part = 0;; part++) {
         while (!saver_ready(s)) usleep(1000);
-        if (part == 1) sign_from_elsewhere(); /* the pieces are written, but not the manifest */
+        if (part == 1) sign_from_elsewhere(); /* the tensors are written, but not the manifest */
         saver_next(s);
     }
 }
 
-/* Once the lock names another job, nothing more is written. */
+/* Once the lock file names another job, nothing more is written. */
 static void test_another_job_has_the_folder(void **state) {
     (void)state;
     for (int during = 0; during < 2; during++) {
@@ -142,12 +143,12 @@ static void with_a_log(Fixture *f) {
     f->state.log = path_of_log();
     f->state.log_fd = io_open(f->state.log, IO_CREATE);
     failpoints_reset();
-    /* after the calls for two files of tensors and for two that describe them */
+    /* the fifth fsync is that of the log, after two files of tensors and two that describe them */
     setenv("TRAIN_GPT_FAIL", "io.fsync@5:EIO", 1);
     checkpoint_save(&f->state, 4);
 }
 
-/* No checkpoint is newer than the log. */
+/* If the log cannot be synced, no checkpoint is saved, because none may be newer than the log. */
 static void test_a_log_that_cannot_be_synced(void **state) {
     (void)state;
     Child c = child_run(save_piece, &(Saving){with_a_log});
@@ -157,7 +158,8 @@ static void test_a_log_that_cannot_be_synced(void **state) {
     assert_int_not_equal(access(step_path("").text, F_OK), 0);
 }
 
-/* If no rank has written some bytes, or two ranks have, the bug is reported before the folder gets its name. */
+/* If some bytes of a file were written by no rank, or by two, the save reports a bug before the folder gets its final
+ * name. */
 static void test_runs_that_do_not_cover(void **state) {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {

@@ -1,4 +1,5 @@
-/* test_exchange.c - the extents of a checkpoint that ranks of any grid write cover its files exactly once. */
+/* test_exchange.c - ranks of any grid write extents (ranges of bytes) that cover the files of a checkpoint exactly
+ * once. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/checkpoint/exchange.h"
@@ -11,10 +12,10 @@
 
 #include <cmocka.h>
 
-/* No two sizes have a common factor except that of the heads, 12. */
+/* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Checks the bytes of memory that a rank promises, and that its copies need no more. */
+/* Checks that a rank's extents need no more memory than the rank has promised. */
 static void expect_room(const Layout *l, const FileExtents *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;

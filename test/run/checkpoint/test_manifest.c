@@ -1,4 +1,5 @@
-/* test_manifest.c - state.json: a written one is read back; one that is cut, changed or made up is refused. */
+/* test_manifest.c - the manifest state.json: what was written is read back; a text that is cut, changed or invented is
+ * refused. */
 #include "run/checkpoint/manifest.h"
 
 #include <errno.h>
@@ -112,7 +113,7 @@ static void test_extreme_numbers(void **state) {
     }
 }
 
-/* On a GPU the table of matrix products is kept unchanged. */
+/* On a GPU the manifest contains the table of algorithms for matrix products, which is kept unchanged. */
 static void test_gemm(void **state) {
     (void)state;
     ManifestExtent  one = {0, 9, 4};
@@ -140,7 +141,7 @@ static void test_gemm(void **state) {
     free(text);
 }
 
-/* A missing or cut file is damaged; a file that could not be read is not. */
+/* A missing or cut file counts as damaged. A file that could not be read does not. */
 static void test_unread(void **state) {
     (void)state;
     static const struct { int error; const char *says; } table[] = {
@@ -173,11 +174,12 @@ static void test_every_cut_and_every_bit(void **state) {
     free(text);
 }
 
-/* Changes one value and corrects the hash. The manifest is consistent, or the fault names a part of it. */
+/* Runs with one value changed and the hash corrected. The manifest is accepted and consistent, or the message names the
+ * faulty part. */
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
-    size_t   end = strlen(text) - 1; /* without the last brace */
+    size_t   end = strlen(text) - 1; /* position of the last brace */
     int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text,
                              manifest_hash(text, end));
     assert_in_range(tail, 1, sizeof signed_text - 1);
@@ -203,7 +205,7 @@ static void test_every_value(void **state) {
     free(text);
 }
 
-/* Returns the sample with the first `from` replaced by `to` and the hash corrected. */
+/* Returns the sample manifest with the first `from` replaced by `to` and the hash corrected. */
 static char *forge(const char *from, const char *to, size_t *bytes) {
     size_t old;
     char  *text = sample(&old), *at = memmem(text, old, from, strlen(from)), *out = malloc(old + strlen(to) + TAIL + 1);
@@ -232,7 +234,7 @@ static void test_forgeries(void **state) {
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
-        /* a run that is not a copy has no parent; an earlier version has no folder */
+        /* a run that is not a copy has no "parent"; an earlier version has no "folder" */
         {"\"parent\"", "\"later\"", MANIFEST_GOOD, ""},
         {"\"folder\"", "\"later\"", MANIFEST_GOOD, ""},
         {"fedcba9876543210", "here", MANIFEST_BROKEN, "parent"},
@@ -245,7 +247,8 @@ static void test_forgeries(void **state) {
         {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
-        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* larger than 2^53 */
+        /* one more than 2^53, the largest number that is allowed */
+        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"},
         {"\"samples\":\"12000\"", "\"samples\":\"9223372036854775807\"", MANIFEST_BROKEN, "samples"},
         {"\"tokens\":\"9007199254740992\"", "\"tokens\":\"9007199254740993\"", MANIFEST_BROKEN, "tokens"},
         {"\"skips\":\"2\"", "\"skips\":\"9007199254740993\"", MANIFEST_BROKEN, "guard"},
@@ -259,7 +262,7 @@ static void test_forgeries(void **state) {
         {"\"cpu\"", "\"a backend with a long name\"", MANIFEST_BROKEN, "backend"},
         {"65536.5", "-1", MANIFEST_BROKEN, "loss_scale"},
         {"\"1234\"", "1234.5", MANIFEST_BROKEN, "loss_scale_steps"},
-        {"\"guard\"", "\"later\"", MANIFEST_GOOD, ""}, /* an earlier minor version has none */
+        {"\"guard\"", "\"later\"", MANIFEST_GOOD, ""}, /* accepted, because an earlier minor version has no such key */
         {"\"guard\":{", "\"guard\":{},\"x\":{", MANIFEST_BROKEN, "guard"},
         {"\"guard\":{", "\"guard\":[],\"x\":{", MANIFEST_BROKEN, "guard"},
         {"\"skips\":\"2\"", "\"skips\":2", MANIFEST_BROKEN, "guard"},
@@ -269,13 +272,13 @@ static void test_forgeries(void **state) {
         {"[4.25,", "[null,", MANIFEST_BROKEN, "guard"},
         {"[4.25,", "[[4.25],", MANIFEST_BROKEN, "guard"},
         {"[4.25,", "[1e999,", MANIFEST_BROKEN, ""},
-        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* more than the window holds */
+        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* refused: more losses than the guard keeps */
         {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "files that are none of a checkpoint"},
-        /* each of the keys of later versions may be missing */
+        /* each key that a later version added may be missing */
         {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""},
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
@@ -309,7 +312,8 @@ static void test_forgeries(void **state) {
     }
 }
 
-/* A text of values only, with the right hash, is refused before a tree is built from it. */
+/* A text of nothing but values, with the right hash, is refused before a tree is built from it, because the tree would
+ * be large. */
 static void test_costly_text(void **state) {
     (void)state;
     size_t   body = 16u << 20;
@@ -324,7 +328,7 @@ static void test_costly_text(void **state) {
     free(text);
 }
 
-/* The largest allowed number of extents is read back. */
+/* A manifest with the largest allowed number of extents is read back. */
 static void test_the_largest(void **state) {
     (void)state;
     const int64_t runs = 120000;
@@ -356,7 +360,8 @@ static void test_the_largest(void **state) {
     free(text);
 }
 
-/* The most expensive text that is parsed: a key for each value, and paths of 250 bytes. */
+/* Parses the most expensive text that is still parsed: a key for each value, and a path of 250 bytes. It must take less
+ * than 256 MiB. */
 static void test_memory(void **state) {
     (void)state;
     char *text = malloc(MANIFEST_LIMIT + 512), fault[MANIFEST_FAULT_BYTES] = "";
@@ -367,17 +372,19 @@ static void test_memory(void **state) {
     Manifest m;
     assert_true(at < MANIFEST_LIMIT);
     assert_int_equal(manifest_parse(text, (size_t)at, &m, fault), MANIFEST_BROKEN);
-    assert_non_null(strstr(fault, "not a train_gpt checkpoint's")); /* the text was parsed */
+    /* the text was parsed and then refused by its contents */
+    assert_non_null(strstr(fault, "not a train_gpt checkpoint's"));
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;
-    const char   *preload = getenv("LD_PRELOAD"); /* under valgrind its own memory counts, too */
+    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory would count too */
     getrusage(RUSAGE_SELF, &used);
     if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
 #endif
 }
 
-/* Extents have 1 MiB in files of up to 32 GiB. In larger files they are long enough for MANIFEST_EXTENTS of them. */
+/* An extent is 1 MiB in files of up to 32 GiB. In larger files extents are longer, so that MANIFEST_EXTENTS of them are
+ * enough. */
 static void runs_grow_with_their_file(void **state) {
     (void)state;
     assert_int_equal(manifest_extent_bytes(0), 1 << 20);

@@ -1,5 +1,6 @@
-/* test_memory_copy.c - the file of a copy in memory. Every changed byte is noticed. Every I/O call of a rescue in turn
- * fails, is cut short, or is the last thing the process does; the next start still finds the newest step. */
+/* test_memory_copy.c - the file of a copy in memory. Every changed byte is noticed. When a start copies the state back
+ * to disk, every I/O call fails in turn, is cut short, or is the last call of the process. The next start must still
+ * find the newest step. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -41,7 +42,8 @@ static void test_names(void **state) {
         if (memory_is_name(names[i].name) != names[i].is_one) fail_msg("%s", names[i].name);
 }
 
-/* Changes each byte of header, extents and head, one bit and all bits. The data is checked by hashes. */
+/* Changes each byte of the header, the extents and the head, once in one bit and once in all bits. Hashes check the
+ * data. */
 static void test_every_byte_counts(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES], *bytes;
@@ -57,7 +59,7 @@ static void test_every_byte_counts(void **state) {
             if (memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault)) fail_msg("byte %llu", (unsigned long long)i);
             bytes[i] = (char)(bytes[i] ^ bits);
         }
-    for (uint64_t cut = 0; cut <= used; cut++) /* cuts the bytes that were read, or the file itself */
+    for (uint64_t cut = 0; cut <= used; cut++) /* cuts the bytes that are given, or the file itself */
         assert_true(!memory_parse(bytes, cut, (uint64_t)count, &copy, fault) && fault[0]);
     assert_false(memory_parse(bytes, (uint64_t)count, (uint64_t)count - 1, &copy, fault));
     assert_true(memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault));
@@ -74,8 +76,8 @@ static void test_every_byte_counts(void **state) {
     }
 }
 
-/* Files that must not be read: a link leads elsewhere, a pipe never answers. A folder of another user is refused when
- * it is made. */
+/* Files that must not be read: a link leads elsewhere, and a pipe never answers. A folder of another user is refused
+ * when the folder is made. */
 static void test_foreign_files(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES];
@@ -90,7 +92,7 @@ static void test_foreign_files(void **state) {
     assert_int_equal(io_mkdir_own(path_of("%s/link", dir).text), -EPERM);
 }
 
-/* Exits with 100 + the step whose bits are there. */
+/* Runs in a child under a fault rule: exits with 100 + the step whose state it has. */
 static void resume_piece(void *spec) {
     Fixture f;
     memory_fixture(&f, comm, dir);
@@ -116,7 +118,7 @@ static void test_every_call_of_a_rescue(void **state) {
             Child c = child_run(resume_piece, spec);
             if (unlink(log.text) != 0) break;
             calls++;
-            /* A copy that cannot be read is skipped, and so is its step. */
+            /* A copy that cannot be read is skipped together with its step. */
             int good = what == 0 ? c.code == EXIT_IO || (c.code >= 105 && c.code <= 107) : what == 1 ? c.code == 107 : c.code == -1;
             if (!good) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
             ended += c.code == EXIT_IO;
@@ -129,7 +131,7 @@ static void test_every_call_of_a_rescue(void **state) {
     assert_true(ended > 15 && calls > 90);
 }
 
-/* If any call in the making of copies fails, there are no copies and a warning. The run never ends. */
+/* Whichever call fails while copies are set up, the result is a warning and no copies. The run never ends. */
 static void test_every_call_of_the_making(void **state) {
     (void)state;
     int refused = 0, taken = 0;

@@ -1,4 +1,5 @@
-# A checkpoint of any number of ranks resumes on any other, bit for bit. A full disk on one rank ends all ranks.
+# A checkpoint that any number of ranks saved resumes on any other number, bit for bit. A full disk on one rank ends all
+# ranks.
 . "$(dirname "$0")/../lib/expect.sh"
 TOOL=$PWD/$B/test/run/checkpoint/ranks_checkpoint
 export OMP_NUM_THREADS=1

@@ -18,8 +18,8 @@ enum { FILE_ROOM = 1 << 16 };
 
 typedef struct { uint8_t bytes[FILE_ROOM]; size_t size; } File;
 
-/* Makes a file of this header and data_bytes bytes of tensors. claimed: the length that the file states; -1: the true
- * one. */
+/* Makes a file in memory of this header and data_bytes bytes of tensors. claimed: the header length that the file
+ * states; -1: the true one. */
 static File *file_of(const char *header, size_t data_bytes, int64_t claimed) {
     static File file;
     size_t      n = strlen(header);
@@ -162,11 +162,12 @@ static void test_refuses(void **state) {
     char        fault[SAFETENSORS_FAULT_BYTES];
     uint8_t     none[8] = {0};
     for (size_t n = 0; n < 8; n++) assert_false(parse(none, n, n, &s, fault));
-    assert_false(parse(none, 8, 7, &s, fault)); /* more bytes than the stated length of the file */
+    assert_false(parse(none, 8, 7, &s, fault)); /* refused: more bytes are given than the stated length of the file */
     assert_non_null(strstr(fault, "too short"));
 }
 
-/* A header of values only would need, as a tree, a hundred times its size. */
+/* A header of nothing but values would need a hundred times its size as a tree, so it is refused before a tree is
+ * built. */
 static void test_refuses_costly_header(void **state) {
     (void)state;
     size_t   n = 4u << 20;
@@ -212,15 +213,16 @@ static void test_writes(void **state) {
     assert_null(safetensors_find(&s, "transformer.h.0.ln_1"));
     safetensors_shape(shape, sizeof shape, &s.tensor[0]);
     assert_string_equal(shape, "[389,14]");
-    safetensors_shape(shape, 6, &s.tensor[0]); /* the buffer is too small for the whole text */
+    safetensors_shape(shape, 6, &s.tensor[0]); /* does not write past a buffer that is too small for the text */
     assert_string_equal(shape, "[389,");
     safetensors_shape(shape, 4, &s.tensor[0]);
     assert_string_equal(shape, "[38");
     safetensors_shape(shape, sizeof shape, &(SafeTensor){.dims = 0});
     assert_string_equal(shape, "[]");
     safetensors_free(&s);
-    for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, n, &s, fault));                 /* a file cut short */
-    /* fewer bytes given than the file has */
+    /* the file is cut after n bytes */
+    for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, n, &s, fault));
+    /* only n of the file's bytes are given */
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, bytes + data, &s, fault));
     free(text);
     free(again);
@@ -251,7 +253,7 @@ static void test_mutations(void **state) {
         }
         free(copy);
     }
-    assert_true(accepted > 0); /* a changed name still gives a valid header */
+    assert_true(accepted > 0); /* some changes keep the header valid, such as one in a name */
     free(text);
 }
 

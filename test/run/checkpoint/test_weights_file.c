@@ -16,23 +16,23 @@ static float value_of(int64_t g) { return (float)((g * 37 + g / 7) % 255 - 127) 
 static uint16_t f16_from_value(float f) {
     if (f == 0) return 0;
     int   exponent;
-    float fraction = frexpf(fabsf(f), &exponent); /* 0.5 <= fraction < 1 */
+    float fraction = frexpf(fabsf(f), &exponent); /* 0.5 <= fraction < 1, so fraction * 2 - 1 is the mantissa */
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
-/* A file of the fixture's table as another program may write it: with or without a prefix, in a type, with rows in
- * reverse order, and with one more tensor. */
+/* Describes a file with the fixture's tensors, as another program may write it. The rows may be in reverse order, and
+ * one more tensor may be added. */
 typedef struct {
     const char *prefix;
     SafeType    type;
     int         reverse;
-    /* name of one more tensor [1,1], NULL: none. A head has the shape of wte, and its values if the name is
-     * lm_head.weight */
+    /* name of one more tensor [1,1]; NULL: none. If the name ends in "head.weight", it has the shape of wte. If it is
+     * lm_head.weight, it also has the values of wte. */
     const char *extra;
-    int         without;     /* number of a row that is left out, -1: none                */
+    int         without;     /* number of the row that is left out; -1: none */
     int64_t     wte_rows;    /* 0 = FIXTURE_V                                             */
-    float       poison;      /* replaces the last value of the table; 0: no change */
-    const char *word;        /* text in the refusal; NULL: the file must be read          */
+    float       poison;      /* replaces the last value of the file; 0: no change */
+    const char *word;        /* text that the refusal contains; NULL: the file must be read */
 } Case;
 
 static void write_weights(const Case *c) {
@@ -87,7 +87,7 @@ static int64_t wrong_masters(const Fixture *f) {
         for (int64_t k = 0; k < span.elems; k++) {
             wrong += tensor_get(optimizer_master(&f->optimizer, span), k) !=
                      value_of(f->shards->layout.param[span.param].offset + span.first + k);
-            /* the published weights are exact in bf16 */
+            /* the values that are read are exact in bf16, so they are compared with == */
             wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k);
             wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
         }
@@ -101,7 +101,8 @@ static int64_t wrong_params(const Fixture *f) {
         const Param *p = &f->shards->layout.param[i];
         int64_t      room = p->local[0] * p->local[1];
         for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f->shards->params, p->memory + k) != value_of(p->offset + k);
-        for (int64_t k = p->elems; k < room; k++) wrong += tensor_get(f->shards->params, p->memory + k) != 0; /* padding stays zero */
+        /* the padding behind each parameter stays zero */
+        for (int64_t k = p->elems; k < room; k++) wrong += tensor_get(f->shards->params, p->memory + k) != 0;
     }
     return wrong;
 }
@@ -182,7 +183,8 @@ static void read_alone(void *argument) {
     fixture_destroy(&f);
 }
 
-/* The weights that sample and eval read. Every place of a value is checked, in blocks of any size. */
+/* Tests the weights that sample and eval read. A value that is not finite is found at every place, in blocks of any
+ * size. */
 static void test_values_are_finite(void **state) {
     (void)state;
     static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -197,7 +199,8 @@ static void test_values_are_finite(void **state) {
     for (int64_t i = 0; i < N; i++) value[i] = i % 3 ? FLT_MAX : -FLT_MIN / 2;
     assert_int_equal(weights_finite(value, N), N);
     static const int64_t places[] = {N - 1, (1 << 18) + 1, 1 << 18, (1 << 14) + 1, 1 << 14, (1 << 14) - 1, 1, 0};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) { /* the first bad value is named */
+    /* the message names the first value that is not finite */
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         value[places[i]] = odd[i % 4];
         assert_int_equal(weights_finite(value, N), places[i]);
         assert_int_equal(weights_finite(value, places[i]), places[i]);
@@ -205,7 +208,7 @@ static void test_values_are_finite(void **state) {
     free(value);
 }
 
-/* Nothing is there; a folder has no such file; the header is cut at every byte; nonsense. */
+/* Cases: no such path, a folder without such a file, a header cut at every byte, bytes without meaning. */
 static void test_no_files_of_weights(void **state) {
     (void)state;
     static const Case good = {"", SAFE_F32, 0, NULL, -1, 0, 0, NULL};
@@ -226,7 +229,7 @@ static void test_no_files_of_weights(void **state) {
     assert_int_equal(c.code, EXIT_DATA);
     assert_non_null(strstr(c.said, "model.safetensors is a FIFO, not a file"));
     assert_int_equal(unlink(file), 0);
-    for (int above = 0; above < 2; above++) { /* a header longer than allowed, or than the file */
+    for (int above = 0; above < 2; above++) { /* the header is longer than allowed, or longer than the file */
         const uint64_t claimed[4] = {above ? SAFETENSORS_HEADER_LIMIT + 1 : 100};
         assert_int_equal(io_replace_file(file, claimed, sizeof claimed), 0);
         c = read_as(F32, file);
@@ -244,7 +247,7 @@ static void test_no_files_of_weights(void **state) {
     free(data);
 }
 
-/* All bit patterns of 16 bits, in place, with an odd count. */
+/* Widens all 65536 bit patterns of 16 bits in place, with an odd count. */
 static void test_sixteen_bits_are_widened(void **state) {
     (void)state;
     static const struct { uint16_t bits; float value; } known[] = {

@@ -79,7 +79,7 @@ static void read_changed(char *text, void *good) {
     ++*(int *)good;
 }
 
-/* Replaces each value in turn. */
+/* Replaces each value of the index in turn. */
 static void test_every_value(void **state) {
     (void)state;
     int good = 0;

@@ -1,4 +1,5 @@
-/* test_weights_set.c - weights in several files with an index: values, refusals, and where they are searched. */
+/* test_weights_set.c - weights in several files with an index: values, refusals, and the places where the files are
+ * searched. */
 #include "test/run/lib/child.h"
 
 #include "run/checkpoint/weights.h"
@@ -7,7 +8,8 @@
 
 static float value_of(int64_t g) { return (float)(g % 251 - 125) * 0.25f; }
 
-/* Writes a file `name` with rows [first, end) of the fixture's table, and one more tensor [1] if extra is a name. */
+/* Writes a file `name` with rows [first, end) of the fixture's table. If extra is not NULL, adds a tensor [1] of that
+ * name. */
 static void write_part(const char *name, int first, int end, const char *extra) {
     Param      rows[FIXTURE_ROWS];
     SafeTensor t[FIXTURE_ROWS + 1] = {0};
@@ -29,8 +31,8 @@ static void write_part(const char *name, int first, int end, const char *extra) 
     free(header);
 }
 
-/* Writes an index that lists the first `first` rows in one.safetensors and the rest in two.safetensors. One row may be
- * left out, and one more name listed in two.safetensors. */
+/* Writes an index that lists the first `first` rows in one.safetensors and the rest in two.safetensors. It leaves out
+ * row `without`, and lists the name `more` in two.safetensors. */
 static void write_index(int first, int without, const char *more) {
     Param rows[FIXTURE_ROWS];
     FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
@@ -89,13 +91,13 @@ static void test_two_files_are_one_model(void **state) {
         Child folder = read_now(dir), index = read_now(path_of("%s/" WEIGHTS_INDEX, dir).text);
         if (folder.code || index.code) fail_msg("first %d: exit %d and %d: %s%s", first, folder.code, index.code, folder.said, index.said);
     }
-    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* it takes precedence over any index */
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* a single model.safetensors takes precedence over an index */
     assert_int_equal(unlink(path_of("%s/two.safetensors", dir).text), 0);
     assert_int_equal(read_now(dir).code, 0);
 }
 
-/* Files are read as transformers reads them: the index lists the files, and their headers decide where each tensor
- * is. */
+/* Asserts that the folder is read, and that the output contains `word`. As in transformers, the index says which files
+ * are read, and their headers say where each tensor is. */
 static void taken(const char *word) {
     Child c = read_now(dir);
     if (c.code || !strstr(c.said, word)) fail_msg("wanted \"%s\": exit %d: %s", word, c.code, c.said);
@@ -122,7 +124,7 @@ static void test_files_and_index_need_not_agree(void **state) {
     refused(dir, "tensor transformer.h.0.mlp.c_fc.weight is there twice, also in ");
 }
 
-/* Without an index, files are read only if all of one NAME-...-of-N are there and no others. */
+/* Without an index, files named NAME-...-of-N are read only if all N are there and there are no others. */
 static void test_numbered_files_without_index(void **state) {
     (void)state;
     write_part("model-00001-of-00002.safetensors", 0, 3, NULL);
@@ -134,7 +136,7 @@ static void test_numbered_files_without_index(void **state) {
     assert_int_equal(unlink(path_of("%s/model-00001-of-00002.safetensors", dir).text), 0);
     assert_int_equal(unlink(path_of("%s/model-00002-of-00002.safetensors", dir).text), 0);
     refused(dir, "other.safetensors does: give it that name, mv ");
-    write_part("other.safetensors", 0, 7, NULL); /* renaming would not help */
+    write_part("other.safetensors", 0, 7, NULL); /* it lacks a tensor, so the message must not advise to rename it */
     refused(dir, "other.safetensors: tensor transformer.ln_f.bias is missing");
     write_part("other.safetensors", 0, FIXTURE_ROWS, NULL);
     assert_int_equal(rename(path_of("%s/other.safetensors", dir).text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
@@ -145,7 +147,8 @@ static void write_text(const char *name, const char *text) {
     assert_int_equal(io_replace_file(path_of("%s/%s", dir, name).text, text, strlen(text)), 0);
 }
 
-/* An adapter is not a model, wherever it is found. The message has the line for PEFT, and its requirements. */
+/* A PEFT adapter is not a model, wherever it is found. The message has the Python line that merges it, and what that
+ * requires. */
 static void test_an_adapter_is_no_model(void **state) {
     (void)state;
     static const char merge[] = ").merge_and_unload().save_pretrained(\"";
@@ -155,17 +158,17 @@ static void test_an_adapter_is_no_model(void **state) {
     refused(dir, "holds an adapter (adapter_config.json)");
     refused(dir, merge);
     refused(weights.text, "c_attn.lora_A.weight), which is no whole model");
-    /* renames the file, which earlier versions of the program advised */
+    /* renames the adapter to the name of a model, which earlier versions of the program advised */
     assert_int_equal(rename(weights.text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
     refused(dir, "instead. PEFT needs there: adapter_model.safetensors\n");
     assert_int_equal(unlink(config.text), 0);
     refused(dir, "instead. PEFT needs there: adapter_config.json and adapter_model.safetensors\n");
-    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* next to a whole model it is ignored */
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* next to a complete model the adapter is ignored */
     write_text("adapter_config.json", "{}");
     taken("adapter_config.json: this adapter is not used");
 }
 
-/* If one of several files has an embedding, the message names it. */
+/* If only one of several files has an embedding, the message names that file as the model. */
 static void test_the_file_to_rename_is_a_model(void **state) {
     (void)state;
     write_part("a.safetensors", 1, 3, NULL);
@@ -194,8 +197,8 @@ static void test_other_formats(void **state) {
     refused(dir, path_of("tail -c +4 %s/" WEIGHTS_INDEX " > ", dir).text);
 }
 
-/* A file that was never filled. Zeros in a vector are common. A matrix of zeros is reported, an embedding of zeros
- * refused. */
+/* Sets the tensors of this name to zero, as in a file that was never filled. Zeros in a vector are common. A matrix of
+ * zeros is reported, an embedding of zeros refused. */
 static void put_zeros(const char *name) {
     WeightsSet        set = weights_set_open(dir);
     const SafeTensor *t = safetensors_find(&set.file[0].header, name);
@@ -237,7 +240,8 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight"); /* contains the same tensor by its other name */
+    /* one tensor appears under both of its names */
+    write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight");
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");
     write_part("two.safetensors", 4, 7, NULL);
@@ -259,7 +263,7 @@ static void test_the_fingerprint_covers_all_files(void **state) {
     write_index(4, -1, NULL);
     uint64_t seen[4];
     for (int i = 0; i < 4; i++) {
-        if (i) { /* changes the last byte of one file, of the other, and back */
+        if (i) { /* changes the last byte of one file, then of the other, then changes it back */
             Path  path = path_of("%s/%s.safetensors", dir, i == 2 ? "two" : "one");
             FILE *f = fopen(path.text, "r+");
             fseek(f, i == 2 ? 1000 : -1000, i == 2 ? SEEK_SET : SEEK_END);

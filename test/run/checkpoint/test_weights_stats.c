@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MANY = WEIGHTS_BLOCK + 70001 }; /* two blocks; the last has an odd number of values */
+enum { MANY = WEIGHTS_BLOCK + 70001 }; /* number of values for two blocks, of which the last is odd */
 
 /* Writes a file of these tensors, with their values one after another. */
 static void write_file(const char *path, SafeTensor *t, int tensors, const void *values, size_t bytes) {
@@ -31,7 +31,7 @@ static void write_file(const char *path, SafeTensor *t, int tensors, const void 
 static float *values_of(int seed) {
     float *x = malloc(sizeof *x * MANY);
     assert_non_null(x);
-    /* values whose squares add exactly */
+    /* fills x with multiples of 1/64, whose squares add up exactly */
     for (int64_t i = 0; i < MANY; i++) x[i] = (float)((i * 37 + seed) % 1001 - 500) / 64.0f;
     return x;
 }
@@ -107,7 +107,8 @@ static void test_diff(void **state) {
 static void test_other_types(void **state) {
     (void)state;
     static const uint16_t bits[6] = {0x3F80, 0xC000, 0x7FC0,
-                                     0x3C00, 0xC000, 0x7C00}; /* bf16 1, -2, NaN; f16 1, -2, inf */
+                                     /* above this line bf16 1, -2, NaN; below it f16 1, -2, infinity */
+                                     0x3C00, 0xC000, 0x7C00};
     SafeTensor            t[3] = {{.name = "b", .type = SAFE_BF16, .dims = 1, .dim = {3}},
                                   {.name = "h", .type = SAFE_F16, .dims = 1, .dim = {3}},
                                   {.name = "u", .type = SAFE_U8, .dims = 1, .dim = {4}}};

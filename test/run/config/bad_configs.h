@@ -2,7 +2,8 @@
 #ifndef TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 #define TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 
-/* A value that its key must not have. The message is at the place of the value and contains both texts. */
+/* A value that its key must not have. The only message is at the place of the value. It contains the texts `allowed`
+ * and `got`. */
 typedef struct { const char *key, *value, *allowed, *got; } BadValue;
 static const BadValue BAD_VALUES[] = {
     {"$schema", "1", "must be a string", "not 1"},
@@ -185,7 +186,7 @@ static const BadValue BAD_VALUES[] = {
     {"log.every", "\"1\"", "an integer from 1", "not the string \"1\""},
 };
 
-/* A key that does not exist, and the existing key that was meant. */
+/* A key that does not exist, and the existing key that the message proposes. */
 typedef struct { const char *key, *meant; } BadKey;
 static const BadKey BAD_KEYS[] = {
     {"optimizer.learing_rate", "optimizer.learning_rate"}, {"optimizer.learning-rate", "optimizer.learning_rate"},
@@ -234,7 +235,8 @@ static const BadKey BAD_KEYS[] = {
     {"LR", "optimizer.learning_rate"}, {"eval_every", "eval.every"}, {"weight_decay", "optimizer.weight_decay"},
 };
 
-/* A section that does not exist. The keys in it are read as keys of the section that was meant. */
+/* A section that does not exist, and the section that was meant. Its keys are read as keys of the section that was
+ * meant. */
 static const BadKey BAD_SECTIONS[] = {
     {"optim", "optimizer"}, {"Optimizer", "optimizer"}, {"optimzer", "optimizer"}, {"adamw", "optimizer"}, {"schedular", "schedule"},
     {"lr_scheduler", "schedule"}, {"modle", "model"}, {"Model", "model"}, {"dat", "data"}, {"batches", "batch"}, {"training", "run"},
@@ -242,8 +244,9 @@ static const BadKey BAD_SECTIONS[] = {
     {"evaluation", "eval"}, {"evals", "eval"}, {"samples", "sample"}, {"logging", "log"},
 };
 
-/* Overrides of a good config (4 layers, 6 heads, width 192, 256 positions, vocabulary 256; 12288 tokens, micro-batch 4,
- * 600 steps), separated by '|'; the number of ranks; texts in the only message. */
+/* A set of faulty overrides of a good config, separated by '|', the number of ranks, and the texts in the only message.
+ * The good config has 4 layers, 6 heads, width 192, 256 positions, vocabulary 256, 12288 tokens, micro-batch 4 and 600
+ * steps. */
 typedef struct { const char *overrides; int ranks; const char *says, *also; } BadOverride;
 #define EXPERTS "model.arch=qwen3-moe|moe.top_k=2|moe.n_inner=64|moe.experts="
 static const BadOverride BAD_OVERRIDES[] = {
@@ -405,7 +408,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };
 
-/* A whole file, and one message for it. */
+/* The text of a whole config file, with the place and text of its only message. */
 typedef struct { const char *text, *place, *says; } BadFile;
 static const BadFile BAD_FILES[] = {
     {"", "1:1", "expected a value"},

@@ -1,4 +1,4 @@
-/* config_fixture.h - a good config, and config_load of a text with overrides. */
+/* config_fixture.h - a good config, and functions that load a text with overrides. */
 #ifndef TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 
@@ -9,7 +9,7 @@
 
 #include "run/config/config.h"
 
-/* cmocka has a macro fail(), so it comes after the program's headers. */
+/* cmocka.h has a macro fail(), so it is included after the program's headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

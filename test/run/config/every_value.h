@@ -4,7 +4,8 @@
 
 #include <cjson/cJSON.h>
 
-/* Returns the n-th value below `item`, and its parent; *n is counted down. NULL if there are fewer. */
+/* Returns the n-th value below `item`, and sets *parent to its parent. Counts *n down on the way. Returns NULL if there
+ * are fewer. */
 static inline cJSON *value_at(cJSON *item, int *n, cJSON **parent) {
     for (cJSON *child = item->child; child; child = child->next) {
         *parent = item;
@@ -22,7 +23,8 @@ static inline void twice(cJSON *parent, cJSON *value) {
     else                        cJSON_AddItemToArray(parent, copy);
 }
 
-/* Calls attempt(text, ctx) for each such text. Returns their number. */
+/* Calls attempt(text, ctx) with each changed text: one value replaced, missing, or given twice. Returns the number of
+ * texts. */
 static inline int every_value(const char *text, void (*attempt)(char *text, void *ctx), void *ctx) {
     static const char *const others[] = {"null",
                                          "true",

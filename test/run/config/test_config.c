@@ -13,7 +13,7 @@ static int lines(const char *text) {
     return count;
 }
 
-/* Asserts that some line of faults begins with `begins` and contains the two texts. */
+/* Asserts that some line of `faults` begins with `begins` and contains the two other texts. */
 static void expect_line(const char *faults, const char *begins, const char *says, const char *also, const char *input) {
     if (!faults) fail_msg("accepted: %s", input);
     for (const char *line = faults; *line; line = strchr(line, '\n') + 1) {
@@ -25,8 +25,8 @@ static void expect_line(const char *faults, const char *begins, const char *says
     fail_msg("%s\n  gave:\n%s  want: %s ... %s ... %s", input, faults, begins, says, also);
 }
 
-/* Writes {"section": {
- * "name": value}}. The value is at 2:length+5, the name at 2:1. */
+/* Writes {"section": { "name": value}} to text. Line 2 has the name at column 1 and the value at length of the name +
+ * 5. */
 static void nested(char *text, size_t capacity, const char *key, const char *value) {
     const char *dot = strchr(key, '.');
     if (dot) snprintf(text, capacity, "{\"%.*s\": {\n\"%s\": %s}}", (int)(dot - key), key, dot + 1, value);
@@ -41,14 +41,14 @@ static void test_bad_values(void **state) {
         Config config;
         char   text[512], place[96], argument[512];
         nested(text, sizeof text, bad->key, bad->value);
-        /* the only key, without the required ones: reported even so, at the value */
+        /* the config has only this key; the fault in its value is reported although required keys are missing */
         if (!strstr(bad->got, "no multiple")) {
             char *faults = load(text, NULL, 0, &config);
             snprintf(place, sizeof place, "%s:2:%d: error: ", file, name_length(bad->key) + 5);
             expect_line(faults, place, bad->allowed, bad->got, text);
             free(faults);
         }
-        /* an override of a good config: the only fault */
+        /* the value as an override of a good config must be the only fault */
         snprintf(argument, sizeof argument, "%s=%s", bad->key, bad->value);
         char *faults = load(GOOD, argument, 0, &config);
         expect_line(faults, "override ", bad->allowed, bad->got, argument);
@@ -139,7 +139,7 @@ static void test_all_faults_at_once(void **state) {
              file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    /* a syntax fault is the only message */
+    /* a syntax fault hides all other faults */
     faults = load("{\"run\": {\"setps\": 600, \"seed\": -1},\n oops}", "lr=1", 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
@@ -173,15 +173,15 @@ static void test_soft_faults(void **state) {
              file, file, file, file, file, file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
-    /* a syntax fault is still the only message */
+    /* a syntax fault still hides all other faults */
     faults = load("{\"run\": {\"seed\": 1, \"seed\": 1e400},\n oops}", NULL, 0, &config);
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
     assert_string_equal(faults, want);
     free(faults);
 }
 
-/* If a section is there twice, both are read. No rule uses a value in which they differ. An override neither hides nor
- * repeats a fault of the file. */
+/* A section that occurs twice is read both times. No rule uses a value in which the two differ. An override neither
+ * hides nor repeats a fault of the file. */
 static void test_duplicate_sections(void **state) {
     (void)state;
     Config config;
@@ -218,7 +218,7 @@ static void test_unreadable(void **state) {
     free(name);
 }
 
-/* One cause gives one message: a faulty list gets no second message, and "did you mean" never proposes an empty
+/* One cause gives one message. A faulty list gets no second message, and "did you mean" never proposes an empty
  * word. */
 static void test_one_message(void **state) {
     (void)state;
@@ -253,7 +253,7 @@ static void test_long_texts(void **state) {
     free(argument);
 }
 
-/* A hostile file costs little time and little text. */
+/* A config with very many faults takes little time and gives little text. */
 static void test_many_faults(void **state) {
     (void)state;
     Config config;
@@ -267,7 +267,7 @@ static void test_many_faults(void **state) {
     free(text);
 }
 
-/* The fault of an entry is reported at the entry, whatever is before it. */
+/* The fault in an entry of a list is reported at that entry, whatever precedes it. */
 static void test_blend_places(void **state) {
     (void)state;
     Config config;
@@ -280,7 +280,7 @@ static void test_blend_places(void **state) {
     free(faults);
 }
 
-/* More sources than the program's tables can hold. */
+/* A list with more sources than the program's tables can hold is refused. */
 static void test_too_many_sources(void **state) {
     (void)state;
     Config config;
@@ -355,7 +355,7 @@ static void test_good_values(void **state) {
     assert_string_equal(c.data.train.item[1], "a");
     load_good(GOOD, "data.train=x", 0, &c);
     assert_null(c.data.train.share);
-    /* on the CPU a head of 192 is allowed */
+    /* head size 192 is allowed on the CPU */
     load_good(GOOD, "run.steps=5|run.allow_change=optimizer|model.n_head=1", 0, &c);
     assert_string_equal(c.run.allow_change.item[0], "optimizer");
     load_good("{\"$schema\": \"./s.json\", \"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-355m\", \"n_layer\": 2},"
@@ -405,8 +405,8 @@ static void test_nearest(void **state) {
     free(long_word);
 }
 
-/* Replaces each value of a good config in turn. The result is faults that name the file, or a config that is the same
- * after a conversion to JSON and back. */
+/* Runs with one value of a good config replaced. The result is faults that name the file, or a config that stays the
+ * same after conversion to JSON and back. */
 static void read_changed(char *text, void *good) {
     Config config, again;
     char  *faults = config_parse("changed.json", text, strlen(text), NULL, 0, 2, &config);

@@ -12,7 +12,7 @@
 
 #include "core/json.h"
 
-/* Appends "key a b;" for each key that differs. */
+/* Appends "key a b;" for a key that differs. ctx is the text. */
 static void note(void *ctx, const char *key, const cJSON *a, const cJSON *b) {
     char  *out = (char *)ctx, x[SHOWN_BYTES], y[SHOWN_BYTES];
     size_t used = strlen(out);
@@ -34,17 +34,17 @@ static void test_two(void **state) {
     (void)state;
     assert_string_equal(diff("{\"run\":{\"steps\":5,\"dir\":\"a\"}}", "{\"run\":{\"steps\":5,\"dir\":\"b\"}}", 0), "");
     assert_string_equal(diff("{\"run\":{\"steps\":5}}", "{\"run\":{\"steps\":6}}", 1), "run.steps 5 6;");
-    /* missing in one: its default counts, from either side */
+    /* the key is missing in one config, whose default counts, from either side */
     assert_string_equal(diff("{\"optimizer\":{\"learning_rate\":1e-3}}", "{}", 1),
                         "optimizer.learning_rate 0.001 0.0006;");
     assert_string_equal(diff("{}", "{\"optimizer\":{\"learning_rate\":6e-4}}", 0), "");
     assert_string_equal(diff("{}", "{\"optimizer\":{\"eps\":1}}", 1), "optimizer.eps 1e-08 1;");
-    /* a key without a default, unknown to this program */
+    /* run.steps has no default; the program does not know the section "later" */
     assert_string_equal(diff("{\"run\":{}}", "{\"run\":{\"steps\":6}}", 1), "run.steps - 6;");
     assert_string_equal(diff("{\"later\":{\"key\":[1,2]}}", "{\"later\":{\"key\":[1,3]}}", 1),
                         "later.key a list a list;");
     assert_string_equal(diff("{\"later\":{\"key\":1}}", "{\"later\":2}", 2), "later.key 1 -;later - 2;");
-    /* close numbers are different numbers */
+    /* numbers that are close still differ */
     assert_string_equal(diff("{\"run\":{\"seed\":9007199254740991}}", "{\"run\":{\"seed\":9007199254740990}}", 1),
                         "run.seed 9007199254740991 9007199254740990;");
     assert_string_equal(diff("{\"$comment\":\"a\",\"run\":{\"$comment\":\"b\"}}", "{\"$schema\":\"c\"}", 0), "");

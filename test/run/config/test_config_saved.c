@@ -15,7 +15,7 @@ static void test_presets(void **state) {
     };
     static const char sizeless[] = "{\"run\": {\"steps\": 1}, \"model\": {}, \"data\": {\"train\": \"x\"},"
                                    " \"batch\": {\"global_tokens\": 8, \"micro_batch\": 1, \"seq_len\": 8}}";
-    for (int i = 1; PRESET_NAMES[i]; i++) { /* every file of configs/presets is a part of a config */
+    for (int i = 1; PRESET_NAMES[i]; i++) { /* every file of configs/presets is a valid part of a config */
         Config c;
         char   override[64];
         snprintf(override, sizeof override, "model.preset=%s", PRESET_NAMES[i]);
@@ -36,13 +36,13 @@ static void test_presets(void **state) {
         free(param);
         assert_true(parameters == by_table);
     }
-    Config  c = {.model = {.shape = GPT2_SHAPE(1, 1, 876706527, 1, 1)}}; /* 12 C^2 + 17 C, just below 2^63 */
+    Config  c = {.model = {.shape = GPT2_SHAPE(1, 1, 876706527, 1, 1)}}; /* 12 C^2 + 17 C parameters, just below 2^63 */
     int64_t parameters;
     assert_true(model_parameters(c.model.shape, &parameters));
     assert_true(parameters == 12 * c.model.shape.n_embd * c.model.shape.n_embd + 17 * c.model.shape.n_embd);
     c.model.shape.n_embd++;
     assert_false(model_parameters(c.model.shape, &parameters));
-    /* the largest value of each */
+    /* the largest allowed value of each size */
     c.model.shape.n_layer = 65536, c.model.shape.n_embd = c.model.shape.n_positions = c.model.shape.vocab_size = INT32_MAX;
     assert_false(model_parameters(c.model.shape, &parameters));
 }
@@ -87,7 +87,7 @@ static void test_round_trip(void **state) {
                     a.optimizer.eps == b.optimizer.eps);
         assert_string_equal(a.sample.prompt, b.sample.prompt);
         assert_null(config_compare(&b, saved, NULL));
-        /* the saved copy is itself a config */
+        /* the saved copy is itself a valid config */
         Config c;
         load_good(twice, NULL, 0, &c);
         assert_string_equal(c.run.dir, a.run.dir);
@@ -163,13 +163,13 @@ static void test_compare(void **state) {
             fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
         free(text);
     }
-    /* a preset equals the same sizes written out */
+    /* a preset equals the same sizes given one by one */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved, NULL));
     cJSON_Delete(saved);
 }
 
-/* Weights and stages must not change; folders may. */
+/* The weights and stages of a blend must not change at a resume; its folders may. */
 static void test_compare_blends(void **state) {
     (void)state;
 #define SOURCE(path, weight) "{\"path\":\"" path "\",\"weight\":" weight "}"
@@ -197,7 +197,7 @@ static void test_compare_blends(void **state) {
     cJSON_Delete(saved);
 }
 
-/* An option that is missing in a checkpoint had its default. */
+/* An option that a checkpoint's config lacks had its default value. */
 static void test_compare_with_an_older_one(void **state) {
     (void)state;
     Config first, now;
@@ -211,7 +211,7 @@ static void test_compare_with_an_older_one(void **state) {
     free(text);
     cJSON_DeleteItemFromObjectCaseSensitive(saved, "schedule");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "n_layer");
-    text = config_compare(&first, saved, NULL); /* it has no default, so it is reported, too */
+    text = config_compare(&first, saved, NULL); /* an option without a default is reported too */
     assert_non_null(strstr(text, "model.n_layer is 4, in the checkpoint null; schedule.warmup_steps is 50, in the checkpoint 0"));
     free(text);
     cJSON_Delete(saved);
@@ -304,7 +304,8 @@ static void test_schema(void **state) {
     if (in) {
         assert_true(getdelim(&shipped, &bytes, '\0', in) > 0);
         fclose(in);
-        assert_string_equal(shipped, text); /* if this fails: ./train_gpt schema > configs/train_gpt.schema.json */
+        /* if this fails, type: ./train_gpt schema > configs/train_gpt.schema.json */
+        assert_string_equal(shipped, text);
     }
     free(shipped);
     free(text);

@@ -61,7 +61,8 @@ static void constant(void **state) {
 
 static void warmup_stable_decay(void **state) {
     (void)state;
-    Config c = config_of(SCHEDULE_WSD, 101, 5, 0.0, 0.2); /* ceil(20.2) = 21 steps of decay: s0 = 80 */
+    /* ceil(20.2) = 21 steps of decay, so the decay begins at step s0 = 80 */
+    Config c = config_of(SCHEDULE_WSD, 101, 5, 0.0, 0.2);
     expect_lr(&c, 4, 1e-3);
     expect_lr(&c, 79, 1e-3);
     expect_lr(&c, 80, 1e-3);
@@ -82,7 +83,7 @@ static void a_decay_may_be_linear(void **state) {
     expect_lr(&c, 90, 1e-3 * 0.75);
 }
 
-/* A stable phase ends where a resume says, and the steps before are those of the same run. */
+/* A resume may end the stable phase at any step. The steps before have the same rates as in the original run. */
 static void a_decay_may_begin_at_any_checkpoint(void **state) {
     (void)state;
     Config trunk = config_of(SCHEDULE_WSD, 1000, 10, 0.0, 0.2), branch = config_of(SCHEDULE_WSD, 750, 10, 0.0, 0.2);
@@ -99,12 +100,12 @@ static void weight_decay(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
     c.optimizer.weight_decay = 0.1;
-    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* a constant, not rounded */
+    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* exactly the constant, not rounded */
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);
     expect_decay(&c, 60, 0.06);
-    c.optimizer.learning_rate = 0.0; /* there is no rate to follow */
+    c.optimizer.learning_rate = 0.0; /* with learning rate 0 the weight decay has no rate to follow */
     expect_decay(&c, 60, 0.1);
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LINEAR;
     expect_decay(&c, 0, 0.1);

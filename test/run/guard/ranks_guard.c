@@ -1,5 +1,5 @@
-/* ranks_guard.c - weights that are not the same on all ranks: every flipped bit is found, and the right rank named.
- * Alone it flips some; with numbers it is the bulk of `make soak`'s weight_bits:
+/* ranks_guard.c - weights that differ between ranks. Every flipped bit is found, and the right rank is named. Without
+ * arguments it flips some bits; with numbers it is the main part of `make soak`'s weight_bits:
  *
  *   ranks_guard FLIPS SEED      prints "FLIPS flips, MISSED missed, WRONG wrong ranks named"
  */
@@ -33,7 +33,8 @@ static Model *replica_create(DType act) {
     return m;
 }
 
-/* Checks the weights as a step does: the hash is fetched with the sums. */
+/* Checks the weights as a training step does: the hashes are exchanged together with the sums. Sets who to the ranks
+ * that differ. */
 static int is_same_everywhere(Model *m, char who[GUARD_TEXT]) {
     step_sums_zero(&m->sums, &m->stream);
     hash_words(&m->stream, step_hash(&m->sums, HASH_REPLICAS), m->shards->params);
@@ -46,7 +47,7 @@ static int names(const char *who, int rank) {
     return strstr(who, word) != NULL;
 }
 
-/* Flips one random bit on one random rank, and flips it back. Adds to missed and wrong. */
+/* Flips one random bit of the weights on one random rank, checks, and flips it back. Adds to *missed and *wrong. */
 static void flip(Model *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
     char     who[GUARD_TEXT] = "";
     uint32_t random[4];
@@ -76,11 +77,12 @@ static void flipped_bits_are_found(void **state) {
     }
 }
 
-/* Values by rank, and the ranks that must be named. */
+/* Cases: the hash of each rank, and the ranks that must be named. */
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
-        {2, {1, 2}, {1, 1}},                       /* the right one of the two is unknown */
+        /* both ranks are named, because it is unknown which one is right */
+        {2, {1, 2}, {1, 1}},
         {3, {5, 5, 6}, {0, 0, 1}}, {3, {INT64_MIN, 5, 5}, {1, 0, 0}}, {3, {-1, INT64_MAX, -1}, {0, 1, 0}}, {3, {1, 2, 3}, {1, 1, 1}},
         {4, {0, 0, -1, 0}, {0, 0, 1, 0}}, {4, {7, 7, 8, 8}, {1, 1, 1, 1}}, {4, {7, 8, 7, 9}, {1, 1, 1, 1}}, {4, {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MAX}, {0, 0, 1, 0}},
     };
@@ -98,7 +100,7 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
-/* Uses only sums over the ranks: equal hashes never count as different, different ones always do. */
+/* Compares hashes by sums over the ranks alone. Equal hashes never count as different; different ones always do. */
 static void differing_hashes_are_seen_in_sums(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 200; k++) {
@@ -115,7 +117,7 @@ static void differing_hashes_are_seen_in_sums(void **state) {
     }
 }
 
-/* Two computations of a step, compared by rank. `who` names the faulty rank. */
+/* Compares two computations of the same step by rank. `who` must name the faulty rank. */
 static void what_is_not_repeated_is_found(void **state) {
     (void)state;
     int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;
@@ -130,7 +132,8 @@ static void what_is_not_repeated_is_found(void **state) {
         b = a;
         if (what == 0) b.loss = 2.5000000000000004;
         if (what == 1) b.grad_norm = -b.grad_norm;
-        if (what == 2) b.own_grads += is_last, b.grads++; /* one rank's part is wrong, so the sums of all are wrong */
+        /* the gradients of one rank are wrong, so the sums over all ranks are wrong too */
+        if (what == 2) b.own_grads += is_last, b.grads++;
         if (what == 3) b.grads += is_last;
         if (what == 4) b.suspect = is_last, b.grads++;
         if (what == 5) b.own_grads -= is_last;

@@ -1,12 +1,12 @@
-/* test_lock.c - who may take a run folder: the decision as a table, and locks of processes that live, die, hang and
- * come back.
+/* test_lock.c - who may take a run folder. Tests the decision as a table, and the locks of processes that live, die,
+ * hang and continue.
  * Timed: beats of a lock are missed after seconds. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void the_text_goes_round(void **state) {
     assert_memory_equal(&h, &again, sizeof h);
     assert_string_equal(text + length - 1 - HOLDER_BEAT_DIGITS, "18446744073709551615\n");
     memset(h.host, 'h', sizeof h.host - 1), memset(h.boot, 'b', sizeof h.boot - 1), memset(h.job, 'j', sizeof h.job - 1);
-    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX; /* the largest possible values */
+    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX; /* the values with the longest texts */
     length = holder_format(&h, text);
     assert_int_equal(length, strlen(text));
     assert_int_equal(holder_parse(text, &again), 1);
@@ -93,7 +93,7 @@ static void decisions(void **state) {
         holder_format(&table[i].h, text);
         if (holder_decide(text, &OWN, table[i].seen, BEAT_MS) != table[i].decision) fail_msg("%s", table[i].what);
     }
-    LockHolder none = OWN; /* outside of SLURM no two processes are of the same job */
+    LockHolder none = OWN; /* outside of SLURM two processes never belong to the same job */
     char       text[HOLDER_TEXT];
     strcpy(none.job, "none");
     LockHolder other = holder("there", "b9", "none", 0);
@@ -103,7 +103,8 @@ static void decisions(void **state) {
     assert_int_equal(holder_decide("host old, process 3\n", &OWN, (LockSeen){.flocked = 1}, BEAT_MS), LOCK_REFUSE);
 }
 
-/* A reused process number is another process. A process that waits to be reaped writes no more. */
+/* Another process may have got the same process number. A process that has ended, and only waits to be reaped, writes
+ * no more. */
 static void who_lives(void **state) {
     (void)state;
     LockHolder self = holder_self("vm");
@@ -174,15 +175,16 @@ static void a_second_job_is_refused_until_the_first_is_gone(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_true(clock_ms() - begin < 2000.0);
     end(first);
-    assert_int_equal(child_run(take_it, NULL).code, 0); /* at once, because a dead process of this host is recognized */
+    /* the lock is taken at once, because the process is known to be dead on this host */
+    assert_int_equal(child_run(take_it, NULL).code, 0);
     RunLock *third = take();
     lock_sign(third);
     assert_true(io_file_bytes(path) > 0);
     lock_release(third);
-    assert_int_equal(io_file_bytes(path), 0); /* the lock was released */
+    assert_int_equal(io_file_bytes(path), 0); /* the file is empty, because the lock was released */
 }
 
-/* Writes the lock of a job on a host of that name with another boot id. */
+/* Writes the lock file of a job on a host with this name and another boot id. */
 static void sign_from(const char *host, uint64_t beat) {
     LockHolder h = holder(host, "b9", "none", 0);
     char       text[HOLDER_TEXT];
@@ -196,7 +198,8 @@ static void sign_from(const char *host, uint64_t beat) {
 
 static void sign_from_elsewhere(uint64_t beat) { sign_from("elsewhere", beat); }
 
-/* A clone of this machine has the same name and another boot id, so its lock is waited for. */
+/* A clone of this machine has the same host name and another boot id. Its lock is waited for like that of any other
+ * host. */
 static void a_host_of_the_same_name_is_waited_for(void **state) {
     (void)state;
     char host[200];
@@ -258,7 +261,7 @@ static void a_lost_folder_is_noticed(void **state) {
     (void)state;
     RunLock *l = take();
     lock_sign(l);
-    assert_int_equal(io_unlink(path), 0); /* a missing file is the lock of no job */
+    assert_int_equal(io_unlink(path), 0); /* removes the lock file, which then names no job */
     assert_int_equal(lock_is_held(l), 1);
     sign_from_elsewhere(1);
     for (int i = 0; i < 400 && !lock_is_lost(l); i++) rest_ms(10);
@@ -283,7 +286,7 @@ static void lose(void *unused) {
 static void come_second(void *unused) {
     (void)unused;
     RunLock *l = take();
-    sign_from_elsewhere(1); /* another job signs between the check and the signature */
+    sign_from_elsewhere(1); /* another job signs the lock file after this job's check and before its signature */
     lock_sign(l);
 }
 static void losers_say_who_has_it(void **state) {
@@ -309,7 +312,8 @@ static void a_link_is_not_followed(void **state) {
     assert_int_equal(io_file_bytes(target), -2);
     assert_int_equal(io_unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(child_run(take_it, NULL).code, EXIT_IO); /* does not wait for a writer of the pipe */
+    /* returns at once: it does not wait for a process that writes to the pipe */
+    assert_int_equal(child_run(take_it, NULL).code, EXIT_IO);
 }
 
 static void long_garbage_is_nobodys(void **state) {

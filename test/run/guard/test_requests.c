@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,14 +57,15 @@ static void files_ask_once(void **state) {
     assert_true(!requests_stop(&q, 0.0) && !requests_save(&q));
     put_file("SAVE");
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
-    put_folder("SAVE"); /* entries of any kind count */
+    put_folder("SAVE"); /* a folder of that name counts as a request too */
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
     put_folder("STOP");
-    assert_true(requests_stop(&q, 0.0) && requests_stop(&q, 0.0)); /* it is repeated until it is done */
+    /* the request is returned again until it has been carried out */
+    assert_true(requests_stop(&q, 0.0) && requests_stop(&q, 0.0));
     requests_end(&q);
     assert_false(is_there("STOP"));
     put_file("STOP");
-    q = start(); /* an earlier request counts, too */
+    q = start(); /* a request from before the start counts too */
     assert_true(requests_stop(&q, 0.0) && !is_there("STOP"));
 }
 

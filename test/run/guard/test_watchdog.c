@@ -28,7 +28,7 @@ static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     watchdog_know(w, world_all(world_join(ALONE)), ONE_RANK);
     watchdog_tick(w, "a long wait");
-    watchdog_tick(w, NULL); /* makes progress */
+    watchdog_tick(w, NULL); /* reports progress */
     rest(20);
 }
 
@@ -42,8 +42,9 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "(main):\n"));
 }
 
-/* A launcher's signals end a rank that waits for MPI_Init. They do not end a rank whose neighbours are alive, however
- * long it is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on another host. */
+/* Before MPI_Init has ended, a launcher's signal ends a waiting rank. Later it does not end a rank whose neighbours are
+ * alive, however long it is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on another
+ * host. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
@@ -88,7 +89,7 @@ static void test_ticks_keep_alive(void **state) {
     assert_string_equal(c.said, "");
 }
 
-/* Without a limit, some seconds of silence are allowed. */
+/* Without a limit in the config, some seconds of silence are allowed at the start. */
 static void wait_at_start(void *limit) {
     Watchdog *w = watchdog_create(0, ALONE);
     watchdog_started(w);
@@ -124,7 +125,7 @@ static void test_a_stopped_process_is_not_blamed(void **state) {
     assert_int_equal(child_run(be_stopped, &limit).code, 0);
 }
 
-/* Before MPI_Init has ended, only the launcher's signal counts. */
+/* Before MPI_Init has ended, only the signal of the launcher ends a rank, not its silence. */
 static void hang_in_init(void *limit) {
     Launch third = {1, 2, 4, 1};
     watchdog_create(*(double *)limit, third);
@@ -165,7 +166,7 @@ static void test_limits(void **state) {
     assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
 }
 
-/* A start of 1.6 s would allow 32 s for ever, but only the times of steps count. */
+/* Limits follow from the times of steps. A start of 1.6 s would allow 32 s of silence for ever if it counted. */
 static void test_a_long_start_is_forgotten(void **state) {
     (void)state;
     Watchdog *w = watchdog_create(0, ALONE);

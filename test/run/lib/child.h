@@ -1,5 +1,5 @@
-/* child.h - runs a part of a test in its own process, for calls that end the program. Returns its exit code and its
- * stderr. */
+/* child.h - runs a function of a test in a child process, for calls that end the program. The result has the child's
+ * exit code and its stderr. */
 #ifndef TRAIN_GPT_TEST_RUN_CHILD_H
 #define TRAIN_GPT_TEST_RUN_CHILD_H
 
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 typedef struct {
-    int  code;      /* exit code, 0 if the part returned, -1 if a signal ended it */
+    int  code;      /* exit code; 0 if the child returned, -1 if a signal ended it */
     char said[8192];
 } Child;
 
@@ -22,8 +22,9 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-#ifndef __clang__ /* with clang OpenMP restarts in a child by itself, and cannot after a pause */
-    omp_pause_resource_all(omp_pause_hard); /* a child has none of its parent's threads and would wait for them */
+#ifndef __clang__ /* clang's OpenMP restarts in a child by itself, and could not after a pause */
+    /* the child has none of its parent's threads, and OpenMP would wait for them */
+    omp_pause_resource_all(omp_pause_hard);
 #endif
     pid_t pid = fork();
     if (pid < 0) abort();

@@ -16,10 +16,10 @@ exits() {
     [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
     echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
 }
-# says FILE PATTERN [TIMES]: waits until the file has so many matching lines, or one, at most 60 s.
+# says FILE PATTERN [TIMES]: waits at most 60 s until FILE has TIMES matching lines (1 if not given).
 says() { within 60 has_lines "$@" || { echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }; }
 has_lines() { [ "$(grep -csE -- "$2" "$1")" -ge "${3:-1}" ] 2> /dev/null; }
-# ends PROCESS CODE: waits for a job of this script, and checks its exit code.
+# ends PROCESS CODE: waits for a background job of this script, and checks its exit code.
 ends() { wait "$1"; local code=$?; [ $code -eq "$2" ] || { echo "exit $code, not $2"; return 1; }; }
 # within SECONDS COMMAND...: repeats the command until it succeeds. Fails if it does not within that time.
 within() {

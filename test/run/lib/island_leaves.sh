@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Islands join a server and leave it over and over, at random instants: by TERM (exit 75), or killed; one island stays all the time. Each leave costs
-# the others nothing: rounds go on. At the end each sample counts once. The seed decides outer.wait.
+# Training jobs (islands) join a server and leave it over and over, at random instants. They leave by TERM (exit 75) or
+# are killed; one island stays all the time. A leave must cost the others nothing: rounds go on. At the end each sample
+# must count once. The seed decides outer.wait.
 #   test/run/lib/island_leaves.sh LEAVES [SEED]     prints "ok ..." or "not ok ...", then "LEAVES joins and leaves, FAILED failures"
 leaves=$1 RANDOM=${2:-1}
 [ $((RANDOM % 2)) -eq 0 ] && wait_for=all || wait_for=none
@@ -8,7 +9,8 @@ leaves=$1 RANDOM=${2:-1}
 words="outer.server=127.0.0.1:$PORT outer.key=$WORK/outer.key outer.every=4 outer.wait=$wait_for run.steps=100000000 schedule.name=constant
        eval.every=0 checkpoint.every=400 log.tensorboard=false"
 begin() { (exec "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/$1" $words > "$WORK/$1.out" 2>&1) & job=$!; }
-# says NAME PATTERN PROCESS [TIMES]: waits for so many matching lines. Fails if the process ends, or after two minutes.
+# says NAME PATTERN PROCESS [TIMES]: waits until the output of NAME has TIMES matching lines. Fails if the process ends,
+# or after two minutes.
 says() {
     for _ in $(seq 2400); do
         [ "$(grep -csE "$2" "$WORK/$1.out")" -lt "${4:-1}" ] || return 0
@@ -42,7 +44,7 @@ while [ "$left" -lt "$leaves" ] && [ "$failed" -le 5 ]; do
         kill -TERM $a; wait $a; status=$?
         [ $status -eq 75 ] || complain "TERM: exit $status"
         stopped=$((stopped + 1))
-    else # waits between nothing, before its connection, and some rounds
+    else # the island leaves at once, before it is connected, or up to some rounds later
         sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.8 }')"
         kill -9 $a; wait $a 2> /dev/null
     fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Kills a small training run with SIGKILL at random instants and starts it again, over and over: every start must go on from the newest
-# complete checkpoint, and the weights at the end must be those of a run that was never killed, bit for bit.
+# Kills a small training run with SIGKILL at random instants and starts it again, over and over. Every start must resume
+# from the newest complete checkpoint. The weights at the end must equal those of a run that was never killed, bit for
+# bit.
 #   GRID="parallel.tensor=2 ..." test/run/lib/kills.sh KILLS RANKS [SEED]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
 kills=$1 ranks=$2 RANDOM=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
@@ -14,7 +15,7 @@ killed=0 failed=0 runs=0
 while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # From before the first step to after the last one. mpirun itself needs some 0.4 s.
+    # The kill comes between the first step and some time after the last one. mpirun itself needs some 0.4 s to start.
     sleep "$(awk -v r=$RANDOM -v n="$ranks" 'BEGIN { printf "%.3f", (n > 1 ? 0.35 : 0) + r / 32768 * (n > 1 ? 1.6 : 1.0) }')"
     victim=$job
     if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then # one rank, whichever
@@ -32,7 +33,7 @@ while [ "$killed" -lt "$kills" ]; do
         [ $failed -lt 10 ] || break
     else
         killed=$((killed + 1))
-        # Checks that a start that printed the banner has resumed from the newest checkpoint.
+        # Checks that a start that reached its first output has resumed from the newest checkpoint.
         if [ -n "$before" ] && grep -q "^start " "$WORK/out"; then failed=$((failed + 1)); echo "not ok began anew in spite of step $before"; fi
         if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
             failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"

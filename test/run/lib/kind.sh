@@ -1,8 +1,8 @@
-# kind.sh - a kind of model end to end: training, resume, every axis of the grid, sampling, and its files taken back.
-# Sourced by test_llama.sh, test_qwen3.sh and test_qwen3_moe.sh, which set KIND, keys and values for a width of 64,
-# CLASS, Hugging Face's, and NAME, a tensor of its files; and may set STILL, keys with which and a rate of 0 a step
-# changes no weight, and AXIS, where it has no tensor ranks: another axis; TIED=1 where the head can only be the
-# embedding.
+# kind.sh - tests a kind of model end to end: training, resume, every axis of the grid, sampling, and its files read
+# back. test_llama.sh, test_qwen3.sh and test_qwen3_moe.sh source it. They set KIND (keys and values for a width of 64),
+# CLASS (the name of Hugging Face's class) and NAME (a tensor in its files). They may set STILL: keys with which a step
+# at rate 0 changes no weight. AXIS is another axis, for a kind without tensor ranks. TIED=1 means that the output head
+# can only be the embedding.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 # shellcheck disable=SC2086
 mine() { train $KIND "$@"; }
@@ -22,7 +22,7 @@ expect "resume changes no bit" same_weights "$WORK/run" "$WORK/half" step_000000
 expect "blocks computed again change no bit" heard mine run.dir="$WORK/again" memory.recompute=block
 expect "blocks computed again: the same weights" same_weights "$WORK/run" "$WORK/again" step_00000012
 
-# The grid: the losses of each run equal those of one rank.
+# like: trains on a grid of ranks, and compares the losses and norms with those of one rank.
 like() { # NAME TOLERANCE RANKS KEY=VALUE...
     local name=$1 tolerance=$2 n=$3; shift 3
     expect "$name" heard ranks "$n" run.dir="$WORK/$name" "$@"
@@ -47,7 +47,7 @@ expect "tied, in two stages" heard ranks 2 model.tie_embeddings=true parallel.pi
 mine model.tie_embeddings=true run.dir="$WORK/tied1" > /dev/null 2>&1
 expect "tied, in two stages: losses of one rank" same_losses "$WORK/tied" "$WORK/tied1" 1e-5
 
-# Files: the names of Hugging Face's class, and weights that are read again.
+# The files have the names of Hugging Face's class, and their weights can be read again.
 expect "config.json is $CLASS's" grep -q "$CLASS" "$(last run)/config.json"
 expect "names as Hugging Face's" grep -aqF "$NAME" "$(last run)/model.safetensors"
 [ "${TIED-0}" = 1 ] || expect "a head of its own is stored" grep -aqF '"lm_head.weight"' "$(last run)/model.safetensors"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Loses a host over and over: two pretended hosts of two ranks train with copies in memory and no checkpoint; at a random instant all ranks get
-# SIGKILL, and a host's copies are gone. Every start must go on from the newest step that was whole, or the one before, out of the other host's
-# memory, and the weights at the end must be those of a run that lost nothing. Or, with one rank alone: it is killed, and no copy is lost.
+# Loses a host over and over. Two simulated hosts with two ranks train with copies in memory and no checkpoint. At a
+# random instant all ranks get SIGKILL, and one host's copies are deleted. Every start must resume from the other host's
+# memory, at the newest complete step or the one before. The weights at the end must equal those of a run that lost
+# nothing. With one rank, the rank is killed and no copy is lost.
 #   test/run/lib/memory_kills.sh KILLS RANKS [SEED [KEY=VALUE...]]
 # prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
 kills=$1 ranks=$2 RANDOM=${3:-1} words=${*:4}
@@ -24,7 +25,7 @@ while [ "$killed" -lt "$kills" ]; do
     before=$(newest)
     rm -f "$WORK/out"
     ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
-    # Waits for the first step, because the output then shows how the start went.
+    # Waits for the first step, because the output then shows from where the run started.
     while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
     struck=no; kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null && struck=yes # mpirun, too: with all of its ranks gone at once it may wait forever

@@ -16,7 +16,7 @@
 
 static char dir[64], path[96], picture[96];
 static MetricsAbout about = {.bytes_per_token = 4.0, .commit = "abc1234"};
-static double       passed_s; /* seconds since the program's clocks showed 1.7e9 s */
+static double       passed_s; /* seconds that the simulated clocks have advanced since 1.7e9 s */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
@@ -39,7 +39,7 @@ static int remove_dir(void **state) {
     return io_remove_tree(dir);
 }
 
-/* Not inlined, because gcc 12 would confuse the returned pointer with the address of the variable. */
+/* Not inlined, because gcc 12 would warn that the returned pointer is the address of a local variable. */
 static __attribute__((noinline)) char *read_text(const char *from) {
     char *text;
     assert_true(io_read_file(from, 1 << 24, &text) >= 0);

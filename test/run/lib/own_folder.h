@@ -29,7 +29,7 @@ static inline int leave(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
-/* Uses one thread, because a forked child has no pool of threads. */
+/* Runs the cases with one OpenMP thread, because a forked child has no thread pool. */
 #define RUN_ALONE(cases) (omp_set_num_threads(1), comm = world_all(world_join((Launch){0})), cmocka_run_group_tests(cases, NULL, NULL))
 
 #endif

@@ -1,5 +1,6 @@
-# pairs.sh - saved by W ranks, resumed by W', with the bits of the unbroken run (parallel.deterministic). Sourced after tiny.sh. Every W divides
-# the PAIRS_LEAVES micro-batches of a step; 840 take any from 1 to 8, and a model as small as one can be.
+# pairs.sh - checkpoints saved by W ranks and resumed by W' ranks, with the bits of the unbroken run
+# (parallel.deterministic). Sourced after tiny.sh. A step has PAIRS_LEAVES micro-batches, which every W must divide. 840
+# allows any W from 1 to 8. The model is as small as possible.
 cat > "$WORK/pairs.json" <<JSON
 { "run": {"steps": 3, "dir": "$WORK/run"},
   "model": {"n_layer": 1, "n_head": 1, "n_embd": 10, "n_positions": 4, "vocab_size": 256},
@@ -10,7 +11,7 @@ cat > "$WORK/pairs.json" <<JSON
 JSON
 
 pairs_run() { run_ranks "$1" "$TRAIN" "$WORK/pairs.json" run.dir="$2" > "$WORK/out" 2>&1 || { tail -5 "$WORK/out"; return 1; }; }
-pairs_same() { # pairs_same DIR: checks that the run equals that of one rank.
+pairs_same() { # pairs_same DIR: checks that the run in DIR equals the run of one rank.
     values "$WORK/saved1" train loss > "$WORK/.a"; values "$1" train loss > "$WORK/.b"
     [ "$(wc -l < "$WORK/.a")" -eq 3 ] && cmp "$WORK/.a" "$WORK/.b" && same_weights "$WORK/saved1" "$1" step_00000003
 }

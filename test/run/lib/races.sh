@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two jobs for one run folder, started at once, over and over: exactly one runs, the other ends with 73 within two seconds and has changed
-# nothing; the folder then holds the run of one.
+# Starts two jobs for one run folder at once, over and over. Exactly one runs. The other ends with 73 within two seconds
+# and has changed nothing. The folder then holds one job's run.
 #   test/run/lib/races.sh RACES [SEED]     prints "not ok ..." for each that goes wrong, then "RACES races, FAILED failures"
 races=$1 RANDOM=${2:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sends SIGUSR1 to a small training run at random instants, from its first moment to its last, and starts it again, over and over: each time
-# it must end with 75, saved, and go on from there; weights and log at the end must be those of a run that was never stopped.
+# Sends SIGUSR1 to a small training run at random instants, from its first moment to its last, and starts it again, over
+# and over. Each time it must save, end with 75, and resume from there. Weights and log at the end must equal those of a
+# run that was never stopped.
 #   test/run/lib/signals.sh SENDS RANKS [SEED]     prints "ok ..." or "not ok ...", then "SENDS sends, FAILED failures, RUNS runs completed"
 sends=$1 ranks=$2 RANDOM=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
@@ -8,8 +9,8 @@ run="$WORK/run"
 args="run.steps=60 checkpoint.every=3 eval.every=4 eval.tokens=0 schedule.name=cosine"
 start() { if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; else exec mpirun --oversubscribe --bind-to none -np "$ranks" "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; fi; }
 members() { if [ "$ranks" -eq 1 ]; then echo "$job"; else pgrep -f "^$TRAIN $WORK/tiny.json"; fi; }
-# takes_requests: succeeds if a rank takes SIGUSR1 as a request: number 10 in the mask of caught signals. bash, which
-# starts the rank, may catch it as well.
+# takes_requests PROCESS: succeeds if the process is a rank that handles SIGUSR1, which is number 10 in its mask of
+# caught signals. bash, which starts the rank, may catch the signal as well.
 takes_requests() { local mask; [ "/proc/$1/exe" -ef "$TRAIN" ] || return; mask=$(sed -n 's/^SigCgt:\s*//p' "/proc/$1/status" 2>/dev/null); [ -n "$mask" ] && [ $((0x$mask >> 9 & 1)) -eq 1 ]; }
 all_take_requests() { local pid n=0; for pid in $(members); do takes_requests "$pid" || return 1; n=$((n + 1)); done; [ $n -eq "$ranks" ]; }
 complain() { failed=$((failed + 1)); echo "not ok send $sent: $*"; tail -n 5 "$WORK/out" "$WORK/err"; }

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Every I/O call of a small run, its saves and deletions among them, is the last thing one of its ranks does: killed before the call or after it, at
-# 1, 2 and 4 ranks, each rank. The next start must go on from the newest checkpoint there is, passing over none, to the weights of a run that
-# was never killed.
+# Kills a small run at every I/O call, also those of its saves and deletions. One of 1, 2 or 4 ranks is killed before or
+# after the call, each rank in turn. The next start must resume from the newest checkpoint and skip none. It must end
+# with the weights of a run that was never killed.
 #   test/run/lib/sweep.sh FROM COUNT [STRIDE]     cases FROM, FROM+STRIDE, ...; prints "not ok ..." for each that fails, then "N of TOTAL cases, N failed"
 from=$1 count=$2 stride=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
-# start RANKS RUN RULES: runs the training with its output in $WORK/out
+# start RANKS RUN RULES: runs the training under the fault rules, with its output in $WORK/out
 start() {
     if [ "$1" -eq 1 ]; then TRAIN_GPT_FAIL=$3 "$FAILING" "$WORK/tiny.json" $args run.dir="$2"
     else TRAIN_GPT_FAIL=$3 run_ranks "$1" "$FAILING" "$WORK/tiny.json" $args run.dir="$2"; fi > "$WORK/out" 2>&1
 }
 newest() { ls "$1/checkpoints" 2> /dev/null | grep -E '^step_[0-9]+$' | tail -n 1 | sed 's/step_0*//'; }
 
-# Lists one line for each case: ranks, rule. A rule without effect counts the calls.
+# Lists one line for each case: ranks and rule. A rule that only notes the calls counts them.
 for ranks in 1 2 4; do
     TRAIN_GPT_FAIL_LOG="$WORK/calls" start $ranks "$WORK/whole-$ranks" "io@1+:count" || { echo "not ok the run at $ranks ranks that is not killed"; exit 1; }
     for rank in $(seq 0 $((ranks - 1))); do

@@ -11,7 +11,7 @@ tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the proce
 # begins COMMAND...: starts the job in the background with its output in $WORK/out. The output of an earlier job is
 # removed first, because it could be mistaken for this one's.
 begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
-# await PATTERN: waits until the job prints a matching line, at most 60 s.
+# await PATTERN: waits at most 60 s until the job in the background prints a matching line.
 await() { within 60 has_lines "$WORK/out" "$1" || { echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }; }
 # strike SIGNAL PROCESS...: sends a signal, and for STOP and KILL waits until each process is stopped or gone. If that
 # fails it prints "not ok" and returns 1, because nothing after it would prove anything.
@@ -53,17 +53,17 @@ JSON
 
 train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # one process
 train_ranks() { local n=$1; shift; run_ranks "$n" "$TRAIN" "$WORK/tiny.json" "$@"; }
-# values DIR train loss: prints the values of one key from a metrics file's lines of a kind, one a line
+# values DIR KIND KEY: prints the values of KEY in the lines of KIND in DIR/metrics.jsonl, one a line
 values() { grep "\"kind\":\"$2\"" "$1/metrics.jsonl" | sed -E "s/.*\"$3\":([^,}]*).*/\1/"; }
-# steps_of DIR [KIND]: prints the steps of these lines, or of "train", in one line: "1 2 3 ".
+# steps_of DIR [KIND]: prints the steps of the lines of KIND ("train" if not given) in one line: "1 2 3 ".
 steps_of() { values "$1" "${2:-train}" step | tr '\n' ' '; }
-# near A B TOLERANCE: succeeds if two columns of numbers agree relatively. Both must have the same number of lines, at
-# least one.
+# near A B TOLERANCE: succeeds if two files of numbers agree within the relative tolerance. Both must have the same
+# number of lines, at least one.
 near() { paste -d' ' "$1" "$2" | awk -v tolerance="$3" 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; s = $2 < 0 ? -$2 : $2; if (d > tolerance * s) bad = 1; n++ } END { exit bad || n == 0 }'; }
 same_losses() { values "$1" train loss > "$WORK/.a"; values "$2" train loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_norms() { values "$1" train grad_norm > "$WORK/.a"; values "$2" train grad_norm > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
 same_evals() { values "$1" eval loss > "$WORK/.a"; values "$2" eval loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
-# like_one_rank NAME OF: checks that the curves of a run of several ranks equal those of one rank.
+# like_one_rank NAME OF: checks that the curves of run NAME, on several ranks, equal those of run OF, on one rank.
 like_one_rank() {
     expect "$1: losses of one rank" same_losses "$WORK/$2" "$WORK/$1" 1e-5
     expect "$1: norms of one rank" same_norms "$WORK/$2" "$WORK/$1" 1e-5

@@ -1,5 +1,5 @@
-/* test_curve.c - the loss curve: slots are merged without losing a step or a spike, and the picture is well-formed for
- * any data. */
+/* test_curve.c - the loss curve. Its slots (groups of steps) are merged without losing a step or a spike, and the SVG
+ * picture is well-formed for any data. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 #include "run/log/picture.h"
 
-/* Asserts that every tag is closed in order, attributes are quoted, and every number is one. */
+/* Asserts that the SVG closes every tag in order, quotes its attributes, and has a number wherever one is due. */
 static void assert_well_formed(const char *svg) {
     char stack[16][32];
     int  depth = 0, roots = 0;
@@ -88,7 +88,7 @@ static void losses_that_are_no_numbers(void **state) {
     const char *line = strstr(svg, "stroke-width=\"2.4\"");
     assert_non_null(line);
     const char *first = strchr(strstr(line, "d=\""), 'M'), *second = strchr(first + 1, 'M');
-    assert_true(second && second < strchr(line, '>')); /* the line begins again after the gap */
+    assert_true(second && second < strchr(line, '>')); /* the curve begins anew after the gap */
     int marks = 0;
     for (const char *at = svg; (at = strstr(at, "loss not finite")); at++) marks++;
     assert_int_equal(marks, 20);
@@ -170,14 +170,16 @@ static void the_first_steps_do_not_set_the_range(void **state) {
     char *svg = draw(&c, "range");
     assert_non_null(strstr(svg, ">3.8</text>"));
     assert_null(strstr(svg, ">5.0</text>"));
-    /* The evaluation at step 0 is above the picture, so the line of evaluations begins at step 100. */
+    /* The evaluation at step 0 is above the visible part of the picture, so the line of evaluations begins at step
+     * 100. */
     const char *line = strstr(strstr(svg, "<g class=\"c1\">"), "d=\"M");
     assert_non_null(line);
     assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* 76 + (872 - 76) / 4 */
     free(svg);
 }
 
-/* A run that got worse from its first step on: its best evaluation is outside of the picture, and so is its ring. */
+/* A run got worse from its first step on. Its best evaluation is outside of the visible part of the picture, so it gets
+ * no ring. */
 static void a_best_off_the_picture_has_no_ring(void **state) {
     (void)state;
     static Curve c;
@@ -202,8 +204,8 @@ static void the_words_are_there(void **state) {
     char *svg = draw(&c, "words");
     assert_non_null(strstr(svg, ">123.5 M parameters · 512 k tokens in 1000 steps · commit abc1234</text>"));
     assert_non_null(strstr(svg, ">best 2.9876</text>"));
-    assert_non_null(strstr(svg, ">500k</text>")); /* tokens, on the upper axis */
-    assert_non_null(strstr(svg, ">1e-3</text>")); /* the learning rate */
+    assert_non_null(strstr(svg, ">500k</text>")); /* the upper axis shows tokens */
+    assert_non_null(strstr(svg, ">1e-3</text>")); /* the picture shows the learning rate */
     assert_non_null(strstr(svg, "@media (prefers-color-scheme: dark)"));
     assert_null(strstr(svg, "resumed"));
     char *again = draw(&c, "words");
@@ -233,7 +235,7 @@ static void events_are_marked(void **state) {
     free(draw(&c, "many"));
 }
 
-/* Merged slots keep the last rate and all norms. */
+/* Merged slots keep the last learning rate and all gradient norms. */
 static void rates_survive_merging(void **state) {
     (void)state;
     static Curve c;

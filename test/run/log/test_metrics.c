@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -73,8 +73,8 @@ static void a_new_run_starts_the_file_anew(void **state) {
     assert_int_equal(io_file_bytes(path), 0);
 }
 
-/* The run is killed at any byte after the lines of step 20. A resume at 20 and the same steps again give the unbroken
- * file. */
+/* The run is killed after any byte behind the lines of step 20. A resume at step 20 that repeats the steps gives the
+ * same file as the unbroken run. */
 static void any_kill_resumes_to_the_same_file(void **state) {
     (void)state;
     char  *whole = unbroken(30);
@@ -128,7 +128,7 @@ static void a_large_hole_costs_no_memory(void **state) {
     free(whole);
 }
 
-/* One of our lines, made longer than any by blanks. */
+/* A line of this program's format, made longer than any real one by blanks, is cut off. */
 static void a_longer_line_is_cut(void **state) {
     (void)state;
     char *whole = unbroken(20), line[2 * METRICS_LINE_BYTES];
@@ -154,7 +154,7 @@ static void lines_out_of_order_are_cut(void **state) {
     free(whole);
 }
 
-/* Foreign text between the lines does not remove any of them. */
+/* Foreign text between the program's lines does not remove any of them. */
 static void strange_lines_in_the_middle_stay(void **state) {
     (void)state;
     static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n"};
@@ -168,7 +168,7 @@ static void strange_lines_in_the_middle_stay(void **state) {
         io_close(fd);
         metrics_close(metrics_open(dir, 20, about));
         assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
-        metrics_close(metrics_open(dir, 8, about)); /* no line of ours follows now */
+        metrics_close(metrics_open(dir, 8, about)); /* now none of the program's own lines follows the foreign ones */
         char *text = read_text(path);
         assert_int_equal(strlen(text), middle - whole);
         assert_int_equal(strncmp(text, whole, strlen(text)), 0);
@@ -209,7 +209,7 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
     free(text);
 }
 
-/* If lines of another program are cut together with steps that are repeated, a copy of the file keeps them, even if
+/* If a resume cuts off lines of another program together with repeated steps, a copy of the file keeps them, even if
  * copies exist already. */
 static void foreign_lines_that_are_cut_are_kept(void **state) {
     (void)state;
@@ -221,7 +221,7 @@ static void foreign_lines_that_are_cut_are_kept(void **state) {
         int fd = io_open(path, IO_CREATE);
         assert_int_equal(io_write(fd, LINES, sizeof LINES - 1), 0);
         io_close(fd);
-        metrics_close(metrics_open(dir, i, about)); /* again, from the step after which the note is */
+        metrics_close(metrics_open(dir, i, about)); /* resumes at step 0, then at step 1, which the note follows */
         char *text = read_text(found);
         assert_string_equal(text, LINES);
         free(text);
@@ -249,22 +249,22 @@ static void a_lost_file_starts_at_the_step(void **state) {
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
     assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* there is no log */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* succeeds without a log */
     Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* the run never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* none is missing, because the run never evaluated */
     metrics_close(m);
     m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 1);
-    metrics_eval(m, 6, NAN); /* an evaluation whose loss is not a number counts, too */
+    metrics_eval(m, 6, NAN); /* an evaluation counts although its loss is not a number */
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     assert_int_equal(metrics_lack_eval(dir, 7, LINE_EVAL), 0);
     metrics_close(m);
 }
 
-/* Lines of tasks are exact, stay or go with their step, and are noticed if they are missing. */
+/* Lines with scores of tasks are exact, are cut or kept with their step, and are noticed if they are missing. */
 static void scores_of_tasks_are_lines_of_ours(void **state) {
     (void)state;
     static const TaskScores scores[] = {
@@ -279,7 +279,8 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* the run never evaluated before */
+    /* none is missing, because the run never evaluated tasks before */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     metrics_tasks(m, 6, scores, 2);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
     log_steps(m, 6, 8);
@@ -309,7 +310,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* lines of log_steps after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* the best is from the lines that log_steps wrote after step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
@@ -338,7 +339,8 @@ static void the_picture_survives_a_resume(void **state) {
     free(after);
 }
 
-/* The log of a server has only rounds. Those after its checkpoint are cut, and no step is missing. */
+/* The log of a server has only lines of rounds. A resume cuts those after its checkpoint. Their lack of steps is not
+ * reported as a gap. */
 static void rounds_are_kept(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0, about);
@@ -376,7 +378,8 @@ static void fill_the_disk(void *unused) {
     log_steps(m, 0, 10);
     metrics_close(m);
 }
-/* The disk is full from the third line to the ninth; nothing of these lines is written. Then there is space again. */
+/* The disk is full from the third line to the ninth, and nothing of these lines is written. Then there is space
+ * again. */
 static void fill_the_disk_for_a_while(void *unused) {
     (void)unused;
     char fault[METRICS_FAULT_BYTES];
@@ -402,7 +405,7 @@ static void draw_without_room(void *unused) {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
     metrics_draw(m);
     metrics_draw(m);
-    log_steps(m, 3, 4); /* the run continues */
+    log_steps(m, 3, 4); /* the run continues after the resume */
     metrics_close(m);
 }
 
@@ -414,7 +417,7 @@ static void faults_end_with_a_sentence(void **state) {
     assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
     c = child_run(fill_the_disk, NULL);
     assert_int_equal(c.code, EXIT_IO);
-    assert_int_equal(child_lines(&c), 2); /* the warning, and the fault that ended the run */
+    assert_int_equal(child_lines(&c), 2); /* two lines: the warning, and the fault that ended the run */
     assert_non_null(strstr(c.said, path));
     assert_non_null(strstr(c.said, strerror(EFBIG)));
     c = child_run(skip_a_step, NULL);
@@ -426,7 +429,7 @@ static void lines_wait_for_room(void **state) {
     (void)state;
     Child c = child_run(fill_the_disk_for_a_while, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* printed once */
+    assert_int_equal(child_lines(&c), 1); /* the warning is printed once */
     assert_non_null(strstr(c.said, path));
     char *text = read_text(path), *whole = unbroken(30);
     assert_string_equal(text, whole);
@@ -438,7 +441,7 @@ static void a_picture_is_not_worth_the_run(void **state) {
     (void)state;
     Child c = child_run(draw_without_room, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* printed once */
+    assert_int_equal(child_lines(&c), 1); /* the warning is printed once */
     assert_non_null(strstr(c.said, picture));
     assert_int_equal(io_file_bytes(picture), -ENOENT);
 }

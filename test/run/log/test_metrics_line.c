@@ -1,4 +1,5 @@
-/* test_metrics_line.c - lines of metrics.jsonl, read back: every field, and nothing taken from a line that is not whole. */
+/* test_metrics_line.c - reading lines of metrics.jsonl: every field is read, and nothing is taken from a line that is
+ * cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +59,8 @@ static void other_lines_are_none(void **state) {
     }
 }
 
-/* A line cut anywhere, or without any one byte, is not one of our lines, or has the same step. */
+/* A line that is cut anywhere, or lacks any one byte, is not taken as one of the program's lines, or has the same
+ * step. */
 static void torn_lines_are_none(void **state) {
     (void)state;
     char        cut[sizeof TRAIN];
@@ -74,7 +76,7 @@ static void torn_lines_are_none(void **state) {
     }
 }
 
-/* Foreign, long and torn lines are skipped. */
+/* Foreign, overlong and cut lines in a file are skipped. */
 static void a_file_is_read(void **state) {
     (void)state;
     static char long_line[20000];

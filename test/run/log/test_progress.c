@@ -1,5 +1,5 @@
-/* test_progress.c - the lines that a person reads: columns stay in place within 120 characters, units, the ETA, and
- * what only a terminal gets. */
+/* test_progress.c - the progress lines that a person reads: columns that stay in place within 120 characters, units,
+ * the ETA, and what only a terminal gets. */
 #include "core/thread.h"
 #include "core/error.h"
 #include "core/terminal.h"
@@ -8,7 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,7 +50,8 @@ static void capture(void (*act)(void), int columns) {
     close(ends[1]);
     size_t  have = 0;
     ssize_t n;
-    while ((n = read(ends[0], out + have, sizeof out - 1 - have)) > 0) have += (size_t)n; /* a terminal ends in EIO */
+    /* a terminal whose other end is closed returns EIO */
+    while ((n = read(ends[0], out + have, sizeof out - 1 - have)) > 0) have += (size_t)n;
     out[have] = 0;
     close(ends[0]);
     int status;
@@ -70,7 +71,7 @@ static StepMetrics step(int64_t s) {
                          .memory_bytes = 1 << 30};
 }
 
-/* Reads the next line of out, without its end. */
+/* Copies the next line of the output, without its end, to `line`. Returns 0 at the end. */
 static int next_line(const char **at, char line[512]) {
     const char *end = strchr(*at, '\n');
     if (!end) return 0;
@@ -173,7 +174,8 @@ static void a_terminal_sees_every_step(void **state) {
     setenv("TERM", "xterm", 1);
     capture(log_twelve, 100);
     assert_non_null(strstr(out, "\r\033[K" DIM "step" PLAIN "   4/600"));
-    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600")); /* on a line after that of step 12 */
+    /* the validation is on its own line after that of step 12 */
+    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600"));
     assert_non_null(strstr(out, BOLD " 2.1034"));
     assert_non_null(strstr(out, BOLD GREEN " 1.5000"));
     setenv("NO_COLOR", "1", 1);
@@ -192,7 +194,7 @@ static void a_terminal_sees_every_step(void **state) {
     setenv("TERM", "xterm", 1);
 }
 
-/* Parts that a line may contain. No line is wider than the terminal, and a wider terminal shows more. */
+/* Parts that a wide line may contain. No line is wider than the terminal, and a wider terminal shows more of them. */
 static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms", "GPU  87%  312W  61C"};
 static void one_step_on_a_gpu(void) {
     Progress    p = progress_start(600, 119, 600, 1);
@@ -226,7 +228,8 @@ static void steps_after_a_slow_start(void) {
     for (int64_t i = 1; i <= 100; i++) {
         StepMetrics s = step(i);
         s.ms = i == 1 ? 3000 : 100;
-        if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25; /* simulates that this time has passed */
+        /* sets the start back, to simulate that this time has passed */
+        if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25;
         if (i < 100) p.log_every = 1000;
         else p.log_every = 1;
         progress_step(&p, &s);
@@ -236,7 +239,7 @@ static void the_eta_follows_the_pace(void **state) {
     (void)state;
     capture(steps_after_a_slow_start, 0);
     assert_non_null(strstr(out, "step  100/1000"));
-    assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 x 125 ms = 112 s */
+    assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 remaining steps at 125 ms are 112 s */
 }
 
 /* One step with a long wait among twenty: the printed rate is that of the others. */
@@ -257,8 +260,8 @@ static void the_rate_is_a_median(void **state) {
     assert_non_null(strstr(strstr(out, "step   11/1000"), "| 41.0k tok/s |"));
 }
 
-/* If a step is faster than the measured rate of products, that rate was measured while other programs ran, and it is
- * not printed. A run of many steps keeps the words. */
+/* MFU is the rate of a step relative to the measured rate of matrix products. If a step was faster, the measured rate
+ * was disturbed by other programs, and MFU is not printed. A long run keeps its columns. */
 static void without_and_with_a_part(void) {
     Progress    p = progress_start(100000, 0, 100000, 1);
     StepMetrics s = step(7);
@@ -276,7 +279,8 @@ static void an_unknown_part_is_blank(void **state) {
     assert_true(next_line(&at, line) && strstr(line, " tok/s | MFU 22.8% | "));
 }
 
-/* run.stop_step = 7 of 600, with a line every 5 steps. The last step has a line, and the ETA ends there. */
+/* A run of 600 steps ends at run.stop_step = 7, with a line every 5 steps. The last step has a line, and the ETA counts
+ * to it. */
 static void steps_to_an_early_end(void) {
     Progress p = progress_start(600, 0, 7, 5);
     for (int64_t i = 1; i <= 7; i++) {

@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
@@ -177,7 +177,7 @@ static void every_field_comes_back(void **state) {
     char         names[8][320];
     TensorBoard *t = tensorboard_open(dir, 0, 1700000000.25);
     tensorboard_add(t, 0, 1700000001.5, &(TensorBoardScalar){"val/loss", 5.5}, 1);
-    add(t, 1, 3000); /* more than fits in the buffer */
+    add(t, 1, 3000); /* adds more than fits in the buffer */
     tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/loss", INFINITY}, 1);
     tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/bpb", -0.5}, 1);
     tensorboard_close(t);
@@ -199,8 +199,8 @@ static void every_field_comes_back(void **state) {
     assert_true(read_events[events - 1].step == 1LL << 40 && read_events[events - 1].value[0] == -0.5f);
 }
 
-/* A resume begins a file that readers read after the others, even if the clock went back. The mark in it makes later
- * points invalid. */
+/* A resume begins a new file that readers read after the older ones, even if the clock was set back. A mark in it makes
+ * points after the resumed step invalid. */
 static void a_resume_begins_a_later_file(void **state) {
     (void)state;
     char         names[8][320];
@@ -236,7 +236,7 @@ static void a_full_disk_costs_points_alone(void **state) {
     char  names[8][320];
     Child c = child_run(fill_the_disk_for_a_while, NULL);
     assert_int_equal(c.code, 0);
-    assert_int_equal(child_lines(&c), 1); /* printed once */
+    assert_int_equal(child_lines(&c), 1); /* the warning is printed once */
     assert_non_null(strstr(c.said, folder));
     assert_int_equal(file_names(names), 1);
     read_file(names[0]);

@@ -1,5 +1,5 @@
-/* fake_island.c - an island without a model, for tests of `train_gpt serve`: it speaks the protocol (run/outer/messages.h),
- * and its deltas are one number. It prints what it is told, a line each.
+/* fake_island.c - a training job (island) without a model, for tests of `train_gpt serve`. It speaks the protocol of
+ * run/outer/messages.h. All values of its deltas are one number. It prints a line for each message that it gets.
  *
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
  *               [bad=nan|far|short|frame|change]
@@ -33,7 +33,7 @@ static Channel *server;
 static int64_t  elems;
 static float   *x;
 
-/* Returns the next frame that is not PING. Ends the program if there is none. */
+/* Returns the next frame that is not a PING. Ends the program if the connection is lost. */
 static FrameHeader next(const void **payload) {
     FrameHeader h;
     char        fault[MESSAGE_FAULT_BYTES];
@@ -74,7 +74,7 @@ static void say_hello(void) {
     dataset_close(&train);
 }
 
-/* Fetches x, or its change. */
+/* Fetches the weights x of the round, or their change since the last one. */
 static void fetch(MessageKind kind, int64_t round) {
     FrameHeader get = {.kind = (uint8_t)kind, .round = round, .elems = elems};
     const void *payload;
@@ -89,7 +89,7 @@ static void fetch(MessageKind kind, int64_t round) {
     printf("%s %" PRId64 " %.9g %.9g\n", kind == MESSAGE_GET ? "x" : message_name(message_answer(kind)), round, x[0], x[elems - 1]);
 }
 
-/* Sends all of the delta, then END. */
+/* Sends the delta in full, then the END message. */
 static void send_round(const Open *o, int64_t samples, int is_bad) {
     float  value = (float)(is_bad && !strcmp(asked.bad, "far") ? 1e4 : asked.delta);
     int64_t count = is_bad && !strcmp(asked.bad, "short") ? elems - 1 : elems;
@@ -97,7 +97,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < MESSAGE_ELEMS; i++) delta[i] = value;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < 5000 ? count - at : 5000; /* in several frames */
+        n = count - at < 5000 ? count - at : 5000; /* the values are sent in several frames */
         float saved = delta[0];
         if (at == 0 && is_bad && !strcmp(asked.bad, "nan")) delta[0] = NAN;
         FrameHeader h = {.kind = MESSAGE_DELTA,

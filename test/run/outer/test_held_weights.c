@@ -1,5 +1,5 @@
-/* test_held_weights.c - x as an island holds it: both sides have equal bits, and what rounding takes away is not
- * lost. */
+/* test_held_weights.c - the server's record of the weights x that an island (a training job) has. Both sides must have
+ * equal bits, and what rounding takes away must not be lost. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/rule.h"
 
@@ -17,7 +17,7 @@ enum { FIRST = 3072, ELEMS = 3 * INT8_BLOCK + 1001, CUT = 2 * INT8_BLOCK, MOVES 
 static float x[ELEMS], island[ELEMS], change[ELEMS];
 static char  payload[4 * ELEMS];
 
-/* Returns a step without any regularity, much larger in some places than in others. */
+/* Returns value i of a step of the weights. The values are irregular, and much larger at some places. */
 static float step_of(int move, int64_t i) {
     return 1e-3f * cosf((float)(i * 7 + move * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f);
 }
@@ -27,9 +27,9 @@ static HeldWeights begin(FrameType type) {
     for (int64_t i = 0; i < ELEMS; i++) x[i] = sinf((float)i);
     assert_true(held_begin(&h, type, FIRST, ELEMS));
     assert_false(held_is_whole(&h));
-    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* pieces arrive in any order */
+    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* the parts may arrive in any order */
     assert_false(held_is_whole(&h));
-    /* and some arrive again */
+    /* a part may arrive more than once */
     for (int again = 0; again < 2; again++) held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT);
     assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST, x, CUT);
@@ -51,8 +51,8 @@ static double far_from_x(void) {
     return far;
 }
 
-/* Checks how far an island is from x. far: the largest distance after any number of changes. part: the share of a
- * change that rounding takes away. */
+/* Checks how far an island's weights are from the server's x. far: the largest distance allowed after any number of
+ * changes. part: the share of a change that rounding takes away. */
 static void island_follows(FrameType type, double far, double part) {
     HeldWeights h = begin(type);
     for (int move = 0; move < MOVES; move++) {
@@ -62,10 +62,11 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    for (int rest = 0; rest < RESTS; rest++) { /* x does not change */
+    for (int rest = 0; rest < RESTS; rest++) { /* in these rounds x does not change, so the distance shrinks */
         double before = far_from_x();
         follow(&h, 0, ELEMS);
-        assert_true(far_from_x() <= before * part + 1.2e-7); /* the rounding of fp32: |x| < 2 */
+        /* 1.2e-7 allows for the rounding of fp32 numbers below 2 */
+        assert_true(far_from_x() <= before * part + 1.2e-7);
     }
     assert_true(far_from_x() <= 1.2e-7);
     held_forget(&h);
@@ -73,8 +74,8 @@ static void island_follows(FrameType type, double far, double part) {
     assert_false(held_is_whole(&h));
 }
 
-/* A change is a step plus what the previous change did not reach. bf16 rounds it by 2^-8 of it, int8 by half of 1/127
- * of the largest of its block. */
+/* A change is a step plus what rounding took from the previous change. Rounding takes at most 2^-8 of it in bf16. In
+ * int8 it takes half of 1/127 of the largest value in the block. */
 static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
 static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
 

@@ -1,5 +1,5 @@
-/* test_island_link.c - one rank's connection to a server, which the test simulates: what is fetched, and what arrives
- * after it. */
+/* test_island_link.c - the connection of one rank to a server that the test simulates: fetched weights, and messages
+ * that arrive after them. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/island_link.h"
 
@@ -21,7 +21,7 @@ static void meet(Channel **island, Channel **server) {
     while (!channel_is_open(*island) || !channel_is_open(*server)) channel_progress(*island), channel_progress(*server);
 }
 
-/* The server reads what has arrived and answers each PING. *asked is set to a GET among it. */
+/* Reads on the server's side what has arrived, and answers each PING. *asked is set to a GET if one has arrived. */
 static void answer(Channel *server, FrameHeader *asked) {
     FrameHeader h;
     const void *payload;
@@ -30,7 +30,7 @@ static void answer(Channel *server, FrameHeader *asked) {
         else *asked = h;
 }
 
-/* Lets both sides work for a while. */
+/* Lets both sides of the connection work for a while. */
 static void talk(Link *l, Channel *server, FrameHeader *asked) {
     for (int i = 0; i < 5; i++) link_keep(l), answer(server, asked), channel_wait(&l->server, 1, -1, 10);
     link_keep(l);
@@ -44,8 +44,8 @@ static void send_chunk(Channel *server, FrameHeader asked) {
     assert_int_equal(channel_send(server, h, values), 1);
 }
 
-/* An island is asked to stop while its weights arrive. A chunk waits to be read, and after it the answer to its last
- * PING. */
+/* An island is asked to stop while its weights arrive. Giving the fetch up must not hide the answer to its last PING,
+ * which follows a chunk of weights. */
 static void what_is_given_up_hides_nothing(void **state) {
     enum { ELEMS = 3000 };
     static RoundCopy copy;
@@ -68,7 +68,7 @@ static void what_is_given_up_hides_nothing(void **state) {
     link_give_up(&l);
     for (int i = 0; l.answers < l.pings && i < 100; i++) talk(&l, server, &asked);
     assert_true(l.answers == l.pings && !l.is_broken);
-    link_fetch(&l, MESSAGE_GET, 8); /* given up before it arrives */
+    link_fetch(&l, MESSAGE_GET, 8); /* a fetch that is given up before anything arrives */
     for (int i = 0; asked.round != 8 && i < 100; i++) talk(&l, server, &asked);
     link_give_up(&l);
     send_chunk(server, asked);

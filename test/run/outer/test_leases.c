@@ -1,4 +1,5 @@
-/* test_leases.c - each sample counts once: leases.jsonl over joins, losses, kills and restarts. */
+/* test_leases.c - leases of samples to islands in leases.jsonl. Each sample counts once, over joins, losses, kills and
+ * restarts. */
 #include "core/error.h"
 #include "run/outer/leases.h"
 
@@ -46,7 +47,8 @@ static void lines_are_exact(void **state) {
     leases_close(&l);
 }
 
-/* Samples of open leases, and of rounds that the weights do not contain, are leased again. */
+/* After a restart, samples of open leases are leased again. So are samples of rounds that the saved weights do not
+ * contain. */
 static void a_restart_takes_back(void **state) {
     (void)state;
     Leases l = leases_open(path, 0, 0);
@@ -76,7 +78,7 @@ static void a_torn_line_is_cut(void **state) {
 
 static void a_lost_file_goes_on_at_the_checkpoint(void **state) {
     (void)state;
-    for (int start = 0; start < 2; start++) { /* and the file is read again */
+    for (int start = 0; start < 2; start++) { /* the second time the file that was just written is read again */
         Leases l = leases_open(path, 5, 700);
         assert_int_equal(leases_give(&l, 10, A, 5).range.first, 700);
         leases_close(&l);
@@ -108,7 +110,7 @@ static void other_lines_are_refused(void **state) {
 
 enum { HISTORIES = 60, EVENTS = 300, ISLANDS = 5, UNIT = 6, LEASE = 10 * UNIT, MOST = 200000 };
 
-/* for each sample, how often it counts in the weights */
+/* how often each sample counts in the weights, and the round of the weights */
 typedef struct { unsigned char count[MOST]; int64_t round; } Weights;
 static Weights now, saved;
 
@@ -121,8 +123,8 @@ static void count_in(const Lease *lease, int64_t used) {
     for (int64_t s = lease->range.first; s < lease->range.first + used; s++) now.count[s]++;
 }
 
-/* A random history: islands join, end whole or in part, and are lost; rounds close; checkpoints are saved; the server
- * is killed, sometimes with a torn line. */
+/* Runs a random history. Islands join, finish all or part of their leases, and are lost. Rounds close, checkpoints are
+ * saved, and the server is killed, sometimes in the middle of a line. */
 static void one_history(uint64_t seed) {
     Leases l = leases_open(path, 0, 0);
     Lease  of[ISLANDS];
@@ -137,7 +139,7 @@ static void one_history(uint64_t seed) {
             count_in(&of[i], used), leases_done(&l, of[i].number, used, now.round), has[i] = 0;
         } else if (what < 15 && has[i]) leases_return(&l, of[i].number), has[i] = 0;
         else if (what < 17) now.round++;
-        else if (what == 17) now.round++, saved = now; /* checkpoints are between rounds */
+        else if (what == 17) now.round++, saved = now; /* checkpoints are saved between rounds */
         else if (what == 18) {
             leases_close(&l);
             int fd = io_open(path, IO_APPEND);
@@ -150,7 +152,7 @@ static void one_history(uint64_t seed) {
     for (int i = 0; i < ISLANDS; i++)
         if (has[i]) leases_return(&l, of[i].number);
     int64_t end = l.next_sample;
-    while (l.frees > 0) { /* free samples are used before new ones */
+    while (l.frees > 0) { /* samples that were returned are leased before new ones */
         Lease rest = leases_give(&l, LEASE, A, now.round);
         assert_true(rest.range.first + rest.range.samples <= end);
         count_in(&rest, rest.range.samples), leases_done(&l, rest.number, rest.range.samples, now.round);

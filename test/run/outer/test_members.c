@@ -1,4 +1,5 @@
-/* test_members.c - islands that join, end, leave, fall silent, or send what they must not send. */
+/* test_members.c - the server's list of members, the islands (training jobs): they join, end, leave, fall silent, or
+ * send what they must not send. */
 #include "core/error.h"
 #include "run/outer/leases.h"
 
@@ -43,7 +44,7 @@ static void rounds_open_and_close(void **state) {
     (void)state;
     begin(WAIT_ALL, 2);
     Member *a = join(0, 0, 1);
-    assert_false(members_may_open(&ms)); /* fewer than outer.least_islands */
+    assert_false(members_may_open(&ms)); /* no round opens with fewer islands than outer.least_islands */
     Member *b = join(1, 1, 2);
     assert_true(b->state == MEMBER_GATHERS && !members_may_open(&ms));
     assert_ptr_equal(join(1, 0, 2), b);
@@ -51,7 +52,7 @@ static void rounds_open_and_close(void **state) {
     give(a, 0), give(b, 1);
     assert_false(members_may_open(&ms) || members_may_close(&ms));
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *c = join(2, 0, 1);       /* takes part from the next round on */
+    Member *c = join(2, 0, 1);       /* joins during a round, so it takes part from the next round on */
     assert_int_equal(end(b, 1, 1.0), 0);
     assert_false(members_may_close(&ms));
     assert_int_equal(end(b, 0, 1.0), 1);
@@ -67,20 +68,22 @@ static void who_leaves_holds_nobody_up(void **state) {
     begin(WAIT_ALL, 1);
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 7), give(b, 8);
-    assert_int_equal(members_lose(a), 7); /* returns the lease, which is free again */
+    /* returns the number of the lost island's lease, whose samples are free again */
+    assert_int_equal(members_lose(a), 7);
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    assert_int_equal(members_lose(b), -1); /* a delta that is sent counts */
+    /* -1: no lease is lost, because the island has already sent its delta, which counts */
+    assert_int_equal(members_lose(b), -1);
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
     assert_true(b->state == MEMBER_GONE && members_here(&ms) == 0 && !members_may_open(&ms));
-    assert_ptr_equal(join(0, 0, 1), a); /* it joins again with its number */
+    assert_ptr_equal(join(0, 0, 1), a); /* the lost island joins again and keeps its number */
     give(a, 9);
-    assert_ptr_equal(join(0, 0, 1), a); /* and again, while it still counts as training */
+    assert_ptr_equal(join(0, 0, 1), a); /* it joins once more while its old connection still counts as training */
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *again = join(0, 0, 1);      /* the old delta still counts */
+    Member *again = join(0, 0, 1);      /* it joins while its delta waits to be counted, so it becomes another member */
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
     assert_true(a->state == MEMBER_GONE);
@@ -122,12 +125,12 @@ static void bad_ends_are_refused(void **state) {
     e = end_of(H), e.lease = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
     assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
-    e = end_of(0), e.lease = 1, a->elems = 0; /* it stopped before its first step */
+    e = end_of(0), e.lease = 1, a->elems = 0; /* the island stopped before the first step of its lease */
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
 }
 
-/* With several servers a delta is whole when every server has its part, whichever is last. */
+/* With several servers a delta is complete when every server has its part, whichever is last. */
 static void parts_of_a_delta_come_together(void **state) {
     (void)state;
     Exact squares = {{0}};
@@ -137,7 +140,7 @@ static void parts_of_a_delta_come_together(void **state) {
         ms.parts = 3;
         Member *m = join(0, 0, 1);
         give(m, 7);
-        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* no island has this lease */
+        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* returns 0, because no island has lease 6 */
         for (int i = 0; i < 3; i++) {
             assert_int_equal(m->state, MEMBER_TRAINS);
             assert_false(members_may_close(&ms));
@@ -164,7 +167,7 @@ static void bad_deltas_are_named(void **state) {
     assert_true(members_judge(&ms, m[0], fault) && members_judge(&ms, m[1], fault));
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the delta of round 0 is not finite"));
-    m[2]->norm = 201.0; /* the median of 1 and 3 is 2 */
+    m[2]->norm = 201.0; /* the limit is 100 times the others' median, which is 2 for 1 and 3 */
     assert_false(members_judge(&ms, m[2], fault));
     assert_non_null(strstr(fault, "the norm 201, over 100 times the other islands' 2"));
     m[2]->norm = 199.0;
@@ -172,10 +175,10 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    end(m[0], 0, 1e5); /* judged by the last round's norms */
+    end(m[0], 0, 1e5); /* with one delta in this round, the norms of the last round are its measure */
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
-    assert_true(members_judge(&ms, m[0], fault)); /* there is no norm to compare it with */
+    assert_true(members_judge(&ms, m[0], fault)); /* accepted, because there is no recent norm to compare with */
 }
 
 static void asynchronous_rounds_count_arrivals(void **state) {
@@ -184,7 +187,7 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    for (int i = 0; i < 4; i++) { /* island a is four times as fast */
+    for (int i = 0; i < 4; i++) { /* in this time island b does not finish: a is four times as fast */
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);
         members_counted(&ms, a);

@@ -31,10 +31,10 @@ typedef union {
 
 typedef struct {
     MessageKind kind;
-    const char *text; /* the bytes that the writer makes */
+    const char *text; /* the text that the writer makes for this example */
 } Example;
 
-/* A sum of squares: 69 words of 8 digits. */
+/* A sum of squares as text: 69 words of 8 hexadecimal digits. */
 #define ZEROS_11 "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
 #define SQUARES  "0000000f" ZEROS_11 ZEROS_11 ZEROS_11 "12345678" ZEROS_11 ZEROS_11 "00000000" ZEROS_11
 
@@ -84,7 +84,8 @@ static void messages_come_back_as_they_were(void **state) {
     assert_true(isnan(e.norm) && isnan(e.loss) && e.tokens == 51200);
 }
 
-/* A message that is cut anywhere is refused. One with any byte changed is refused, or still within bounds. */
+/* A message that is cut anywhere is refused. A message with any byte changed is refused, or all its numbers are within
+ * their bounds. */
 static void cut_and_changed_messages(void **state) {
     (void)state;
     enum { FEW_KEYS = 1 << MESSAGE_BYE | 1 << MESSAGE_DROP | 1 << MESSAGE_STEPPED | 1 << MESSAGE_OVER };
@@ -99,7 +100,7 @@ static void cut_and_changed_messages(void **state) {
                 reads(kind, text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* other kinds have the few keys of FEW_KEYS, too */
+        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the few keys of FEW_KEYS are in messages of other kinds too */
             MessageKind other = EXAMPLES[i].kind;
             if (other != kind && !(FEW_KEYS >> other & 1)) assert_false(reads(other, text, bytes));
         }
@@ -156,12 +157,13 @@ static void a_long_reason_is_cut(void **state) {
     Refuse m = {.code = 64}, back;
     char   text[4096], fault[MESSAGE_FAULT_BYTES];
     size_t bytes;
-    memset(m.why, 1, sizeof m.why - 1); /* each takes six bytes as JSON */
+    memset(m.why, 1, sizeof m.why - 1); /* each of these characters takes six bytes as JSON */
     char *odd = message_write(MESSAGE_REFUSE, &m, &bytes);
     assert_true(message_read(MESSAGE_REFUSE, odd, bytes, &back, fault));
     assert_string_equal(back.why, m.why);
     free(odd);
-    /* A reader with a smaller buffer than the text keeps whole characters: 511 of two bytes, of 1023. */
+    /* The text has more characters than the reader's buffer holds. It keeps whole characters: 511 of two bytes, in 1023
+     * bytes. */
     bytes = (size_t)snprintf(text, sizeof text, "{\"exit\":64,\"why\":\"");
     for (int i = 0; i < 600; i++) bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\xc3\xa4");
     bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "\"}");
@@ -202,7 +204,7 @@ static void a_hello_comes_back(void **state) {
     free(text);
 }
 
-/* Returns the text with one part replaced. */
+/* Refuses a HELLO message in which one value has been replaced. */
 static void bad_hellos_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][3] = {
@@ -253,7 +255,7 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
 
 /* --- between servers ---------------------------------------------------------------------------------------------- */
 
-/* A sum of parts is sent and rounded with equal bits. A NaN and an infinity stay as they are. */
+/* A server's part of a sum is sent and rounded with equal bits. NaN and infinity stay as they are. */
 static void squares_keep_their_bits(void **state) {
     (void)state;
     char   fault[MESSAGE_FAULT_BYTES], *text;
@@ -344,7 +346,8 @@ static void headers_are_as_their_kind_wants(void **state) {
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
         assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
-        assert_int_equal(passes(bad, from), is_values); /* the frame's code checks messages with values */
+        /* allowed here for messages with values, whose length the frame's own code checks */
+        assert_int_equal(passes(bad, from), is_values);
     }
     FrameHeader compressed = {.kind = MESSAGE_DELTA, .type = FRAME_INT8, .elems = 10, .payload_bytes = 14};
     assert_true(passes(compressed, FROM_ISLAND));
@@ -352,7 +355,7 @@ static void headers_are_as_their_kind_wants(void **state) {
     assert_false(passes(compressed, FROM_SERVER));
     compressed.kind = MESSAGE_CHANGE;
     assert_true(passes(compressed, FROM_SERVER));
-    compressed.kind = MESSAGE_STATE; /* the state of a part is fp32 */
+    compressed.kind = MESSAGE_STATE; /* a server's part of the state is always fp32, so int8 is refused */
     assert_false(passes(compressed, FROM_LEADER));
     assert_int_equal(message_answer(MESSAGE_GET), MESSAGE_X);
     assert_int_equal(message_answer(MESSAGE_GET_CHANGE), MESSAGE_CHANGE);

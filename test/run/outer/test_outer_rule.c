@@ -1,4 +1,5 @@
-/* test_outer_rule.c - the server's arithmetic compared with float64, and equal bits each time. */
+/* test_outer_rule.c - the arithmetic with which the server changes the weights, compared with float64. It gives equal
+ * bits each time. */
 #include "run/outer/rule.h"
 
 #include <setjmp.h>
@@ -16,7 +17,7 @@ static const OuterRule DILOCO = {0.7, 0.9};
 static float x[P], v[P], waiting[P], d[ISLANDS][P], mean[P];
 static double ref_x[P], ref_v[P];
 
-/* Returns a number in [-1, 1), a function of its arguments. */
+/* Returns a number in [-1, 1) that depends only on the arguments. */
 static float drawn(int round, int island, int i) {
     uint64_t n = ((uint64_t)round * 31 + (uint64_t)island + 1) * 0x9e3779b97f4a7c15u + (uint64_t)i * 0xbf58476d1ce4e5b9u;
     n = (n ^ (n >> 31)) * 0x94d049bb133111ebu;
@@ -42,7 +43,8 @@ static void expect_near(const float *got, const double *want, double allowed) {
         if (!(fabs(got[i] - want[i]) <= allowed * (1.0 + fabs(want[i])))) fail_msg("element %d: %.9g, not %.9g", i, got[i], want[i]);
 }
 
-/* x and v are rounded to fp32 once in each round: 2^-24 each, times the number of rounds. */
+/* Allowed relative difference. The weights x and the momentum v are rounded to fp32 once in each round, by 2^-24
+ * each. */
 #define ALLOWED (2.0 * ROUNDS / 16777216.0)
 
 static void rounds_of_all(void) {
@@ -69,8 +71,8 @@ static void nesterov_is_right(void **state) {
     expect_near(v, ref_v, ALLOWED);
 }
 
-/* With rate 1 and no momentum x becomes the weighted mean of the islands' masters. The mean may be stored in place of a
- * delta. */
+/* With rate 1 and no momentum, the weights x become the weighted mean of the islands' master weights. The mean may be
+ * stored in place of a delta. */
 static void plain_averaging_is_the_mean(void **state) {
     (void)state;
     begin();
@@ -85,7 +87,8 @@ static void plain_averaging_is_the_mean(void **state) {
     expect_near(x, ref_x, ALLOWED);
 }
 
-/* With one island and rate 1, x is its master, up to the rounding of one subtraction. */
+/* With one island and rate 1, the weights x become the island's master weights, up to the rounding of one
+ * subtraction. */
 static void one_island_is_a_plain_run(void **state) {
     (void)state;
     begin();
@@ -102,7 +105,8 @@ static void arrivals(int round, const double *staleness) {
     outer_momentum(DILOCO, x, v, waiting, P);
 }
 
-/* The rule of the paper. For deltas that are not stale it is the step of a round of all islands. */
+/* Delayed Nesterov, as in its paper. If no delta is stale, it makes the same step as a round in which all islands take
+ * part. */
 static void delayed_nesterov_is_right(void **state) {
     (void)state;
     const double fresh[] = {0, 0, 0}, stale[] = {0, 2, 1};
@@ -134,7 +138,7 @@ static double squares_of(const float *d, int64_t elems) {
     return exact_value(&sum);
 }
 
-/* Any cut at multiples of OUTER_BLOCK gives equal bits. */
+/* Cutting the weights at any multiples of OUTER_BLOCK gives equal bits. */
 static void parts_change_no_bit(void **state) {
     (void)state;
     enum { MANY = 40 * OUTER_BLOCK + 17 };
@@ -153,7 +157,8 @@ static void parts_change_no_bit(void **state) {
         }
         assert_true(exact_value(&sum) == whole);
     }
-    assert_int_equal(outer_part_begin(100, 1, 2), 0); /* too small for two parts */
+    /* 100 values are too few for two parts, so the second part begins at 0 */
+    assert_int_equal(outer_part_begin(100, 1, 2), 0);
     assert_int_equal(outer_part_begin((int64_t)1 << 53, 4095, 4096), ((int64_t)1 << 53) / 4096 * 4095);
 }
 

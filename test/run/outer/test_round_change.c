@@ -1,5 +1,5 @@
-/* test_round_change.c - changes of x that are sent in fewer bytes: both sides hold equal bits, and what rounding takes
- * away is not lost. */
+/* test_round_change.c - changes of the weights x that are sent in fewer bytes. Both sides must have equal bits, and
+ * what rounding takes away must not be lost. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/rule.h"
@@ -15,10 +15,10 @@
 
 enum { FIRST = 3 * OUTER_BLOCK, ELEMS = MESSAGE_ELEMS + 70001, ROUNDS = 30, RUNS = 3 };
 
-/* The server's part of the model, in ranges whose ends are no ends of frames. */
+/* The part of the model that a server holds, in several ranges that end in the middle of frames. */
 typedef struct {
     Config    config;
-    float    *memory, *island, *want, *change; /* owned [ELEMS], memory [WEIGHTS_TENSORS, ELEMS] */
+    float    *memory, *island, *want, *change; /* owned; memory [WEIGHTS_TENSORS, ELEMS], the others [ELEMS] */
     WeightsRun run[RUNS];
     ServerWeights    served;
 } Part;
@@ -40,7 +40,7 @@ static void part_begin(Part *p, OuterCompress compress) {
 
 static void part_end(Part *p) { free(p->memory), free(p->island), free(p->want), free(p->change); }
 
-/* Returns a step without any regularity, much larger in some places than in others. */
+/* Returns value i of a step of the weights. The values are irregular, and much larger at some places. */
 static float step_of(int round, int64_t i) { return 1e-3f * cosf((float)(i * 7 + round * 13)) * (i % 4099 == 0 ? 50.0f : 1.0f); }
 
 static void take_change(Part *p, const RoundChange *c) {
@@ -53,7 +53,8 @@ static void take_change(Part *p, const RoundChange *c) {
     }
 }
 
-/* Checks how far x is from the sum of its steps. far: the largest distance after any number of rounds. */
+/* Checks how far the weights are from the exact sum of their steps. far: the largest distance allowed after any number
+ * of rounds. */
 static void follow(OuterCompress compress, double far) {
     Part p;
     part_begin(&p, compress);
@@ -68,7 +69,7 @@ static void follow(OuterCompress compress, double far) {
         assert_memory_equal(p.island, p.memory, ELEMS * sizeof *p.island);
         for (int64_t i = 0; i < ELEMS; i++) {
             assert_true(fabs((double)p.memory[i] - p.want[i]) <= far);
-            /* the rounding of fp32: |x| < 2 */
+            /* 2.4e-7 allows for the rounding of fp32 numbers below 2 */
             assert_true(fabs((double)p.memory[i] + c.rest[i] - p.want[i]) <= (round + 1) * 2.4e-7);
         }
     }
@@ -76,8 +77,8 @@ static void follow(OuterCompress compress, double far) {
     part_end(&p);
 }
 
-/* A change is a step plus the earlier rest, so below 0.051 + far. bf16 rounds it by 2^-8 of it, int8 by half of 1/127
- * of the largest of its block. */
+/* A change is a step plus what rounding took before, so it is below 0.051 + far. bf16 rounds it by 2^-8 of it. int8
+ * rounds it by half of 1/127 of the largest value in its block. */
 static void bf16_changes_follow(void **state) { (void)state, follow(COMPRESS_BF16, 0.0515 / 256 + 1e-5); }
 static void int8_changes_follow(void **state) { (void)state, follow(COMPRESS_INT8, 0.0515 / 254 + 1e-5); }
 
@@ -93,7 +94,8 @@ static void frames_are_asked_for_whole(void **state) {
     assert_null(round_change_frame(&c, FIRST, MESSAGE_ELEMS - 1));
     assert_null(round_change_frame(&c, FIRST, 0));
     assert_null(round_change_frame(&c, FIRST + 1, MESSAGE_ELEMS));
-    assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1)); /* must end with a block */
+    /* returns NULL, because the range does not begin and end with a block */
+    assert_null(round_change_frame(&c, FIRST + 1, INT8_BLOCK - 1));
     assert_null(round_change_frame(&c, FIRST - MESSAGE_ELEMS, MESSAGE_ELEMS));
     assert_null(round_change_frame(&c, FIRST + MESSAGE_ELEMS, last + 1));
     assert_null(round_change_frame(&c, FIRST + 2 * MESSAGE_ELEMS, 1));

@@ -1,5 +1,5 @@
-/* test_round_copy.c - the weights of a round are stored at the right places on ranks of any grid, and rounding loses
- * nothing of a delta. */
+/* test_round_copy.c - the weights that a rank receives for a round. They are stored at the right places on ranks of any
+ * grid. Rounding loses nothing of a delta. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/island_link.h"
@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-/* No two sizes have a common factor except that of the heads, 12. */
+/* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Lists the spans of one rank as shards_create does. */
+/* Lists the spans of one rank in the same order as shards_create. */
 static void list_spans(Shards *z) {
     z->span = calloc((size_t)(z->layout.params * (z->layout.ranks + 1)), sizeof *z->span);
     for (int b = 0; b < z->layout.buckets; b++)
@@ -24,7 +24,8 @@ static void list_spans(Shards *z) {
             if (!z->stage || r == z->spec.rank) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
 }
 
-/* Passes values in pieces that end anywhere. Each value is its number in the file: fewer than 2^24, so exact. */
+/* Passes all values to the copy in pieces of any length. Value number e is e, which fp32 holds exactly, because there
+ * are fewer than 2^24. */
 static void take_in_pieces(RoundCopy *c, int64_t elems) {
     float *values = malloc(sizeof *values * (size_t)elems);
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;
@@ -65,7 +66,8 @@ static void every_element_has_its_place(void **state) {
             for (int stage = 0; stage <= 1; stage++) check_rank(ranks, ranks - 1, tensor, tensor / 2, stage);
 }
 
-/* Over many rounds the sum of the deltas arrives, except for the rest kept of the last one. */
+/* Over many rounds the sum of what arrives equals the sum of the deltas, except for what rounding took from the last
+ * one. */
 static void rounding_is_made_up_for(void **state) {
     (void)state;
     enum { ELEMS = 5000, ROUNDS = 50 };
@@ -85,7 +87,8 @@ static void rounding_is_made_up_for(void **state) {
             for (int i = 0; i < ELEMS; i++) came[i] += arrived[i];
         }
         for (int i = 0; i < ELEMS; i++) lost = fmax(lost, fabs(sent[i] - came[i]));
-        assert_true(lost <= 1e-3 * types[t].part); /* a rest of one delta, not of fifty */
+        /* the difference is what rounding takes from one delta, not from fifty */
+        assert_true(lost <= 1e-3 * types[t].part);
         assert_true(type == FRAME_F32 || lost > 0.0);
         round_copy_forget(&c);
         for (int i = 0; c.rest && i < ELEMS; i++) assert_true(c.rest[i] == 0.0f);

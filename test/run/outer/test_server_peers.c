@@ -1,4 +1,5 @@
-/* test_server_peers.c - connections on which nobody has proven the key: they use only their places. */
+/* test_server_peers.c - connections of a server on which nobody has proved that he knows the key. They may use only the
+ * places reserved for them. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "run/outer/server_state.h"
 
@@ -18,7 +19,7 @@
 enum { FLOOD = 300 };
 static const Key KEY = {{7}};
 
-/* Makes a connection that sends `bytes`, the beginning of an opening. */
+/* Makes a connection and sends `bytes`, the beginning of a handshake. */
 static int connect_to(int port, const char *bytes) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int                fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -27,7 +28,7 @@ static int connect_to(int port, const char *bytes) {
     return fd;
 }
 
-/* Waits until the server has `more` more connections. */
+/* Accepts connections until the server has `more` more of them. */
 static void accept_all(Peers *p, int listening, int more) {
     for (int i = 0; i < more; i++) {
         Channel *none = NULL;
@@ -60,7 +61,7 @@ static void a_flood_has_its_places(void **state) {
         assert_true(p.count <= PEERS_UNPROVEN && is_there(&p, first));
     }
     assert_int_equal(p.count, PEERS_UNPROVEN);
-    for (int i = 0; i < FLOOD; i++) { /* the newest of them are still connected */
+    for (int i = 0; i < FLOOD; i++) { /* only the newest connections of the flood are still open */
         char byte;
         int  is_open = recv(fds[i], &byte, 1, MSG_DONTWAIT) < 0;
         assert_int_equal(is_open, i >= FLOOD - (PEERS_UNPROVEN - 1));

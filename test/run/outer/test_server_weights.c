@@ -1,4 +1,5 @@
-/* test_server_weights.c - a step changes the server's part of the model as float64 does, and nothing else. */
+/* test_server_weights.c - a step changes the server's part of the model as a float64 computation does, and nothing
+ * else. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
 #include "model/params.h"
 #include "run/outer/rule.h"
@@ -42,8 +43,9 @@ static double x_of(int64_t e) { return (float)sin((double)e); }
 static double v_of(int64_t e) { return (float)cos((double)e * 0.7); }
 static double d_of(int64_t e, int island) { return (float)(1e-2 * sin((double)e * (island + 2))); }
 
-/* Applies the mean by tokens of three islands, with Nesterov, to one part of three: in the optimizer, as the leader has
- * it, and in a block of memory, as a follower has it. */
+/* Applies Nesterov's step to one of three parts of the model, with the mean of three islands' deltas, weighted by
+ * tokens. The part is in the optimizer, as on the first server, or with in_block in a block of memory, as on the
+ * others. */
 static void check_part(int part, int in_block) {
     Held    s = serve();
     Step    step = {.rule = STEP_NESTEROV, .learning_rate = 0.7, .momentum = 0.9};

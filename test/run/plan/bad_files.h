@@ -1,4 +1,5 @@
-/* bad_files.h - a file of the test, and texts of it that its reader must refuse, with one line for each fault. */
+/* bad_files.h - helpers for readers of files: faulty texts that the reader must refuse, with the expected line for each
+ * fault. */
 #ifndef TRAIN_GPT_TEST_RUN_BAD_FILES_H
 #define TRAIN_GPT_TEST_RUN_BAD_FILES_H
 
@@ -16,7 +17,8 @@ static inline void write_file(const char *text) {
 
 typedef struct { const char *text, *says; int lines; } BadFile;
 
-/* load reads the file that it is given, and must end the process. */
+/* Writes each faulty text to a file and runs load(path) in a child. It must end with EXIT_CONFIG and print the expected
+ * line. */
 static inline void expect_refusals(const BadFile *file, size_t files, void (*load)(void *name)) {
     for (size_t i = 0; i < files; i++) {
         write_file(file[i].text);

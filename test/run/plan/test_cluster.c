@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +78,8 @@ static void operations_take_their_time(void **state) {
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), product.flops / (1e15 * 0.5 * 1024 / (1024 + 64))));
     product.bytes = 1e12;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), 1e12 / (2e12 * 0.8)));
-    product.bytes = 0, c.processors = 100; /* 32 x 16 tiles: 6 rounds of 100, with 12 tiles in the last */
+    /* 32 x 16 tiles are 6 rounds on 100 processors, the last one with 12 tiles */
+    product.bytes = 0, c.processors = 100;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2),
                         product.flops / (1e15 * 0.5 * sqrt(512.0 / 600) * 1024 / (1024 + 64))));
     LedgerEntry gelu = {.op = "gelu_forward", .dim = {10, 10}, .flops = 1e30, .bytes = 1e9};
@@ -96,7 +97,7 @@ static void operations_take_their_time(void **state) {
 static void groups_reach_over_links(void **state) {
     (void)state;
     Cluster c = good();
-    Mesh    m = mesh_of(128, (MeshSizes){8, 1, 2, 1}); /* 8 tensor ranks, 8 shards, 2 stages */
+    Mesh    m = mesh_of(128, (MeshSizes){8, 1, 2, 1}); /* the grid has 8 tensor ranks, 8 shards and 2 stages */
     Reach   tensor = cluster_reach(&c, m, WITH_TENSOR), shard = cluster_reach(&c, m, WITH_STATE),
           stage = cluster_reach(&c, m, WITH_STAGE), one = cluster_reach(&c, m, WITH_REPLICA);
     assert_true(tensor.ranks == 8 && tensor.farthest == 0 && is_near(tensor.latency_s, 7 * 8e-6));
@@ -106,7 +107,7 @@ static void groups_reach_over_links(void **state) {
     assert_true(both.ranks == 64 && is_near(both.latency_s, 7 * 2e-5 + 56 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, tensor, 1e9, 1), 1e9 / (4e11 * 0.8) + 7 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 1), 1e9 / (5e10 * 0.8) + 7 * 2e-5));
-    /* a tree of 8 ranks */
+    /* the second group is a tree of 8 ranks */
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 2), 1e9 / (5e10 * 0.8) + 2 * 3 * 2e-5));
     assert_true(cluster_collective_seconds(&c, one, 1e9, 2) == 0.0);
     Reach near = cluster_pair_reach(&c, 9, 15), far = cluster_pair_reach(&c, 7, 8);

@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "test/run/plan/bad_files.h"
 
 enum { B = 64, T = 1024, H = 12, D = 64, N = B * T, C = H * D, V = 50304, L = 12 };
-static const double U = 2.0 * N * C; /* bytes of activations of the width C */
+static const double U = 2.0 * N * C; /* bytes of activations [N, C] in 16 bits */
 
 static void product(Ledger *l, const char *op, int64_t m, int64_t n, int64_t k, int64_t count) {
     ledger_note(l, (LedgerEntry){.op = op, .dim = {m, n, k}, .flops = 2.0 * (double)m * (double)n * (double)k, .count = count});
@@ -27,12 +27,13 @@ static void attention(Ledger *l, const char *op, double products) {
     ledger_note(l, (LedgerEntry){.op = op, .dim = {B, T, H, D}, .flops = products * N * C * (T + 1.0), .count = L});
 }
 
-/* Notes the operations of one step with one micro-batch, and the head in one chunk. */
+/* Lists the operations of one training step with one micro-batch, with the output head in one chunk. */
 static Ledger gpt2_step(void) {
     Ledger l = {0};
     static const int64_t widths[4][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
     for (int i = 0; i < 4; i++) {
-        product(&l, "matmul", N, widths[i][1], widths[i][0], L); /* forward, then with n and k exchanged: dX */
+        /* the forward product, then the gradient of its input, with n and k exchanged */
+        product(&l, "matmul", N, widths[i][1], widths[i][0], L);
         product(&l, "matmul", N, widths[i][0], widths[i][1], L);
         product(&l, "matmul, added", widths[i][0], widths[i][1], N, L);
     }
@@ -56,7 +57,7 @@ static double limit_ms(const StepTimes *t, const char *op, int64_t least_width, 
     double s = 0.0;
     for (int i = 0; i < t->kernels; i++) {
         const LedgerEntry *e = t->kernel[i].entry;
-        int64_t            widest = 0; /* the number of bytes next to the rows */
+        int64_t            widest = 0; /* the largest dimension other than the N rows */
         for (int d = 0; d < 3; d++)
             if (e->dim[d] > widest && e->dim[d] != N) widest = e->dim[d];
         if (strcmp(e->op, op) == 0 && widest >= least_width && widest < most_width) s += t->kernel[i].limit_s;
@@ -64,7 +65,7 @@ static double limit_ms(const StepTimes *t, const char *op, int64_t least_width, 
     return s * 1e3;
 }
 
-/* Limits of these kernels on an H100, each computed separately from FLOPs, bytes and public rates. */
+/* Limits in ms of these kernels on an H100, each computed by hand from FLOPs, bytes and public rates. */
 static void limits_are_those_worked_out(void **state) {
     (void)state;
     Cluster     h100 = cluster_load("dgx-h100");
@@ -93,8 +94,8 @@ static void limits_are_those_worked_out(void **state) {
 
 static int is_near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
-/* The time is that of FLOPs or of bytes, whichever is longer. Bytes use the card's memory rate. An operation without a
- * row is timed by its bytes. */
+/* A kernel's time is that of its FLOPs or of its bytes, whichever is longer. Bytes use the memory rate of the card. An
+ * operation without a measured rate is timed by its bytes. */
 static void times_follow_flops_bytes_and_launches(void **state) {
     (void)state;
     Cluster     h100 = cluster_load("dgx-h100"), h200 = cluster_load("dgx-h200");
@@ -121,8 +122,8 @@ static void times_follow_flops_bytes_and_launches(void **state) {
     ledger_free(&l);
 }
 
-/* Attention's backward with five products per tile has the better rate, where layers/attention_hopper_heads.cu has
- * it. */
+/* Attention's backward pass has a better rate with five products per tile. layers/attention_hopper_heads.cu computes so
+ * for some sizes. */
 static void five_products_have_a_rate_of_their_own(void **state) {
     (void)state;
     static const struct { int64_t heads, T, D; int is_five; } cases[] = {{768, 1024, 64, 1}, {264, 576, 128, 1}, {264, 577, 128, 0},
@@ -152,7 +153,7 @@ static void measured_rates_take_the_place(void **state) {
     assert_true(added->rate == 7e14 && added->is_measured && gelu->rate == 1.5e12 && gelu->is_measured && !plain->is_measured);
     assert_true(rates.launch_s == 2e-6 && rates.host_s == 0.0);
     assert_string_equal(rates.source, "H100 80GB, 3f2a");
-    /* the row with the longest name that is a prefix */
+    /* the row whose name is the longest prefix of the operation's name */
     assert_ptr_equal(kernel_rate_of(&rates, "matmul, added to a bias"), added);
     assert_ptr_equal(kernel_rate_of(&rates, "matmul, gelu"), plain);
     assert_null(kernel_rate_of(&rates, "mat")->op);

@@ -5,7 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static Config config_of(int tensor, int context, int pipeline, int interleave, i
     return c;
 }
 
-/* Returns a cluster whose links cost nothing. */
+/* Returns a cluster whose links take no time. */
 static Cluster free_links(void) {
     Cluster c = {.gpus_per_node = 8, .memory_bytes = 8e10, .fp32 = 1e13, .bytes_per_s = 1e12,
                  .link = {{8, 1e18, 0}, {0, 1e18, 0}}, .links = 2,
@@ -60,7 +60,8 @@ static void bytes_are_those_of_plan(void **state) {
         }
 }
 
-/* With ordered sums each micro-batch adds different pairs. */
+/* With sums in the order of micro-batches (parallel.deterministic), each micro-batch adds different pairs, and the
+ * bytes still equal those of plan. */
 static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -100,15 +101,16 @@ static void free_links_leave_the_operations(void **state) {
     }
 }
 
-/* Bytes by docs/parallel-inside.md: 10 L M (t-1)/t N C A in the blocks; embedding and head 2 M (t-1)/t N C A each, and
- * 24 M (t-1)/t N. */
+/* Bytes sent along the tensor axis, by docs/parallel-inside.md, for t tensor ranks, L layers, M micro-batches of N
+ * tokens, C channels and A bytes each. The blocks send 10 L M (t-1)/t N C A. The embedding and the head send 2 M
+ * (t-1)/t N C A each, and 24 M (t-1)/t N. */
 static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
     Cluster   cluster = slow_links();
     Simulated s = simulate(&c, F32, 2, &cluster);
     double    M = 64, N = 512, C = 256, bytes = 0.5 * M * N * (10 * 8 * C * 4 + 4 * C * 4 + 24);
-    /* and the gradients of whole rows, once */
+    /* the upper bound allows for the gradients of undivided rows, which are sent once */
     assert_true(s.sent[AXIS_TENSOR] >= bytes && s.sent[AXIS_TENSOR] < 1.001 * bytes);
     assert_true(is_near(s.exposed_s[AXIS_TENSOR], s.sent[AXIS_TENSOR] / 1e10, 1e-6));
     assert_true(is_near(s.step_s, s.compute_s + s.exposed_s[AXIS_TENSOR] + s.exposed_s[AXIS_SHARD], 1e-6));
@@ -122,19 +124,21 @@ static void gathers_hide_under_compute(void **state) {
     cluster.fp32 = 2e12;
     Simulated s = simulate(&c, F32, 2, &cluster);
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
-    /* the sum of the last bucket starts when there is nothing left to compute */
+    /* the gradient sum of the last bucket starts when no computation is left, so it is exposed */
     Config one = config_of(1, 1, 1, 1, 1, 1);
     assert_true(simulate(&one, F32, 2, &cluster).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
     Simulated blocked = simulate(&c, F32, 2, &cluster);
     assert_true(is_near(blocked.exposed_s[AXIS_SHARD], s.sent[AXIS_SHARD] / 1e10, 1e-6));
     assert_true(blocked.step_s > s.step_s && is_near(blocked.step_s, blocked.compute_s + blocked.exposed_s[AXIS_SHARD], 1e-6));
-    cluster.overlaps = 1, cluster.fp32 = 1e16, cluster.bytes_per_s = 1e18; /* there is no computation to hide it */
+    /* computation takes almost no time, so it can hide no communication */
+    cluster.overlaps = 1, cluster.fp32 = 1e16, cluster.bytes_per_s = 1e18;
     s = simulate(&c, F32, 2, &cluster);
     assert_true(s.step_s > 0.95 * s.sent[AXIS_SHARD] / 1e10);
 }
 
-/* 8 equal blocks, with a head and an embedding that cost almost nothing: (P - 1)/(M V + P - 1). */
+/* The idle share of a pipeline with P stages, V parts each, and M micro-batches is (P - 1)/(M V + P - 1). There are 8
+ * equal blocks; the head and the embedding cost almost nothing. */
 static void the_bubble_is_the_formula_s(void **state) {
     (void)state;
     static const int cases[][2] = {{2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}, {2, 4}};
@@ -159,7 +163,6 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     assert_true(blocked.step_s > hidden.step_s);
 }
 
-/* A step too long to be simulated is extrapolated from two shorter ones: bytes exactly, and time. */
 /* One micro-batch passes forward through four stages on two nodes, and back. Of six messages, four stay in a node. */
 static void messages_take_the_link_between_their_stages(void **state) {
     (void)state;
@@ -172,18 +175,19 @@ static void messages_take_the_link_between_their_stages(void **state) {
     assert_true(is_near(simulate(&c, F32, 4, &far).step_s - simulate(&c, F32, 4, &near).step_s, less, 1e-9));
 }
 
+/* A step with too many micro-batches to simulate is extrapolated from two shorter ones: bytes exactly, time nearly. */
 static void long_steps_go_on_as_shorter_ones(void **state) {
     (void)state;
     Cluster cluster = slow_links();
     for (int V = 1; V <= 2; V++)
         for (int zero = 1; zero <= 3; zero++) {
             Config c = config_of(1, 1, 4, V, 1, zero);
-            /* twice as many micro-batches, on each of two data ranks, as are simulated */
+            /* twice as many micro-batches as the simulator simulates, on each of two data ranks */
             c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192);
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, F32, 8, &cluster);
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
-            c.batch.global_tokens /= 2; /* half of that is simulated */
+            c.batch.global_tokens /= 2; /* this half is simulated in full */
             Simulated half = simulate(&c, F32, 8, &cluster);
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
@@ -195,8 +199,8 @@ static void the_fullest_stage_is_found(void **state) {
     Config    c = config_of(1, 1, 4, 1, 1, 1);
     Cluster   cluster = free_links();
     Simulated s = simulate(&c, F32, 4, &cluster), alone = simulate_memory(&c, F32, 4, &cluster);
-    assert_int_equal(s.fullest, 0); /* this stage keeps the most micro-batches */
-    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks, divided as 1 2 2 2 1 */
+    assert_int_equal(s.fullest, 0); /* the first stage keeps the activations of the most micro-batches */
+    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks are divided among the stages as 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
     Simulated u = simulate_memory(&uneven, F32, 5, &cluster);
     Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 1, 0});
@@ -216,7 +220,7 @@ static void the_search_finds_the_quickest(void **state) {
     Found   f = search(&c, F32, 8, &cluster, 0);
     assert_true(f.count == SEARCH_BEST && f.allowed >= f.count);
     for (int i = 1; i < f.count; i++) assert_true(f.best[i].step_s >= f.best[i - 1].step_s);
-    /* compared with every grid of one form, by hand */
+    /* no other grid of tensor and pipeline ranks is faster */
     for (int tensor = 1; tensor <= 8; tensor *= 2)
         for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2) {
             Config one = config_of(tensor, 1, pipeline, 1, 1, 1);
@@ -228,7 +232,7 @@ static void the_search_finds_the_quickest(void **state) {
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
-    ordered.parallel.deterministic = 1; /* the rules also hold for what a search changes */
+    ordered.parallel.deterministic = 1; /* sums in order forbid some grids, and the search must not propose them */
     f = search(&ordered, F32, 8, &cluster, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;
@@ -242,11 +246,12 @@ static void fits_are_the_largest(void **state) {
     (void)state;
     Config c = config_of(2, 1, 2, 1, 1, 1);
     assert_int_equal(search_fit(&c, 16), 16);
-    assert_int_equal(search_fit(&c, 15), 8); /* 12 ranks: 3 does not divide 64 micro-batches */
+    /* 8 of the 15 ranks are the most that fit, because 3 does not divide the 64 micro-batches */
+    assert_int_equal(search_fit(&c, 15), 8);
     assert_int_equal(search_fit(&c, 3), 0);
 }
 
-/* Young's formula: interval sqrt(2 save mtbf). */
+/* Young's formula: the best interval between checkpoints is sqrt(2 * time of a save * mean time between failures). */
 static void goodput_is_young_s(void **state) {
     (void)state;
     Goodput g = goodput_of(2.0, 10.0, 60.0, 3600.0);

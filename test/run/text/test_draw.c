@@ -29,14 +29,15 @@ static void greedy_takes_the_first_largest(void **state) {
     }
 }
 
-/* Asserts that, over a fine grid of u, every token gets its share, in order. */
+/* Asserts that draw() over a fine grid of u in [0, 1) returns every token with its share, in order of the tokens. */
 static void assert_shares(const float *logits, int64_t vocab, DrawRule rule, const double *share) {
     enum { GRID = 20000 };
     int count[VOCAB_MAX] = {0}, last = -1;
     for (int i = 0; i < GRID; i++) {
         int32_t token = draw(logits, vocab, rule, (double)i / GRID);
         assert_true(token >= 0 && token < vocab);
-        assert_true(token >= last); /* increasing, as the inverse of the cumulative distribution */
+        /* the token never decreases as u grows, because draw() inverts the cumulative distribution */
+        assert_true(token >= last);
         last = token;
         count[token]++;
     }
@@ -51,7 +52,7 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Computes the probabilities of the tokens that remain, for any logits without NaN. */
+/* Computes in float64 the probabilities of the tokens that the rule leaves, for any logits without NaN. */
 static void reference(const float *logits, int vocab, DrawRule rule, double *share) {
     int    order[VOCAB_MAX], left = vocab;
     double total = 0, sum = 0;
@@ -70,7 +71,7 @@ static void reference(const float *logits, int vocab, DrawRule rule, double *sha
         left = kept;
     }
     total = 0;
-    for (int v = 0; v < vocab; v++) /* the most likely token has weight 1 */
+    for (int v = 0; v < vocab; v++) /* relative to the most likely token, whose weight is 1 */
         total += share[v] = share[v] >= rule.min_p ? share[v] : 0;
     for (int v = 0; v < vocab; v++) share[v] /= total;
 }
@@ -89,26 +90,27 @@ static void shares_are_the_references(void **state) {
             }
 }
 
-/* Shares after each rule, by hand. Probabilities: 0.5, 0.25, 0.125, 0.125. */
+/* Checks the shares after each rule against numbers computed by hand. Probabilities: 0.5, 0.25, 0.125, 0.125. */
 static void rules_by_hand(void **state) {
     (void)state;
     float logits[] = {logf(0.125f), logf(0.5f), logf(0.125f), logf(0.25f)};
     assert_shares(logits, 4, (DrawRule){1, 0, 0.6, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 0.4, 0}, (double[]){0, 1, 0, 0});
-    /* equal tokens stay together */
+    /* top_p keeps all of several equally likely tokens */
     assert_shares(logits, 4, (DrawRule){1, 0, 0.8, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.4}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.6}, (double[]){0, 1, 0, 0});
-    /* the third token has an equal */
+    /* top_k keeps the fourth token too, because it is as likely as the third */
     assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
-    /* top_p is relative to the 0.75 that remain, not to 1 */
+    /* top_p is relative to the 0.75 that top_k leaves, not to 1 */
     assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 2, 0.6, 0}, (double[]){0, 1, 0, 0});
-    /* After the temperature the others have 1/16 and 1/4 of the likeliest's. */
+    /* After the temperature the other tokens have 1/16 and 1/4 of the likeliest token's weight, so min_p = 0.2 leaves
+     * one. */
     assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2});
 }
 
-/* For random logits of any sign and size, no token is drawn that the reference leaves out, and each token of
+/* Draws from random logits of any sign and size. No token is drawn that the reference leaves out, and each token of
  * considerable weight is drawn. */
 static void random_logits(void **state) {
     (void)state;

@@ -4,7 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,8 +53,8 @@ static void judge_destroy(Judge *j) {
 static uint64_t drawn;
 static int64_t  draw(int64_t below) { return (int64_t)(rng_uniform(11, RNG_SAMPLE, drawn++) * (double)below); }
 
-/* Makes texts of 2 to POSITIONS + 1 tokens. If `follows` is given, half of the continuations' tokens are the model's
- * own choice. */
+/* Makes texts of 2 to POSITIONS + 1 tokens. If `follows` is not NULL, half of the continuations' tokens are what that
+ * model predicts. */
 static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
     Task  t = {.kind = kind, .name = strdup("random")};
     float logits[VOCAB];
@@ -82,8 +82,8 @@ static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
     return t;
 }
 
-/* Computes log p of a text's scored tokens in float64, one row of logits at a time. *missed: number of tokens that are
- * not the most likely. */
+/* Computes the log-probability of a text's scored tokens in float64, one row of logits at a time. Sets *missed to the
+ * number of tokens that are not the most likely. */
 static double reference(Judge *j, const Task *t, const Question *q, int64_t text, double *missed) {
     int32_t tokens[POSITIONS + 1];
     int64_t count = task_text(t, q, text, tokens);
@@ -119,14 +119,15 @@ static void sums_are_those_of_the_logits(void **state) {
                 assert_true(missed[k] == wrong);
                 greedy += wrong == 0;
             }
-        if (i == 1) assert_in_range(greedy, 20, 39); /* both kinds of answers occurred */
+        if (i == 1) assert_in_range(greedy, 20, 39); /* both right and wrong answers occurred */
         free(log_p), free(missed);
     }
     for (int i = 0; i < 2; i++) task_free(&tasks[i]);
     judge_destroy(&one), judge_destroy(&j);
 }
 
-/* Scores follow from the sums by the formulas: argmax, means, sample standard deviation over the root of n. */
+/* Scores follow from the sums by their formulas: the argmax, means, and the sample standard deviation over the root of
+ * n. */
 static void scores_follow_from_sums(void **state) {
     (void)state;
     Judge      j = judge_create(4);
@@ -154,7 +155,7 @@ static void scores_follow_from_sums(void **state) {
     assert_int_equal(s.questions, 37);
     assert_true(fabs(s.acc - mean[0]) < 1e-12 && fabs(s.acc_norm - mean[1]) < 1e-12);
     assert_true(fabs(s.acc_stderr - sqrt(sd[0] / 37)) < 1e-12 && fabs(s.acc_norm_stderr - sqrt(sd[1] / 37)) < 1e-12);
-    assert_true(mean[0] != mean[1]); /* different, so that one cannot be mistaken for the other */
+    assert_true(mean[0] != mean[1]); /* the two means differ, so that the test can tell them apart */
     assert_true(isnan(s.perplexity) && isnan(s.centered) && isnan(task_core(&s, 1)));
 
     t.is_core = 1, t.baseline = 0.25;
@@ -195,7 +196,7 @@ static void a_batch_of_any_size_gives_the_same(void **state) {
     task_free(&t);
 }
 
-/* The sums of ranks that divide the batches add up to those of one rank, bit for bit. */
+/* Ranks divide the batches of questions. Their sums add up to those of one rank, bit for bit. */
 static void shares_add_up(void **state) {
     (void)state;
     Judge   j = judge_create(3);

@@ -1,5 +1,5 @@
-/* test_text_stream.c - text in pieces: the result does not depend on the pieces, and text is passed on as soon as it is
- * certain. */
+/* test_text_stream.c - generated text that arrives in pieces. The result does not depend on the pieces, and text is
+ * passed on as soon as no stop text can begin in it. */
 #include "run/text/sample.h"
 
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static void put(void *page, const char *text, size_t bytes) {
     p->text[p->bytes += bytes] = 0;
 }
 
-/* Asserts that the text in pieces of `step` bytes gives `want`. */
+/* Asserts that the text, passed in pieces of `step` bytes, gives `want`. */
 static void assert_text(const char *text, size_t step, const char *const *stop, int stops, const char *want) {
     Page       page = {.bytes = 0};
     TextStream t = text_stream_create(put, &page);
@@ -48,7 +48,7 @@ static void ends_before_a_stop_text(void **state) {
     static const char *const one[] = {"END"}, *const two[] = {"\n\n", "aab"}, *const inner[] = {"abcd", "c"};
     assert_always("before END after", one, 1, "before ");
     assert_always("EN EEND after", one, 1, "EN E");
-    assert_always("EN", one, 1, "EN"); /* the beginning of a stop text that does not follow */
+    assert_always("EN", one, 1, "EN"); /* the text ends with the beginning of a stop text, which must be printed */
     assert_always("a line\nand aaab", two, 2, "a line\nand a");
     assert_always("a line\n\nand aab", two, 2, "a line");
     assert_always("ENDless", one, 1, "");
@@ -57,7 +57,7 @@ static void ends_before_a_stop_text(void **state) {
     assert_always("xabc", inner, 2, "xab");
 }
 
-/* What the reader has after each piece. */
+/* Checks what the reader has after each piece. */
 static void passes_on_what_is_certain(void **state) {
     (void)state;
     static const char *const stop[] = {"END"};
@@ -73,7 +73,7 @@ static void passes_on_what_is_certain(void **state) {
     };
     Page       page = {.bytes = 0};
     TextStream t = text_stream_create(put, &page);
-    text_stream_add(&t, "END ", 4); /* a prompt, in which stop texts do not count */
+    text_stream_add(&t, "END ", 4); /* adds a prompt, in which stop texts do not count */
     assert_string_equal(page.text, "END ");
     t.stop = stop, t.stops = 1;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

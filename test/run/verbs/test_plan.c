@@ -1,10 +1,11 @@
-/* test_plan.c - plan compared with the tables and arenas that the run uses: its sizes are the model's, to the byte. */
+/* test_plan.c - the sizes that `plan` computes, compared with the tables and memory arenas that a run uses. They are
+ * equal to the byte. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,8 @@ static Config small_config(void) {
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
-/* With several servers, the first has all weights and its part of the deltas; the others have their part of both. */
+/* With several servers, the first holds all weights and its part of the deltas. Each of the others holds its part of
+ * both. */
 static void several_servers_are_counted(void **state) {
     (void)state;
     Config c = small_config();
@@ -55,7 +57,7 @@ static void several_servers_are_counted(void **state) {
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).follower_bytes, 0);
 }
 
-/* The memory that `serve` takes, to the byte. */
+/* Compares the planned memory of a server (`serve`) with what it takes, to the byte. */
 static void a_server_is_counted(void **state) {
     (void)state;
     Config c = small_config();
@@ -65,7 +67,7 @@ static void a_server_is_counted(void **state) {
     ServeWeights w = serve_weights_create(&c, 0);
     assert_int_equal(own.weights, w.params.used_bytes + w.grads.used_bytes + w.state.used_bytes + w.sums.used_bytes);
     assert_int_equal(w.params.used_bytes, w.params.capacity_bytes);
-    size_t held = (size_t)shards_state_elems(w.shards); /* P, and what aligns the rows */
+    size_t held = (size_t)shards_state_elems(w.shards); /* the P parameters and the padding that aligns their rows */
     assert_int_equal(w.state.used_bytes, 8 * held);
     assert_true(held >= P && own.weights >= 12 * held && own.weights < 12 * held + 4096);
     serve_weights_destroy(&w);
@@ -73,10 +75,10 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(own.deltas, 3 * 4 * P);
     assert_int_equal(own.all, own.weights + own.copy + 12 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all);
-    c.outer.compress = COMPRESS_BF16; /* what rounding took, and the change */
+    c.outer.compress = COMPRESS_BF16; /* bf16 changes need 6 P bytes: what rounding took (4) and the change (2) */
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 6 * P);
-    c.outer.wait = WAIT_NONE; /* what each island holds */
+    c.outer.wait = WAIT_NONE; /* without waiting, the server also keeps the weights that each of the 3 islands has */
     assert_int_equal(serve_bytes(&c, 0).changes, 3 * 4 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
@@ -94,7 +96,7 @@ static void counts(void **state) {
     assert_true(p.checkpoint_bytes >= 12 * (size_t)p.parameters);
     assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
 
-    Config gpt2 = small_config(); /* GPT-2's published table, with 124M */
+    Config gpt2 = small_config(); /* the sizes of the published GPT-2 with 124M parameters */
     gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768,
     gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
@@ -127,7 +129,7 @@ static void largest_micro_batch(void **state) {
     }
 }
 
-/* Arenas of exactly the planned sizes hold the model and the optimizer, and are full afterwards. */
+/* Asserts that arenas of exactly the planned sizes hold the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
     ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
@@ -158,8 +160,8 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     shards_destroy(z);
 }
 
-/* Two copies of masters and both moments take 24 bytes for each parameter of a rank's share; with a neighbour on
- * another host twice that. */
+/* The two copies in memory of masters and both moments take 24 bytes for each parameter of a rank's share. If a
+ * neighbour on another host keeps a second copy, they take twice that. */
 static void copies_in_memory_are_counted(void **state) {
     (void)state;
     device_open(0, 2);
@@ -196,7 +198,8 @@ static void the_plan_is_what_is_carved(void **state) {
                 }
 }
 
-/* Muon in a step of 524,288 tokens with 124M parameters: its products and its passes over memory are counted. */
+/* Counts Muon's products and passes over memory in a step of 524,288 tokens with 124M parameters. They are a small part
+ * of the step. */
 static void muon_is_a_small_part_of_a_step(void **state) {
     (void)state;
     Config c = small_config();
@@ -227,7 +230,7 @@ static void what_saves_memory_does(void **state) {
     assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
 }
 
-/* The advice for a run without enough memory: the table, and changes that really take less. */
+/* The advice that a run without enough memory prints: the table of sizes, and changes that really take less. */
 static void the_advice_takes_less(void **state) {
     (void)state;
     Config c = small_config();
@@ -253,7 +256,7 @@ static void fail_for_memory(void *code) {
     error_set_memory_advice("the table\n");
     (fail)(*(int *)code, "no memory for a test");
 }
-/* A run that ends for lack of memory prints the advice. No other end does. */
+/* A run that ends for lack of memory prints the advice. A run that ends for another cause does not. */
 static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     (void)state;
     int   memory = EXIT_MEMORY, data = EXIT_DATA;
@@ -329,7 +332,7 @@ static void the_verb_needs_no_data(void **state) {
 static void epochs_are_counted(void **state) {
     (void)state;
     write_shard("train_0.bin", 2001);
-    write_shard("train_1.bin", 2040); /* 50 samples each; the rest of the tokens does not count */
+    write_shard("train_1.bin", 2040); /* two files of 50 samples each; tokens after the last sample do not count */
     char *argv[] = {"plan", config_path};
     Child c = plan(2, argv);
     assert_int_equal(c.code, EXIT_DONE);
@@ -350,8 +353,8 @@ static void the_verb_refuses(void **state) {
     }
 }
 
-/* An island that sends gradients has no states. With fp32 weights it has nothing else, with other weights it has their
- * fp32 masters. */
+/* An island (a training job of a server) that sends gradients has no moments. With fp32 weights it has no optimizer
+ * state at all. With other weights it has their fp32 masters. */
 static void an_island_of_gradients_has_no_moments(void **state) {
     (void)state;
     Config c = small_config();
@@ -363,7 +366,7 @@ static void an_island_of_gradients_has_no_moments(void **state) {
     assert_int_equal(gradients.optimizer_bytes + gradients.offload_bytes, 0);
     assert_int_equal(deltas.device_bytes - gradients.device_bytes, deltas.optimizer_bytes);
     assert_int_equal(3 * half_gradients.optimizer_bytes, halves.optimizer_bytes);
-    c.outer.server = ""; /* then it is an ordinary job */
+    c.outer.server = ""; /* without a server the run is an ordinary job with all of its state */
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).optimizer_bytes, deltas.optimizer_bytes);
 }
 

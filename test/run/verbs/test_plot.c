@@ -9,7 +9,7 @@
 
 #include "run/verbs/plot.h"
 
-/* The definition, written out. A step without a loss changes nothing. */
+/* Compares the average with its definition, written out in plain loops. A step without a loss changes nothing. */
 static void the_average_is_as_defined(void **state) {
     (void)state;
     enum { N = 130, HALF = N / 40 };
@@ -27,8 +27,8 @@ static void the_average_is_as_defined(void **state) {
     }
 }
 
-/* On a straight falling line the average is on the line. Only at the end, where no later steps follow, it may be above
- * by half the window. An average of past steps only would be above everywhere. */
+/* On a straight falling line the average lies on the line. Only at the end, where no later steps follow, it may be
+ * above the line by half the window. An average of past steps only would be above it everywhere. */
 static void it_does_not_lag(void **state) {
     (void)state;
     for (int n = 10; n <= 5000; n = 3 * n + 7) {
@@ -61,7 +61,8 @@ static void labels_have_what_differs(void **state) {
          run_of("old/a",
                 "{\"run\": {\"dir\": \"old/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"schedule\": {\"every\": \"x\"}}")};
     plot_label(run, 3);
-    assert_string_equal(run[0].name, "runs/a/"); /* two runs are called a */
+    /* two runs have folders named a, so each is named by more of its path */
+    assert_string_equal(run[0].name, "runs/a/");
     assert_string_equal(run[1].name, "b");
     assert_string_equal(run[2].name, "old/a");
     assert_string_equal(run[0].differs, " · learning_rate=0.001 · eval.every=1 · schedule.every=-");

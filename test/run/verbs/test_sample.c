@@ -1,11 +1,11 @@
-/* test_sample.c - texts from a model: kept keys and values compared with whole windows, stop texts, and the verb's
- * faults. */
+/* test_sample.c - texts from a model. Sampling with kept keys and values is compared with computing whole windows. Also
+ * stop texts, and the faults that `sample` reports. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h> /* after error.h, because its macro fail() would change the declarations there */
+#include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ static void writer_create(Writer *w, int64_t vocab_size, int64_t T, GptUse use) 
         .shards = {.shape = GPT2_SHAPE(2, 2, 28, 40, vocab_size), .ranks = 1, .act = F32, .use = use}, .B = 2, .T = T});
     w->tokens = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     w->window = arena_tensor(&w->tokens, I32, 1, T, 1, 1);
-    for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread, so that logits are far apart */
+    /* sets weights with ten times the usual spread, so that logits are far apart */
+    for (int p = 0; p < m->shards->layout.params; p++) {
         const Param *row = &m->shards->layout.param[p];
         rng_normal((float *)m->shards->params.data + row->memory, row->elems, 5, (uint64_t)row->offset, row->init_mean, 0.2f);
     }
@@ -53,7 +54,7 @@ static void put(void *page, const char *text, size_t bytes) {
     p->bytes += bytes;
 }
 
-/* Returns a plan of greedy tokens, which tests then change. */
+/* Returns a plan that samples the most likely token each time; tests change it. */
 static SamplePlan plan_of(int64_t tokens) { return (SamplePlan){.tokens = tokens, .rule = {.top_p = 1}, .put = put}; }
 
 static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
@@ -66,7 +67,7 @@ static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
     return strdup(page.text);
 }
 
-/* Samples like sample_stream, but token by token over batches of exactly the window's length. */
+/* Samples like sample_stream, but computes each token with a batch of exactly the window's length. */
 static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     int64_t vocab = m->model->gpt.shape.vocab_size;
     float  *logits = malloc(sizeof *logits * (size_t)vocab);
@@ -82,7 +83,8 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     free(weight);
 }
 
-/* Samples more than two windows of 37 tokens, with kept keys and values and with whole windows. */
+/* Samples more than two windows of 37 tokens, with kept keys and values and by computing whole windows. The texts are
+ * equal. */
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 };
@@ -101,7 +103,7 @@ static void text_follows_the_model(void **state) {
     }
 }
 
-/* Logits of a token after kept ones, compared with those of a forward over all tokens. */
+/* Compares the logits of a token after kept keys and values with those of a forward pass over all tokens. */
 static void kept_keys_give_the_same_logits(void **state) {
     (void)state;
     enum { T = 37, V = 389 };
@@ -126,7 +128,7 @@ static void kept_keys_give_the_same_logits(void **state) {
     writer_destroy(&whole);
 }
 
-/* A model in training keeps keys and values in its own activations. Its sample is the same text. */
+/* A model in training keeps keys and values in its own activations. It samples the same text. */
 static void training_keeps_what_its_activations_keep(void **state) {
     (void)state;
     char *first = NULL;
@@ -171,7 +173,7 @@ static void the_same_seed_gives_the_same_text(void **state) {
     writer_destroy(&m);
 }
 
-/* A text ends before the first place of a stop text. */
+/* A text ends before the first occurrence of a stop text. */
 static void a_stop_text_ends_it(void **state) {
     (void)state;
     Writer m;
@@ -190,7 +192,7 @@ static void a_stop_text_ends_it(void **state) {
     writer_destroy(&m);
 }
 
-/* For any bytes of the model, a terminal gets no control characters and only whole UTF-8 sequences. */
+/* Whatever bytes the model produces, a terminal gets no control characters and only complete UTF-8 sequences. */
 static void text_is_printable(void **state) {
     (void)state;
     Writer m;
@@ -250,7 +252,8 @@ static void the_verb_refuses(void **state) {
 static void prompts_follow_the_begin_token(void **state) {
     (void)state;
     static const struct { const char *text; int32_t ids[4], count; } CASES[] = {
-        {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}}; /* like Hugging Face tokenizers */
+        /* an empty text, and texts with and without a begin token of their own, as in Hugging Face's tokenizers */
+        {"", {256}, 1}, {"ab", {256, 'a', 'b'}, 3}, {"<s>a", {256, 256, 'a'}, 3}};
     Tokenizer t = begin_tokenizer();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Prompt p = prompt_create(&t, CASES[i].text, strlen(CASES[i].text), tokenizer_start(&t));
