@@ -184,7 +184,8 @@ typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW
 typedef struct {
     int      rule;                    /* a StepRule: how d, the mean delta, changes the weights x */
     double   learning_rate, momentum; /* rate and momentum of the rule. STEP_ADAMW: learning rate and beta1 */
-    double   scale;                   /* factor of the mean delta; STEP_ARRIVAL: weight of the delta; STEP_ADAMW: clip */
+    double   scale;                   /* factor of the mean delta; with STEP_ARRIVAL the weight of the delta, with
+                                       * STEP_ADAMW the factor of clipping */
     double   beta2, eps, weight_decay; /* options of AdamW; unused by other rules */
     int64_t  update;                  /* STEP_ADAMW: number of the update, from 1 */
 } Step;
