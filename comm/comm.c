@@ -298,10 +298,10 @@ static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *
 static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
     int shared = 0;
     for (int r = 0; r < c->size; r++) {
-        int told = 0;
-        for (int earlier = 0; earlier < r && !told; earlier++) told = strcmp(id[earlier], id[r]) == 0;
+        int is_named = 0;
+        for (int earlier = 0; earlier < r && !is_named; earlier++) is_named = strcmp(id[earlier], id[r]) == 0;
         char who[512];
-        if (told || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
+        if (is_named || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
         if (shared++ < WARNINGS)
             warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are "
                  "GPUs",

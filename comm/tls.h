@@ -17,7 +17,7 @@ typedef struct Tls Tls;
 typedef enum {
     TLS_LATER = 0,   /* the socket has nothing to read, or takes nothing now */
     TLS_ENDED = -1,  /* the peer has closed the connection */
-    TLS_MUTE = -2,   /* the peer accepts no more bytes; errno says why. What it has sent can still be read */
+    TLS_MUTE = -2,   /* the peer accepts no more bytes; errno is the reason. What it has sent can still be read */
     TLS_FAILED = -3, /* the connection is lost, or the peer sent bytes that are not TLS with this key */
     TLS_OTHER_KEY = -4 /* the peer has another key */
 } TlsResult;
@@ -32,7 +32,7 @@ int tls_open(Tls *t);
  * repeated with the same bytes; more may follow them. */
 int64_t tls_read(Tls *t, void *out, size_t bytes);
 int64_t tls_write(Tls *t, const void *bytes, size_t length);
-void    tls_end(Tls *t); /* tells the peer that nothing more is sent */
+void    tls_end(Tls *t); /* sends the alert close_notify: this side sends nothing more */
 
 int         tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
 size_t      tls_lacks(const Tls *t);    /* bytes that the socket must give before tls_read can go on; at least 1 */

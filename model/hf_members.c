@@ -1,5 +1,6 @@
-/* hf_members.c - the list of known members of config.json: see hf.h. What each member does was read in transformers 5: configuration_gpt2.py,
- * configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and configuration_utils.py. */
+/* hf_members.c - the list of known members of config.json: see hf.h. The source of their meanings is transformers 5:
+ * configuration_gpt2.py, configuration_llama.py, configuration_qwen3.py, configuration_qwen3_moe.py and
+ * configuration_utils.py. */
 #include "model/hf.h"
 
 #include <stdio.h>
