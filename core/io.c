@@ -451,36 +451,27 @@ int io_match(const char *name, IoPaths *found) {
 typedef struct {
     char  **text;
     size_t *bytes, room;
-    int     has_lost;
 } Cookie;
 
 static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
     Cookie *c = (Cookie *)cookie;
     size_t  need = *c->bytes + bytes + 1; /* bytes of the whole text with its NUL */
-    char   *grown = c->has_lost || need <= c->room ? NULL : realloc(*c->text, 2 * need);
-    if (grown) *c->text = grown, c->room = 2 * need;
-    if (c->has_lost || need > c->room) return c->has_lost = 1, 0;
+    if (need > c->room) *c->text = xrealloc(*c->text, c->room = 2 * need, "a text");
     memcpy(*c->text + *c->bytes, data, bytes);
     *c->bytes += bytes;
     (*c->text)[*c->bytes] = 0;
     return (ssize_t)bytes;
 }
 
-static int close_memory(void *cookie) {
-    int has_lost = ((Cookie *)cookie)->has_lost;
-    free(cookie);
-    return has_lost ? EOF : 0;
-}
+static int close_memory(void *cookie) { return free(cookie), 0; }
 
 FILE *memory_file_open(char **text, size_t *bytes) {
-    Cookie *c = malloc(sizeof *c);
-    FILE   *file = NULL;
-    *text = calloc(1, 1);
+    Cookie *c = xmalloc(sizeof *c, "a text");
+    *text = xcalloc(1, 1, "a text");
     *bytes = 0;
-    if (c && *text) {
-        *c = (Cookie){text, bytes, 1, 0};
-        file = fopencookie(c, "w", (cookie_io_functions_t){.write = write_memory, .close = close_memory});
-    }
-    if (!file) free(c);
+    *c = (Cookie){text, bytes, 1};
+    FILE *file = fopencookie(c, "w", (cookie_io_functions_t){.write = write_memory, .close = close_memory});
+    if (!file) fail(EXIT_MEMORY, "no memory for a text");
+    setvbuf(file, NULL, _IONBF, 0);
     return file;
 }

@@ -90,9 +90,8 @@ int  io_match(const char *name, IoPaths *found);
 int  io_paths_add(IoPaths *list, const char *path);      /* adds a copy; returns 0 or -ENOMEM */
 void io_paths_free(IoPaths *list);
 
-/* Opens a FILE that writes to memory. Returns NULL if memory runs out. After each fflush() and after fclose() *text
- * holds the *bytes written so far and a NUL. The caller frees *text in any case. fclose() returns EOF if some of the
- * written bytes were lost for a lack of memory. open_memstream(3) reports no such loss (glibc 2.36). */
+/* Opens a FILE that writes to memory: *text always holds the *bytes written so far and a NUL. The caller frees *text
+ * after fclose(). Exit 71 if memory runs out, where open_memstream(3) would lose bytes and not say so (glibc 2.36). */
 FILE *memory_file_open(char **text, size_t *bytes);
 
 #endif

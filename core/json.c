@@ -494,6 +494,14 @@ static void free_entries(Json *json) {
 
 /* --- the tree ----------------------------------------------------------------------------------------------------- */
 
+static void *memory(size_t bytes) { return xmalloc(bytes, "JSON"); }
+
+/* Lets libcjson allocate through xmalloc. Of its functions that build, parse, copy or print a tree, none then returns
+ * NULL, or leaves a member out, because memory ran out: the process ends instead. */
+__attribute__((constructor)) static void end_without_memory(void) {
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory, .free_fn = free});
+}
+
 /* Scans text [bytes] and builds its tree. With collect, lists all soft faults. Without it ends at the first one, so
  * that a hostile text cannot fill memory with faults. */
 static int parse(Scanner s, size_t limit, const char *top) {
@@ -503,8 +511,7 @@ static int parse(Scanner s, size_t limit, const char *top) {
     free(s.link);
     if (!good) return free_entries(s.json), 0;
     s.json->root = cJSON_ParseWithLength(s.text, s.bytes);
-    /* libcjson refuses no text that passed the scan, so memory ran out */
-    if (!s.json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", s.bytes);
+    CHECK(s.json->root, "libcjson reads what passed the scan");
     return 1;
 }
 
@@ -521,12 +528,7 @@ void json_free(Json *json) {
     free_entries(json);
 }
 
-cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end) {
-    errno = 0;
-    cJSON *json = cJSON_ParseWithLengthOpts(text, bytes + 1, end, 1);
-    if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "out of memory while reading the JSON of %s", name);
-    return json;
-}
+cJSON *json_of_others(const char *text, size_t bytes) { return cJSON_ParseWithLengthOpts(text, bytes + 1, NULL, 1); }
 
 int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]) {
     char     *text;
@@ -614,7 +616,6 @@ char *json_quote_short(char *out, size_t capacity, const char *text) {
 
 int json_reads_as(const char *read, const char *text) {
     cJSON *string = json_string(text);
-    if (!string) fail(EXIT_MEMORY, "no memory to compare names");
     int is_same = strcmp(string->valuestring, read) == 0;
     cJSON_Delete(string);
     return is_same;
@@ -622,8 +623,7 @@ int json_reads_as(const char *read, const char *text) {
 
 cJSON *json_string(const char *text) {
     static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
-    char *clean = malloc(3 * strlen(text) + 1), *to = clean;
-    if (!clean) return NULL;
+    char *clean = xmalloc(3 * strlen(text) + 1, "JSON"), *to = clean;
     for (int length; *text; text += length ? length : 1) {
         length = utf8_bytes(text, strnlen(text, 4));
         size_t bytes = length ? (size_t)length : sizeof replacement - 1;
@@ -639,7 +639,7 @@ cJSON *json_string(const char *text) {
 cJSON *number_json(double value) {
     cJSON *number = cJSON_CreateNumber(value);
     char  *printed = cJSON_PrintUnformatted(number);
-    int    same = printed && strtod(printed, NULL) == value && (fabs(value) <= 0x1p53 || strchr(printed, 'e'));
+    int    same = strtod(printed, NULL) == value && (fabs(value) <= 0x1p53 || strchr(printed, 'e'));
     free(printed);
     if (same) return number;
     char text[SHOWN_BYTES];
@@ -666,8 +666,7 @@ char *value_text(const cJSON *value, char out[SHOWN_BYTES]) {
 
 void json_print(cJSON *json) {
     char *text = cJSON_Print(json);
-    if (!text) fail(EXIT_MEMORY, "no memory to print JSON");
     printf("%s\n", text);
-    cJSON_free(text);
+    free(text);
     cJSON_Delete(json);
 }

@@ -54,9 +54,8 @@ int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFa
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
 /* Parses a file of another program with libcjson alone, which is less strict. text has a NUL after `bytes` bytes, and
- * only blanks may follow the value. Returns NULL if it is not JSON, with *end where reading stopped (end may be NULL).
- * Exit 71, naming `name`, if memory runs out: a lack of memory must not look like a damaged file. */
-cJSON *json_of_others(const char *text, size_t bytes, const char *name, const char **end);
+ * only blanks may follow the value. Returns NULL if it is not JSON. */
+cJSON *json_of_others(const char *text, size_t bytes);
 
 enum { JSON_FILE_FAULT_CHARS = 4800 };
 /* Reads a file that must be JSON of at most `limit` bytes. Returns 0. Otherwise it writes a sentence that begins with
@@ -80,7 +79,7 @@ char  *json_quote_short(char *out, size_t capacity, const char *text);
 /* Returns whether `read` is the string that a reader gets back from json_quote(text). The two may differ, because names
  * of files need not be UTF-8. */
 int    json_reads_as(const char *read, const char *text);
-/* Returns a string node of text, with U+FFFD for each byte that is not UTF-8. NULL if memory runs out. */
+/* Returns a string node of text, with U+FFFD for each byte that is not UTF-8. */
 cJSON *json_string(const char *text);
 /* Returns a number node that reads back as `value` from libcjson's output. If libcjson writes too few digits, ours are
  * inserted verbatim. */

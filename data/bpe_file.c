@@ -157,7 +157,7 @@ static int refuse_json(const Reading *r, const BpeText *file) {
 
 static cJSON *json_of(Reading *r, const BpeText *file) {
     if (!begin(r, file)) return NULL;
-    cJSON *json = json_of_others(file->text, file->bytes, file->path, NULL);
+    cJSON *json = json_of_others(file->text, file->bytes);
     if (cJSON_IsObject(json)) return json;
     const char *first = file->text + strspn(file->text, " \t\r\n");
     cJSON_Delete(json);

@@ -253,7 +253,6 @@ static int is_among(const cJSON *value, const char *texts) {
     int found = cJSON_IsNull(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
     for (const char *text = texts; text && !found; text = strchr(text, '|') ? strchr(text, '|') + 1 : NULL) {
         cJSON *allowed = cJSON_ParseWithLength(text, strcspn(text, "|"));
-        if (!allowed) fail(EXIT_MEMORY, "out of memory while reading the config of a model");
         if (!cJSON_IsArray(value) || !cJSON_IsArray(allowed)) found = cJSON_Compare(value, allowed, 1);
         else if (allowed->child) {
             found = 1;
@@ -272,7 +271,6 @@ static void check(const Member *table, const cJSON *object, const char *what, co
     size_t bytes;
     int    unknown = 0;
     FILE  *out = memory_file_open(&names, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory to check %s", path);
     for (const cJSON *item = object->child; item; item = item->next) {
         const Member *m = member_find(table, arch, item->string, NULL);
         if (m && m->only && !is_among(item, m->only)) hf_refuse_key(path, item, m->ours);
@@ -281,7 +279,7 @@ static void check(const Member *table, const cJSON *object, const char *what, co
             fprintf(out, "%s%s%s", unknown > 1 ? ", " : "", what, json_quote_short(quoted, sizeof quoted, item->string));
     }
     if (unknown > NAMED) fprintf(out, " and %d more", unknown - NAMED);
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to check %s", path);
+    fclose(out);
     if (unknown) warn("%s: these members are not known and not used: %s", path, names);
     free(names);
 }
@@ -314,7 +312,6 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
     size_t bytes;
     int    count = 0;
     FILE  *out = memory_file_open(&text, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory to check generation_config.json");
     for (const cJSON *item = cJSON_IsObject(config) ? config->child : NULL; item; item = item->next) {
         int i = generation_find(item->string), is_known = i < GENERATIONS;
         if ((!is_known && !is_own_file) || cJSON_IsNull(item)) continue;
@@ -325,7 +322,7 @@ char *hf_generation_unused(const cJSON *config, const char *const *given, int is
         if (++count <= NAMED) tell_unused(out, count, item, is_known ? GENERATION[i].key : NULL);
     }
     if (count > NAMED) fprintf(out, " and %d more", count - NAMED);
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to check generation_config.json");
+    fclose(out);
     if (count) return text;
     free(text);
     return NULL;

@@ -68,8 +68,8 @@ int fp8_history_exponent(const Fp8History *h, int64_t cell) {
 
 cJSON *fp8_history_to_json(const Fp8History *h) {
     cJSON *list = cJSON_CreateArray();
-    char  *digits = malloc((size_t)(2 * h->cells + 1));
-    for (int k = 0; list && digits && k < h->steps; k++) {
+    char  *digits = xmalloc((size_t)(2 * h->cells + 1), "the history of fp8");
+    for (int k = 0; k < h->steps; k++) {
         for (int64_t c = 0; c < h->cells; c++) {
             unsigned value = (unsigned)(h->exponent[k * h->cells + c] + 128);
             digits[2 * c] = "0123456789abcdef"[value / 16], digits[2 * c + 1] = "0123456789abcdef"[value % 16];
@@ -77,7 +77,6 @@ cJSON *fp8_history_to_json(const Fp8History *h) {
         digits[2 * h->cells] = 0;
         cJSON_AddItemToArray(list, cJSON_CreateString(digits));
     }
-    if (!digits || (list && cJSON_GetArraySize(list) != h->steps)) cJSON_Delete(list), list = NULL;
     free(digits);
     return list;
 }

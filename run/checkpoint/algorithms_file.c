@@ -122,9 +122,9 @@ static int read_file(const char *path) {
 static void write_file(const char *path) {
     cJSON *table = algorithms_to_json();
     char  *text = cJSON_Print(table);
-    int    error = text ? io_replace_file(path, text, strlen(text)) : 0;
+    int    error = io_replace_file(path, text, strlen(text));
     if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
-    cJSON_free(text);
+    free(text);
     cJSON_Delete(table);
 }
 

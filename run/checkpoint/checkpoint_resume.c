@@ -92,14 +92,12 @@ static int may_change_data(const Config *config) {
  * run.allow_change=KEY, or a list in quotes. */
 static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
     cJSON *keys = cJSON_Duplicate(changed, 1);
-    for (int i = config->run.allow_change.count; keys && i-- > 0;)
-        if (!cJSON_InsertItemInArray(keys, 0, cJSON_CreateString(config->run.allow_change.item[i])))
-            fail(EXIT_MEMORY, "no memory for a message");
-    char *list = keys ? cJSON_PrintUnformatted(keys) : NULL;
-    if (!list) fail(EXIT_MEMORY, "no memory for a message");
+    for (int i = config->run.allow_change.count; i-- > 0;)
+        cJSON_InsertItemInArray(keys, 0, cJSON_CreateString(config->run.allow_change.item[i]));
+    char *list = cJSON_PrintUnformatted(keys);
     if (cJSON_GetArraySize(keys) == 1) fprintf(out, "run.allow_change=%s", keys->child->valuestring);
     else                               fprintf(out, "'run.allow_change=%s'", list);
-    cJSON_free(list);
+    free(list);
     cJSON_Delete(keys);
 }
 
@@ -155,7 +153,6 @@ void checkpoint_refuse_settings(const Config *config, const Dataset *train, cons
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
     cJSON *changed = cJSON_CreateArray();
-    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
     Config then;
     char  *fault = config_from_json(m->config, &then); /* a config of another version is a fault */
     char  *settings = config_compare(config, m->config, changed);
@@ -165,13 +162,12 @@ void checkpoint_refuse_settings(const Config *config, const Dataset *train, cons
     int other_data = !may_change_data(config) && compare_data(train, m, settings ? "; " : "", out);
     int may_go_on = !fault && has_same_tensors(config, &then);
     fprintf(out, ". Set back what changed, %stake another run.dir", may_go_on ? "" : "or ");
-    if (other_data && !is_blend && !cJSON_AddItemToArray(changed, cJSON_CreateString("data.train")))
-        fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (other_data && !is_blend) cJSON_AddItemToArray(changed, cJSON_CreateString("data.train"));
     if (may_go_on) {
         fprintf(out, ", or go on with the new values: ");
         print_allow(out, config, changed);
     }
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    fclose(out);
     if (settings || other_data) fail(EXIT_CONFIG, "%s: %s", folder, text);
     free(text);
     cJSON_Delete(changed);
@@ -190,10 +186,9 @@ static void refuse_other_tokenizer(const Config *config, const Tokenizer *t, con
     size_t bytes = 0;
     FILE  *out = memory_file_open(&cure, &bytes);
     cJSON *changed = cJSON_CreateStringArray((const char *const[]){"data.train"}, 1);
-    if (!out || !changed) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
     fprintf(out, "give the data of the run, use another run.dir, or go on with these data: ");
     print_allow(out, config, changed);
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare tokenizers with %s", folder);
+    fclose(out);
     Path theirs = path_of("%s/tokenizer.json", folder);
     tokenizer_refuse_other(t, "the tokenizer of the data", theirs.text, "the checkpoint", cure);
     cJSON_Delete(changed);

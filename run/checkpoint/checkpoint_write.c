@@ -24,10 +24,6 @@ static void note(Save *s, const char *what, const Path *path, int error) {
     if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
 }
 
-static void note_memory(Save *s) {
-    if (!s->fault[0]) manifest_fault(s->fault, "no memory to write %s", s->tmp.text);
-}
-
 static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
 
 /* --- paths, headers, folder --------------------------------------------------------------------------------------- */
@@ -132,14 +128,8 @@ void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->
 
 static void add_written(Save *s, WrittenExtent extent) {
     if (s->written_count == s->written_room) {
-        size_t         room = 2 * s->written_room + 256;
-        WrittenExtent *written = realloc(s->written, sizeof *written * room);
-        if (!written) {
-            note_memory(s);
-            return;
-        }
-        s->written = written;
-        s->written_room = room;
+        s->written_room = 2 * s->written_room + 256;
+        s->written = xrealloc(s->written, sizeof *s->written * s->written_room, "the extents of a checkpoint");
     }
     s->written[s->written_count++] = extent;
 }
@@ -319,8 +309,7 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
         ManifestFile *file = &m->file[f];
         uint64_t      at = 0;
         file->bytes = s->file_bytes[f];
-        file->extent = malloc(sizeof *file->extent * (size_t)(file->extents + 1));
-        if (!file->extent) return note_memory(s), 0;
+        file->extent = xmalloc(sizeof *file->extent * (size_t)(file->extents + 1), "the extents of a checkpoint");
         for (int64_t k = 0; k < file->extents && all[i].extent.offset == at; k++, i++) {
             file->extent[k] = all[i].extent;
             at += all[i].extent.bytes;
@@ -332,15 +321,13 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
     return 1;
 }
 
-static int describe_data(Save *s, const Dataset *train, Manifest *m) {
+static void describe_data(const Dataset *train, Manifest *m) {
     m->data_files = train->shards;
-    m->data = malloc(sizeof *m->data * (size_t)(train->shards + 1));
-    if (!m->data) return note_memory(s), 0;
+    m->data = xmalloc(sizeof *m->data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
     for (int i = 0; i < train->shards; i++) {
         const Shard *shard = &train->shard[i];
         m->data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
     }
-    return 1;
 }
 
 static Manifest describe(const Save *s) {
@@ -380,22 +367,24 @@ static void read_back(Save *s) {
 
 char *save_head(Save *s, size_t *bytes) {
     Manifest m = describe(s);
-    char    *text = describe_data(s, s->state->train, &m) ? manifest_write(&m, bytes) : NULL;
-    if (!text) note_memory(s);
+    describe_data(s->state->train, &m);
+    char    *text = manifest_write(&m, bytes);
     manifest_free(&m);
     return text;
 }
 
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     Manifest m = s->rescued ? *s->rescued : describe(s);
-    size_t   bytes;
-    char     folder[PATH_MAX], *text = NULL;
+    char     folder[PATH_MAX];
     if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
     m.folder = realpath(s->run_dir.text, folder);
-    if (describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m)) text = manifest_write(&m, &bytes);
-    if (text) write_file(s, MANIFEST_NAME, text, bytes);
-    else      note_memory(s);
-    free(text);
+    describe_data(s->state->train, &m);
+    if (collect_extents(s, all, count, &m)) {
+        size_t bytes;
+        char  *text = manifest_write(&m, &bytes);
+        write_file(s, MANIFEST_NAME, text, bytes);
+        free(text);
+    }
     manifest_free(&m);
     read_back(s);
 }

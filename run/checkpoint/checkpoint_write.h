@@ -69,7 +69,7 @@ void save_make_folder(Save *s);                                    /* rank 0, fi
 void save_write_pieces(Save *s);                                   /* every rank: writes its own pieces */
 void save_hash_pieces(Save *s);                                    /* fills `written` with hashes; inf or NaN: a
                                                                     * fault */
-char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed, or NULL */
+char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
 void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent, whose hash is in `at` */
 void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */

@@ -34,14 +34,12 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static int write_string(FILE *out, const char *text) {
+static void write_string(FILE *out, const char *text) {
     size_t bytes = 6 * strlen(text) + 3; /* every byte may become \u00XX; quotes, NUL */
-    char  *quoted = malloc(bytes);
-    if (!quoted) return 0;
+    char  *quoted = xmalloc(bytes, "the manifest of a checkpoint");
     json_quote(quoted, bytes, text);
     fputs(quoted, out);
     free(quoted);
-    return 1;
 }
 
 static void write_files(FILE *out, const Manifest *m) {
@@ -59,15 +57,14 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
-    int  whole = 1;
+static void write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
     char shown[SHOWN_BYTES];
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
         fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
     if (m->folder) {
         fprintf(out, "\"folder\":");
-        whole = write_string(out, m->folder);
+        write_string(out, m->folder);
         fprintf(out, ",\n");
     }
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
@@ -92,13 +89,12 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
-        whole = whole && write_string(out, m->data[i].name);
+        write_string(out, m->data[i].name);
         fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\"}", m->data[i].bytes, m->data[i].tokens);
     }
     fprintf(out, "],\n\"files\":[");
     write_files(out, m);
     fputc(']', out);
-    return whole && fflush(out) == 0;
 }
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
@@ -106,15 +102,13 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     char *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
     char *fp8 = m->fp8 ? cJSON_PrintUnformatted(m->fp8) : NULL;
     FILE *out = memory_file_open(&text, bytes);
-    int   whole = out && config && (gemm || !m->gemm) && (fp8 || !m->fp8) && write_body(out, m, config, gemm, fp8);
-    if (whole) fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
-    if (out && fclose(out) != 0) whole = 0;
-    cJSON_free(gemm);
-    cJSON_free(fp8);
-    cJSON_free(config);
-    if (whole) return text;
-    free(text);
-    return NULL;
+    write_body(out, m, config, gemm, fp8);
+    fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
+    fclose(out);
+    free(gemm);
+    free(fp8);
+    free(config);
+    return text;
 }
 
 int manifest_has_room(int64_t extents, int64_t data_files) {
@@ -237,8 +231,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1)
         return manifest_fault(fault, MANIFEST_NAME " names no data files");
-    m->data = calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
-    if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
+    m->data = xcalloc((size_t)cJSON_GetArraySize(list), sizeof *m->data, "the manifest of a checkpoint");
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestData *d = &m->data[m->data_files++];
         const cJSON  *name = json_member(entry, "name");
@@ -250,13 +243,11 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Reads the extents of a file. Returns 0 if they do not cover the file exactly once. Without memory, returns 0 with a
- * fault. */
-static int read_extents(const cJSON *list, ManifestFile *file, char *fault) {
+/* Reads the extents of a file. Returns 0 if they do not cover the file exactly once. */
+static int read_extents(const cJSON *list, ManifestFile *file) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
-    file->extent = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent);
-    if (!file->extent) return manifest_fault(fault, MANIFEST_NO_MEMORY);
+    file->extent = xcalloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent, "the manifest of a checkpoint");
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestExtent *e = &file->extent[file->extents++];
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
@@ -280,7 +271,7 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
         }
         if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) ||
-            !read_extents(json_member(entry, "runs"), &m->file[f], fault))
+            !read_extents(json_member(entry, "runs"), &m->file[f]))
             return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
                                                  manifest_file_name[f]);
         entry = entry->next;

@@ -114,7 +114,7 @@ uint64_t manifest_hash(const void *data, size_t bytes);
  * MANIFEST_EXTENTS extents are enough. */
 uint64_t manifest_extent_bytes(uint64_t file_bytes);
 
-/* Returns the text of state.json, malloc'ed, with its length in *bytes. Returns NULL without memory. */
+/* Returns the text of state.json, malloc'ed, with its length in *bytes. */
 char *manifest_write(const Manifest *m, size_t *bytes);
 
 /* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */

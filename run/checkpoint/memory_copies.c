@@ -330,7 +330,6 @@ static uint64_t meta_bytes(const MemoryCopies *m) {
     char    *head = save_head(&s, &head_bytes);
     uint64_t tensors = (uint64_t)optimizer_tensors(m->state->optimizer->kind),
              most = (uint64_t)m->extents.extents + 4 * (uint64_t)m->extents.elems / MANIFEST_EXTENT_BYTES + 2;
-    if (!head) fail(EXIT_MEMORY, "no memory for the head of a copy in memory");
     free(head);
     save_release(&s);
     return memory_meta_bytes(tensors * most, 2 * head_bytes + HEAD_SPARE);

@@ -196,7 +196,6 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
     char    *text = NULL, shape[200], name[400];
     FILE    *out = memory_file_open(&text, bytes);
     uint64_t at = 0;
-    if (!out) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
     fprintf(out, "........{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < tensors; i++) {
         SafeTensor *t = &tensor[i];
@@ -209,9 +208,8 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
                 type_table[t->type].name, shape, t->begin, t->end);
     }
     fputc('}', out);
-    fflush(out);
     fprintf(out, "%*s", (int)(-*bytes & 7), "");
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
+    fclose(out);
     for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
     return text;
 }
@@ -291,13 +289,12 @@ char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *c
     char  *text = NULL, name[400];
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory for an index of %d tensors", tensors);
     fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {\n", total_bytes);
     for (int i = 0; i < tensors; i++) {
         json_quote(name, sizeof name, tensor[i].name);
         fprintf(out, "    %s: \"%s\"%s\n", name, file[tensor[i].file], i + 1 < tensors ? "," : "");
     }
     fprintf(out, "  }\n}\n");
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for an index of %d tensors", tensors);
+    fclose(out);
     return text;
 }

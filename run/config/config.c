@@ -70,7 +70,6 @@ static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Whe
     char        got[SHOWN_BYTES];
     if (!left) return 0;
     cJSON *fallback = cJSON_Parse(left);
-    if (!fallback) fail(EXIT_MEMORY, "out of memory while reading the config");
     if (!config_same_value(value, fallback))
         faults_add(&load->faults, where, "%s must be %s, not %s: the option has left the program", path, left,
                    value_text(value, got));
@@ -286,7 +285,6 @@ static void override(ConfigLoad *load, const char *argument) {
         return;
     }
     cJSON *value = bare ? cJSON_CreateString(text) : json.root;
-    if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
     Places places = {bare ? NULL : &json, 0, 0};
     if (o)          set_option(load, o, value, where, &places);
     else if (known) set_section(load, key, value, where, &places);
@@ -462,10 +460,9 @@ typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const c
 static void override_dir(ConfigLoad *load, const char *dir) {
     char   text[2 * 4096];
     cJSON *value = cJSON_CreateString(dir);
-    char  *quoted = value ? cJSON_PrintUnformatted(value) : NULL;
-    if (!quoted) fail(EXIT_MEMORY, "out of memory while reading the config");
+    char  *quoted = cJSON_PrintUnformatted(value);
     snprintf(text, sizeof text, "run.dir=%s", quoted);
-    cJSON_free(quoted);
+    free(quoted);
     cJSON_Delete(value);
     override(load, text);
 }

@@ -647,7 +647,6 @@ static void rule_unread(ConfigLoad *load, const char *key) {
     if (!is_usable(load, KEYS(key, "optimizer.name")) || !strcmp(name, OPTIMIZER_MUON.name)) return;
     cJSON *value = option_to_json(o, load->config), *usual = cJSON_Parse(o->fallback);
     char  *shown = cJSON_PrintUnformatted(value);
-    if (!usual || !shown) fail(EXIT_MEMORY, "out of memory while reading the config");
     if (!config_same_value(value, usual))
         REFUSE(load, KEYS(key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: leave "
                "it out (%s), or optimizer.name = \"%s\"", key, shown, name, o->fallback, OPTIMIZER_MUON.name);

@@ -24,8 +24,7 @@ cJSON *config_to_json(const Config *config) {
         if (o->type == OPTION_IGNORED) continue;
         cJSON *section = home_of(root, o), *value = option_to_json(o, config);
         if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
-        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the "
-                                                                         "config");
+        cJSON_AddItemToObject(section, option_name(o), value);
     }
     return root;
 }
@@ -64,10 +63,9 @@ uint64_t config_fingerprint(const Config *config) {
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "model"), "init_from");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "run"), "dir");
     char *text = cJSON_PrintUnformatted(root);
-    if (!text) fail(EXIT_MEMORY, "out of memory while comparing configs");
     uint64_t hash = XXH3_64bits_withSeed(text, strlen(text), XXH3_64bits(blend, strlen(blend)));
     free(blend);
-    cJSON_free(text);
+    free(text);
     cJSON_Delete(root);
     return hash;
 }
@@ -96,8 +94,7 @@ static void say_blends(void *ctx, const char *ours, const char *theirs) {
 }
 
 static void add_key(cJSON *changed, const char *key) {
-    if (changed && !cJSON_AddItemToArray(changed, cJSON_CreateString(key))) fail(EXIT_MEMORY, "out of memory while "
-                                                                                 "comparing configs");
+    if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString(key));
 }
 
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
@@ -106,7 +103,6 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     FILE  *out = memory_file_open(&text, &bytes);
     cJSON *here = config_to_json(now);
     Said   said = {out, 0};
-    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
@@ -114,7 +110,6 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         const cJSON *then = json_member(home_of(saved, o), option_name(o));
         cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
         if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
-        if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
         if (!config_same_value(value, then)) {
             fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
                     value_text(value, shown_now), value_text(then, shown_saved));
@@ -126,7 +121,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
     if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
     cJSON_Delete(here);
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    fclose(out);
     if (said.differ) return text;
     free(text);
     return NULL;
@@ -157,7 +152,6 @@ static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b
     const char   *text = o ? o->fallback : option_left(path);
     int           is_missing = !a || !b, has_default = text && is_missing;
     cJSON        *usual = has_default ? cJSON_Parse(text) : NULL;
-    if (has_default && !usual) fail(EXIT_MEMORY, "out of memory while comparing configs");
     const cJSON *x = a ? a : usual, *y = b ? b : usual;
     int          is_lone = is_missing && o && !o->fallback; /* 1 if only one config has the key and its option has no
                                                              * default, because it is required or derived */

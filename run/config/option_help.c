@@ -138,14 +138,10 @@ void config_print_markdown(FILE *out) {
 
 /* --- JSON Schema 2020-12, for editors ----------------------------------------------------------------------------- */
 
+/* Adds an item to an object, and returns it. */
 static cJSON *add(cJSON *object, const char *name, cJSON *item) {
-    if (!item || !cJSON_AddItemToObject(object, name, item)) fail(EXIT_MEMORY, "out of memory while writing the schema"
-                                                                  );
+    cJSON_AddItemToObject(object, name, item);
     return item;
-}
-
-static void append(cJSON *array, cJSON *item) {
-    if (!cJSON_AddItemToArray(array, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");
 }
 
 static void add_text(cJSON *object, const char *name, const char *text) { add(object, name, cJSON_CreateString(text)); }
@@ -174,8 +170,8 @@ static cJSON *blend_schema(void) {
     add_number(add(properties, "until_tokens", typed("integer")), "minimum", 1);
     add_comment(properties);
     cJSON *required = add(source, "required", cJSON_CreateArray());
-    append(required, cJSON_CreateString("path"));
-    append(required, cJSON_CreateString("weight"));
+    cJSON_AddItemToArray(required, cJSON_CreateString("path"));
+    cJSON_AddItemToArray(required, cJSON_CreateString("weight"));
     return blend;
 }
 
@@ -184,9 +180,9 @@ static cJSON *list_schema(const Option *o) {
     if (o->min > 0) add_number(one, "minLength", o->min);
     add_number(add(many, "items", typed("string")), "minLength", 1);
     if (o->min > 0) add_number(many, "minItems", o->min);
-    append(either, one);
-    append(either, many);
-    if (o->type == OPTION_SOURCES) append(either, blend_schema());
+    cJSON_AddItemToArray(either, one);
+    cJSON_AddItemToArray(either, many);
+    if (o->type == OPTION_SOURCES) cJSON_AddItemToArray(either, blend_schema());
     return either;
 }
 
@@ -205,7 +201,7 @@ static cJSON *option_schema(const Option *o) {
     case OPTION_WORD:
     case OPTION_CHOICE: {
         cJSON *words = add(schema, "enum", cJSON_CreateArray());
-        for (int i = 0; o->words[i]; i++) append(words, cJSON_CreateString(o->words[i]));
+        for (int i = 0; o->words[i]; i++) cJSON_AddItemToArray(words, cJSON_CreateString(o->words[i]));
         break;
     }
     case OPTION_INTEGER:
@@ -225,12 +221,12 @@ static void add_model_rule(cJSON *schema) {
     cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
     cJSON *not_empty = add(add(preset, "properties", cJSON_CreateObject()), "preset", cJSON_CreateObject());
     cJSON *required = add(sizes, "required", cJSON_CreateArray());
-    append(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
+    cJSON_AddItemToArray(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
     add_number(not_empty, "minLength", 1);
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (OPTIONS[i].need == NEED_MODEL) append(required, cJSON_CreateString(option_name(&OPTIONS[i])));
-    append(any, preset);
-    append(any, sizes);
+        if (OPTIONS[i].need == NEED_MODEL) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(&OPTIONS[i])));
+    cJSON_AddItemToArray(any, preset);
+    cJSON_AddItemToArray(any, sizes);
 }
 
 /* Returns the JSON Schema of one section. *needed: 1 if a config must have the section. */
@@ -244,7 +240,7 @@ static cJSON *section_schema(const char *section, int *needed) {
         const Option *o = &OPTIONS[i];
         if (!option_in_section(o, section)) continue;
         add(properties, option_name(o), option_schema(o));
-        if (o->need == NEED_ALWAYS) append(required, cJSON_CreateString(option_name(o)));
+        if (o->need == NEED_ALWAYS) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(o)));
         has_sizes |= o->need == NEED_MODEL;
     }
     *needed = required->child || has_sizes;
@@ -268,10 +264,9 @@ void config_print_schema(FILE *out) {
     for (int k = 0; option_section(k); k++) {
         int needed;
         add(properties, option_section(k), section_schema(option_section(k), &needed));
-        if (needed) append(required, cJSON_CreateString(option_section(k)));
+        if (needed) cJSON_AddItemToArray(required, cJSON_CreateString(option_section(k)));
     }
     char *text = cJSON_Print(schema);
-    if (!text) fail(EXIT_MEMORY, "out of memory while writing the schema");
     fprintf(out, "%s\n", text);
     free(text);
     cJSON_Delete(schema);

@@ -601,14 +601,13 @@ char *sources_text(const cJSON *train) {
     char  *text = NULL, shown[SHOWN_BYTES];
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
-    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
     for (const cJSON *entry = sources_are_blend(train) ? train->child : NULL; entry; entry = entry->next) {
         const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
         const char  *share = weight ? value_text(weight, shown) : "nothing";
         fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ", share, source_of(train, entry));
         if (until) fprintf(out, " until %s", value_text(until, shown));
     }
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    fclose(out);
     return text;
 }
 
@@ -662,7 +661,6 @@ void option_set_default(const Option *o, Config *config) {
     void  *field = (char *)config + o->offset;
     if (o->fallback) {
         cJSON *value = cJSON_Parse(o->fallback);
-        if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
         CHECK(option_set(o, config, value, fault, sizeof fault, &element), "the default of %s is not allowed", o->key);
         cJSON_Delete(value);
     } else if (o->type == OPTION_TEXT) {
@@ -676,15 +674,14 @@ void option_set_default(const Option *o, Config *config) {
 
 static cJSON *sources_json(const StringList *list) {
     cJSON *array = cJSON_CreateArray();
-    int    whole = array != NULL;
-    for (int i = 0; whole && i < list->count; i++) {
+    for (int i = 0; i < list->count; i++) {
         cJSON *entry = cJSON_CreateObject();
-        whole = entry && cJSON_AddItemToArray(array, entry) && cJSON_AddStringToObject(entry, "path", list->item[i]) &&
-                cJSON_AddItemToObject(entry, "weight", number_json(list->share[i].weight)) &&
-                (!list->share[i].until_tokens ||
-                 cJSON_AddItemToObject(entry, "until_tokens", number_json((double)list->share[i].until_tokens)));
+        cJSON_AddItemToArray(array, entry);
+        cJSON_AddStringToObject(entry, "path", list->item[i]);
+        cJSON_AddItemToObject(entry, "weight", number_json(list->share[i].weight));
+        if (list->share[i].until_tokens)
+            cJSON_AddItemToObject(entry, "until_tokens", number_json((double)list->share[i].until_tokens));
     }
-    if (!whole) fail(EXIT_MEMORY, "out of memory while writing the config");
     return array;
 }
 
@@ -704,11 +701,8 @@ cJSON *option_to_json(const Option *o, const Config *config) {
     case OPTION_SOURCES:
         if (list->share) return sources_json(list);
         value = cJSON_CreateArray();
-        for (int i = 0; i < list->count; i++)
-            if (!cJSON_AddItemToArray(value, cJSON_CreateString(list->item[i])))
-                fail(EXIT_MEMORY, "out of memory while writing the config");
+        for (int i = 0; i < list->count; i++) cJSON_AddItemToArray(value, cJSON_CreateString(list->item[i]));
         break;
     }
-    if (!value) fail(EXIT_MEMORY, "out of memory while writing the config");
     return value;
 }

@@ -441,7 +441,7 @@ int         metrics_fd(const Metrics *m) { return m->fd; }
 void metrics_draw(Metrics *m) {
     size_t bytes;
     char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);
-    int    status = svg ? io_replace_file(m->picture, svg, bytes) : -ENOMEM;
+    int    status = io_replace_file(m->picture, svg, bytes);
     free(svg);
     if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, io_error_text(status));
     if (status < 0) m->warned = 1;

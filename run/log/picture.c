@@ -48,10 +48,9 @@ int svg_is_ours(const char *start) {
 }
 
 char *svg_end(FILE *out, char **text) {
-    if (out) fprintf(out, "</svg>\n");
-    if (out && fclose(out) == 0) return *text;
-    free(*text);
-    return NULL;
+    fprintf(out, "</svg>\n");
+    fclose(out);
+    return *text;
 }
 
 void svg_clip(FILE *out, const char *id, const SvgPanel *p) {
@@ -591,6 +590,6 @@ char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes) {
     char   *text;
     Picture p = {.c = c, .out = memory_file_open(&text, bytes)};
     lay_out(&p);
-    if (p.out) draw(&p, title);
+    draw(&p, title);
     return svg_end(p.out, &text);
 }

@@ -59,7 +59,7 @@ void curve_smooth(const Curve *c, double *smooth);
 /* Text above the picture, of any bytes. parameters 0, commit "": not known. */
 typedef struct { const char *title, *commit; int64_t parameters; } CurveTitle;
 
-/* Returns the picture as SVG text, malloc'ed, with its length in *bytes. Returns NULL without memory. */
+/* Returns the picture as SVG text, malloc'ed, with its length in *bytes. */
 char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes);
 
 /* --- elements of a picture ---------------------------------------------------------------------------------------- */
@@ -78,8 +78,7 @@ double svg_y(const SvgPanel *p, double y);
 
 void   svg_begin(FILE *out, int width, int height); /* writes the beginning of a picture: <svg>, styles, background */
 int    svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */
-/* Ends the picture and closes `out`, which memory_file_open has opened, or which is NULL if that failed. Returns *text,
- * or NULL without memory. */
+/* Ends the picture and closes `out`, which memory_file_open has opened. Returns *text. */
 char  *svg_end(FILE *out, char **text);
 /* writes a clip path for clip-path="url(#id)", slightly larger than the panel */
 void   svg_clip(FILE *out, const char *id, const SvgPanel *p);

@@ -193,8 +193,7 @@ void progress_sample(int64_t step, const char *text) {
     say(stdout, 0, DIM "sample at step %lld:" PLAIN, (long long)step);
     for (const char *end; *text; text = *end ? end + 1 : end) {
         end = text + strcspn(text, "\n");
-        char *line = malloc((size_t)(end - text) + 32);
-        if (!line) return; /* there is no memory, so the rest of the text is not shown */
+        char *line = xmalloc((size_t)(end - text) + 32, "a sample");
         snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
         say_text(stdout, 4, line);
         free(line);

@@ -154,8 +154,8 @@ void run_folder_keep_config(const Config *c) {
     if (is_same_file(path.text, c->path)) return;
     cJSON *json = config_to_json(c);
     char  *text = cJSON_Print(json);
-    int error = text ? io_replace_file(path.text, text, strlen(text)) : -ENOMEM;
+    int    error = io_replace_file(path.text, text, strlen(text));
     if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, io_error_text(error));
-    cJSON_free(text);
+    free(text);
     cJSON_Delete(json);
 }

@@ -138,8 +138,7 @@ static long long next_second(const char *folder, double time) {
 
 TensorBoard *tensorboard_open(const char *dir, int64_t step, double time) {
     char         folder[4200], host[256] = "host";
-    TensorBoard *t = calloc(1, sizeof *t);
-    if (!t) return NULL;
+    TensorBoard *t = xcalloc(1, sizeof *t, "a file for TensorBoard");
     gethostname(host, sizeof host - 1);
     snprintf(folder, sizeof folder, "%s/tb", dir);
     int error = io_mkdirs(folder);

@@ -218,7 +218,7 @@ static int sets(const char *override, const char *section, const char *name) {
     if (strncmp(override, section, length) != 0) return 0;
     const char *rest = override + length;
     if (*rest == '.') return strncmp(rest + 1, name, strlen(name)) == 0 && rest[1 + strlen(name)] == '=';
-    cJSON *object = *rest == '=' ? json_of_others(rest + 1, strlen(rest + 1), override, NULL) : NULL;
+    cJSON *object = *rest == '=' ? json_of_others(rest + 1, strlen(rest + 1)) : NULL;
     int    is_there = cJSON_GetObjectItemCaseSensitive(object, name) != NULL;
     cJSON_Delete(object);
     return is_there;

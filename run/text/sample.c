@@ -350,9 +350,9 @@ static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int
     char  *bytes = NULL;
     size_t count = 0;
     FILE  *file = memory_file_open(&bytes, &count);
-    if (file && tokenizer->kind == TOKENIZER_IDS && !is_first) fputc(' ', file);
-    if (file) tokenizer_decode(tokenizer, id, file);
-    if (!file || fclose(file) != 0) fail(EXIT_MEMORY, "no memory for the text of a token");
+    if (tokenizer->kind == TOKENIZER_IDS && !is_first) fputc(' ', file);
+    tokenizer_decode(tokenizer, id, file);
+    fclose(file);
     text_stream_add(text, bytes, count);
     free(bytes);
 }
@@ -409,10 +409,9 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
                        .leave = leave_page,
                        .put = put_on_page,
                        .ctx = &page};
-    if (!page.file) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
     Sampled done = sample_stream(p, s, tokenizer, &plan);
     prompt_free(&plan.prompt);
-    if (fclose(page.file) != 0) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
+    fclose(page.file);
     if (done.left_off) free(text), text = NULL;
     return text;
 }

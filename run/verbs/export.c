@@ -329,7 +329,6 @@ static void write_card(const Export *e) {
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
     Losses l = read_losses(e->run.text, e->manifest.step);
-    if (!out) fail(EXIT_MEMORY, "no memory for the model card");
     put_model(out, e);
     put_loading(out, e);
     if (l.train.step >= 0 || l.val.step >= 0) {
@@ -342,7 +341,7 @@ static void write_card(const Export *e) {
     put_training(out, &e->manifest);
     put_data(out, &e->manifest);
     fprintf(out, "\nExported by train_gpt %s.\n", program_version());
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the model card");
+    fclose(out);
     write_small(e, "README.md", text, bytes);
     free(text);
 }
@@ -368,11 +367,10 @@ static void write_config(Export *e) {
         cJSON_AddStringToObject(json.root, keys[i], e->stored->name);
     }
     const cJSON *type = json_member(json.root, "model_type");
-    e->model_type = strdup(cJSON_IsString(type) ? type->valuestring : "gpt2");
+    e->model_type = xstrdup(cJSON_IsString(type) ? type->valuestring : "gpt2", "config.json");
     char        *printed = cJSON_Print(json.root);
-    if (!printed || !e->model_type) give_up(e, EXIT_MEMORY, "no memory for config.json");
     write_small(e, "config.json", printed, strlen(printed));
-    cJSON_free(printed);
+    free(printed);
     json_free(&json);
 }
 
@@ -428,9 +426,8 @@ static void write_tensor(const Export *e, int i, const char *name, int fd, float
 }
 
 static void write_weights(Export *e) {
-    const char **files = malloc((size_t)e->files * sizeof *files);
-    float       *block = malloc(WEIGHTS_BLOCK * (sizeof(float) + sizeof(uint16_t)));
-    if (!files || !block) give_up(e, EXIT_MEMORY, "no memory to write %s", e->out.text);
+    const char **files = xmalloc((size_t)e->files * sizeof *files, "names of files");
+    float       *block = xmalloc(WEIGHTS_BLOCK * (sizeof(float) + sizeof(uint16_t)), "reading weights");
     for (int f = 0, i = 0, end = 0; f < e->files; f++) {
         while (end < e->weights.header.tensors && e->place[end].file == f) end++;
         size_t bytes;

@@ -53,20 +53,15 @@ char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
         return out;
     }
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    if (value && !text) fail(EXIT_MEMORY, "no memory for a report");
     int length = snprintf(out, REPORT_VALUE, "%s", text ? text : "-");
     if (length >= REPORT_VALUE) strcpy(out + REPORT_VALUE - 4, "...");
-    cJSON_free(text);
+    free(text);
     return out;
 }
 
 /* Returns a copy of a JSON value that keeps all digits of a number. */
 static cJSON *report_copy(const cJSON *value) {
     return cJSON_IsNumber(value) ? report_json(number_value(value)) : cJSON_Duplicate(value, 1);
-}
-
-static void add(Report *r, const char *key, cJSON *item) {
-    if (!item || !cJSON_AddItemToObject(r->json, key, item)) fail(EXIT_MEMORY, "no memory for a report");
 }
 
 /* Adds a result that is a text: to the JSON object, or as a printed line "key text". */
@@ -76,7 +71,7 @@ static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char
     va_start(args, fmt);
     if (r->json) {
         vsnprintf(text, sizeof text, fmt, args);
-        add(r, key, json_string(text));
+        cJSON_AddItemToObject(r->json, key, json_string(text));
     } else print_line(key, fmt, args);
     va_end(args);
 }
@@ -84,7 +79,7 @@ static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char
 static void PRINTF_LIKE(4, 5) report_number(Report *r, const char *key, double value, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    if (r->json) add(r, key, report_json(value));
+    if (r->json) cJSON_AddItemToObject(r->json, key, report_json(value));
     else print_line(key, fmt, args);
     va_end(args);
 }
@@ -98,7 +93,7 @@ static void report_count(Report *r, const char *key, int64_t value) {
 static void PRINTF_LIKE(4, 5) report_item(Report *r, const char *key, cJSON *item, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    if (r->json) add(r, key, item);
+    if (r->json) cJSON_AddItemToObject(r->json, key, item);
     else {
         print_line(key, fmt, args);
         cJSON_Delete(item);
@@ -151,7 +146,7 @@ cJSON *inspect_read_json(const char *path) {
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
     char   fault[TEXT_FILE_FAULT_CHARS];
     size_t clean = (size_t)bytes;
-    cJSON *json = text_clean(&text, &clean, JSON_MOST, path, fault) ? NULL : json_of_others(text, clean, path, NULL);
+    cJSON *json = text_clean(&text, &clean, JSON_MOST, path, fault) ? NULL : json_of_others(text, clean);
     free(text);
     return json;
 }
@@ -196,8 +191,8 @@ static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
     char  *text = NULL;
     size_t bytes = 0;
     FILE  *out = memory_file_open(&text, &bytes);
-    for (int64_t i = 0; out && i < count; i++) tokenizer_decode(t, id[i], out);
-    if (!out || fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the text of tokens");
+    for (int64_t i = 0; i < count; i++) tokenizer_decode(t, id[i], out);
+    fclose(out);
     size_t room = 6 * bytes + 3;
     char  *quoted = xmalloc(room, "the text of tokens");
     json_quote(quoted, room, text);
@@ -745,7 +740,7 @@ static int inspect_lines(Report *r, const char *path, const Start *start) {
     if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(errno));
     int     is_metrics = metrics_line_next(f, &metrics) != LINE_OTHER;
     ssize_t bytes = (rewind(f), getline(&line, &room, f));
-    cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes, path, NULL) : NULL;
+    cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes) : NULL;
     const char *kind = cJSON_IsObject(json) ? "objects; tokenize field=NAME takes their text" : NULL;
     for (size_t i = 0; i < sizeof LINES / sizeof *LINES && !is_metrics; i++)
         if (has(json, LINES[i].key)) { kind = LINES[i].kind; break; }

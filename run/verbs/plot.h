@@ -29,7 +29,7 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth);
 /* Sets the name of each run, and the config keys whose values differ between the runs. */
 void plot_label(PlotRun *run, int runs);
 
-/* Returns the picture, malloc'ed, with its length in *bytes. Returns NULL without memory. */
+/* Returns the picture, malloc'ed, with its length in *bytes. */
 char *plot_svg(const Plot *p, size_t *bytes);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
 #include "core/format.h"
 #include "core/io.h"
 #include "run/log/picture.h"
@@ -196,12 +197,10 @@ char *plot_svg(const Plot *p, size_t *bytes) {
     int64_t most = 1;
     for (int i = 0; i < p->runs; i++)
         if (p->run[i].log.trains > most) most = p->run[i].log.trains;
-    Picture s = {.p = p, .sorted = malloc(sizeof(double) * (size_t)most)};
-    s.out = s.sorted ? memory_file_open(&text, bytes) : NULL;
-    if (s.out) {
-        choose_ranges(&s);
-        draw(&s);
-    }
+    Picture s = {.p = p, .sorted = xmalloc(sizeof(double) * (size_t)most, "a picture"),
+                 .out = memory_file_open(&text, bytes)};
+    choose_ranges(&s);
+    draw(&s);
     free(s.sorted);
     return svg_end(s.out, &text);
 }

@@ -145,8 +145,7 @@ static int64_t read_input(char **text) {
     size_t room = 0, bytes = 0;
     *text = NULL;
     for (ssize_t n = 1; n != 0;) {
-        if (bytes + 1 >= room) *text = realloc(*text, room = 2 * room + 4096);
-        if (!*text) return -ENOMEM;
+        if (bytes + 1 >= room) *text = xrealloc(*text, room = 2 * room + 4096, "a prompt");
         n = read(STDIN_FILENO, *text + bytes, room - bytes - 1);
         if (n < 0 && errno == EINTR) n = 1;
         else if (n < 0) return -errno;
@@ -267,7 +266,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     Output     out = {.prints = !job || comm_rank(job) == 0};
     char      *text = NULL;
     size_t     bytes = 0;
-    if (asked->out && !(out.file = memory_file_open(&text, &bytes))) fail(EXIT_MEMORY, "no memory for the text");
+    if (asked->out) out.file = memory_file_open(&text, &bytes);
     int64_t    positions = stored_positions("sample", asked->positions, shape.n_positions, shape);
     Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
     StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, asked->given, out.prints);
@@ -296,7 +295,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
-    if (out.file && fclose(out.file) != 0) fail(EXIT_MEMORY, "no memory for the text");
+    if (out.file) fclose(out.file);
     if (out.file && out.prints) verb_put("sample", asked->out, asked->lock, text, bytes);
     free(text);
     error_set_memory_advice(NULL);

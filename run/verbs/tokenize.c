@@ -476,18 +476,12 @@ static void put_notes(const Job *job, const char *name, const char *text, size_t
     if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
 }
 
-static FILE *open_notes(char **text, size_t *bytes) {
-    FILE *notes = open_memstream(text, bytes);
-    if (!notes) fail(EXIT_MEMORY, "tokenize: no memory for the notes beside the shards");
-    return notes;
-}
-
 /* Writes the list of inputs into tokens.json. If it is too long for the readers of tokens.json, writes it into a file
  * of its own. */
 static void write_inputs(const Job *job, FILE *notes) {
     char   *list, *lines;
     size_t  list_bytes, line_bytes;
-    FILE   *out = open_notes(&list, &list_bytes);
+    FILE   *out = memory_file_open(&list, &list_bytes);
     fputs("\"inputs\": [", out);
     documents_write_json(job->documents, DOCUMENTS_READ, ", ", out);
     fputs("], \"left_out\": [", out);
@@ -498,7 +492,7 @@ static void write_inputs(const Job *job, FILE *notes) {
         fputs(list, notes);
         put_notes(job, TOKENS_INPUTS_NAME, NULL, 0);
     } else {
-        out = open_notes(&lines, &line_bytes);
+        out = memory_file_open(&lines, &line_bytes);
         int64_t inputs = documents_write_json(job->documents, DOCUMENTS_READ, "\n", out);
         if (inputs > 0) fputc('\n', out);
         int64_t left_out = documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, "\n", out);
@@ -520,7 +514,7 @@ static void write_notes(const Job *job, const Shards *train, const Shards *val) 
     int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
     if (job->tokenizer_path) copy_tokenizer(job);
     if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
-    FILE *notes = open_notes(&text, &size);
+    FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
             "\"bytes_per_token\": %.6f, ",

@@ -278,7 +278,6 @@ static int print_help(int words, char **word) {
     size_t      bytes;
     int         columns = terminal_columns(stdout) > PAGE_COLUMNS ? PAGE_COLUMNS : terminal_columns(stdout);
     FILE       *out = memory_file_open(&text, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory for the help");
     if (verb) print_verb(out, verb, columns);
     else if (words == 0 || strcmp(word[0], "help") == 0) print_program(out);
     else if (strcmp(word[0], "config") != 0) {
@@ -286,7 +285,7 @@ static int print_help(int words, char **word) {
     } else if (words == 1) config_print_help(out, columns);
     else if (strcmp(word[1], "markdown") == 0) config_print_markdown(out);
     else if (!config_print_topic(out, word[1], columns)) refuse_topic(word[1], 1);
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the help");
+    fclose(out);
     say_text(stdout, 0, text);
     free(text);
     return EXIT_DONE;

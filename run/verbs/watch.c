@@ -403,8 +403,7 @@ static void keep_watching(WatchRun *run, int runs) {
         Screen s = screen_now(runs, 0);
         char  *text = NULL;
         size_t bytes = 0;
-        FILE  *frame = open_memstream(&text, &bytes);
-        if (!frame) break;
+        FILE  *frame = memory_file_open(&text, &bytes);
         put_blocks(frame, &s, run, runs);
         fclose(frame);
         printf("\033[H");
