@@ -40,10 +40,14 @@ def gpu_lines():
     return lines("bench_gpu.jsonl")
 
 
+def square(matmul_is):
+    return matmul_is.replace(" at 1024", " (1024 x 1024)")
+
+
 def train_rows():
     for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
         yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s, {row['step_ms']:.0f} ms a step",
-               f"{100 * row['of_matmul']:.1f} % of {row['matmul']:.0f} GFLOP/s ({row['matmul_is']})", row)
+               f"{100 * row['of_matmul']:.1f} % of the {row['matmul']:.0f} GFLOP/s of {square(row['matmul_is'])}", row)
 
 
 def peer_rows():
@@ -241,7 +245,7 @@ def front_rows():
                f"PyTorch {row['torch'].split('+')[0]}: {row['compiled']:.0f} compiled, {row['eager']:.0f} eager", row, row["machine"])
     for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
         yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s",
-               f"{100 * row['of_matmul']:.0f} % of {row['matmul']:.0f} GFLOP/s, {row['matmul_is'].split(';')[0]}", row, row["machine"])
+               f"{100 * row['of_matmul']:.0f} % of {square(row['matmul_is'].split(';')[0])}'s {row['matmul']:.0f} GFLOP/s", row, row["machine"])
     others = list(value_rows()) + list(comm_rows())
     for begin, name in FRONT:
         for what, measured, against, row in others:
