@@ -1,8 +1,9 @@
 # env.sh - the environment of every script; sourced, not run. It changes to the project's folder and lets Open MPI run
-# as root. A test is skipped if its source, or a file that it sources, names one of these tools and the tool is missing.
+# as root. A test is skipped if its source, or a file that it sources, names one of these tools outside a comment,
+# and the tool is missing.
 if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")"/test/* ]]; then
     for tool in python3:python3 pgrep:procps xz:xz-utils; do
-        command -v "${tool%:*}" > /dev/null || ! grep -qsw -- "${tool%:*}" "${BASH_SOURCE[@]:1}" && continue
+        command -v "${tool%:*}" > /dev/null || ! grep -hsv '^ *#' "${BASH_SOURCE[@]:1}" | grep -qw "${tool%:*}" && continue
         echo "skip ${BASH_SOURCE[-1]}: ${tool%:*} is not installed (package ${tool#*:})"; exit 0
     done
 fi
