@@ -2,6 +2,7 @@
 """Comments of the tree, for a reader who judges them, and a count of those that begin without a subject.
 
     comments.py --sample N SEED [PATH...]    prints N comments drawn at random, each with its place and the line it belongs to
+    comments.py --messages N SEED [PATH...]  prints N messages to users drawn at random, each with its place and the call that prints it
     comments.py --count [PATH...]            prints comments that begin with a forbidden word, and their number; fails if there is one
 
 PATH: files or folders; without one, all C, CUDA, Python and shell sources and the Makefile. A comment that goes on over several lines is one.
@@ -52,9 +53,12 @@ def hash_comments(text):
         at += 1
 
 
+def listed(paths):
+    return subprocess.run(["git", "ls-files", "--", *paths], check=True, capture_output=True, text=True).stdout.split("\n")
+
+
 def comments(paths):
-    listed = subprocess.run(["git", "ls-files", "--", *paths], check=True, capture_output=True, text=True).stdout.split("\n")
-    for path in listed:
+    for path in listed(paths):
         read = c_comments if path.endswith(C_ENDINGS) else hash_comments if path.endswith(HASH_ENDINGS) else None
         if not read:
             continue
@@ -64,11 +68,32 @@ def comments(paths):
                     yield path, line, words, code
 
 
+def messages(paths):
+    """Yields (path, line, call) of the calls in C and CUDA without tests that take a sentence for the user."""
+    for path in listed(paths):
+        if not path.endswith(C_ENDINGS) or path.startswith("test/"):
+            continue
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for call in re.finditer(r"\b(?:fail|warn|progress_note|give_up|verb_misused|\w*refuse\w*|REFUSE|\w*faults?_\w+|FAULT|damaged)\(", text):
+            end, depth = call.end(), 1
+            while depth and end < len(text):
+                token = C_TOKEN.match(text, end)
+                depth += 0 if token else {"(": 1, ")": -1}.get(text[end], 0)
+                end = token.end() if token else end + 1
+            if re.search(r'"[^"]*[a-z]+ [^"]*[a-z]+ [^"]*[a-z]', whole := text[call.start():end]):
+                yield path, line_of(text, call.start()), re.sub(r"\s+", " ", re.sub(r'"\s+"', "", whole))
+
+
 def main(arguments):
     if arguments[:1] == ["--sample"] and len(arguments) >= 3:
         found = sorted(comments(arguments[3:]))
         for path, line, words, code in random.Random(arguments[2]).sample(found, min(int(arguments[1]), len(found))):
             print(f"{path}:{line}\n    {code}\n    -- {words}\n")
+    elif arguments[:1] == ["--messages"] and len(arguments) >= 3:
+        found = sorted(messages(arguments[3:]))
+        for path, line, call in random.Random(arguments[2]).sample(found, min(int(arguments[1]), len(found))):
+            print(f"{path}:{line}\n    {call}\n")
     elif arguments[:1] == ["--count"]:
         bad = [one for one in comments(arguments[1:]) if FORBIDDEN.match(one[2])]
         for path, line, words, _ in bad:
