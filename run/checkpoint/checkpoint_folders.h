@@ -38,8 +38,8 @@ ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
 /* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Reads
  * its manifest into *m, to be freed by manifest_free. Returns 0 if there is none. */
 int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
-/* Ends a job that cannot verify a checkpoint for lack of memory (exit 71) or because the disk cannot be read (exit 74).
- * The message names folder and fault. */
+/* Ends a job that cannot verify a checkpoint because the disk cannot be read. Exit 74. The message names folder and
+ * fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
 /* Warnings about many folders, perhaps thousands. folder_warn prints the first FOLDER_WARNINGS. folder_warn_rest prints

@@ -180,8 +180,9 @@ static void put_extent(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Writes one tensor of the state (masters, m or v), which begins at byte `base` of the file. */
-static void write_pieces(Save *s, int file, uint64_t base) {
+/* Hashes the pieces of one tensor of the state (masters, m or v), which begins at byte `base` of the file, and writes
+ * them if the file is open. */
+static void put_tensor(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
     for (int64_t i = 0; i < s->extents->extents; i++) {
@@ -273,23 +274,16 @@ void save_close(Save *s) {
     if (comm_rank(s->state->comm) == 0) write_descriptions(s);
 }
 
-static void put_pieces(Save *s) {
-    write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
-    for (int k = 0; k < s->state->optimizer->kind->states; k++)
-        write_pieces(s, FILE_OPTIMIZER,
-                     s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
-}
-
-void save_hash_pieces(Save *s) {
+void save_pieces(Save *s, int writes) {
+    uint64_t elems = (uint64_t)checkpoint_layout(s->state)->elems;
     check_finite(s);
-    if (!s->fault[0]) put_pieces(s);
-}
-
-void save_write_pieces(Save *s) {
-    check_finite(s);
-    save_open(s);
-    put_pieces(s);
-    save_close(s);
+    if (writes) save_open(s);
+    if (!s->fault[0]) {
+        put_tensor(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
+        for (int k = 0; k < s->state->optimizer->kind->states; k++)
+            put_tensor(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * elems);
+    }
+    if (writes) save_close(s);
 }
 
 /* --- the manifest and the rename ---------------------------------------------------------------------------------- */
@@ -355,16 +349,6 @@ static Manifest describe(const Save *s) {
     return m;
 }
 
-/* Reads manifest and files back like a resume. They must equal what was in memory, before older checkpoints are
- * removed. */
-static void read_back(Save *s) {
-    Manifest m;
-    char     why[MANIFEST_FAULT_BYTES];
-    if (s->fault[0]) return;
-    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
-    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
-}
-
 char *save_head(Save *s, size_t *bytes) {
     Manifest m = describe(s);
     describe_data(s->state->train, &m);
@@ -373,9 +357,11 @@ char *save_head(Save *s, size_t *bytes) {
     return text;
 }
 
+/* Writes the manifest, and reads manifest and files back like a resume. They must equal what was in memory, before
+ * older checkpoints are removed. */
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     Manifest m = s->rescued ? *s->rescued : describe(s);
-    char     folder[PATH_MAX];
+    char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
     if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
     m.folder = realpath(s->run_dir.text, folder);
     describe_data(s->state->train, &m);
@@ -386,7 +372,9 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
         free(text);
     }
     manifest_free(&m);
-    read_back(s);
+    if (s->fault[0]) return;
+    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
+    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
 /* Gives the complete folder its final name. An older folder of this name is renamed to NAME.passed-over if it does not
@@ -475,5 +463,3 @@ void worker_wait(Worker *w, double ms) {
     if (w->is_busy) thread_wait_for(&w->thread, ms);
     thread_unlock(&w->thread);
 }
-
-void worker_stop(Worker *w) { thread_stop(&w->thread); }

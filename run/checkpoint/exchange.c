@@ -91,11 +91,6 @@ FileExtents exchange_extents(const Shards *z) {
 
 /* --- the exchange ------------------------------------------------------------------------------------------------- */
 
-int64_t exchange_rows_elems(const Shards *z, Span span) {
-    Rows r = rows_of(&z->layout, span, z->layout.tensor_rank);
-    return (r.end - r.first) * z->layout.tensor_ranks;
-}
-
 int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
     const Layout *l = &z->layout;
     int           ranks = l->tensor_ranks;

@@ -32,7 +32,6 @@ int  exchange_is_needed(const Shards *z, Span span);
 /* Collective over the tensor ranks, for a span that needs an exchange. mine [span.elems]: values of the span on this
  * rank. out: gets the elements of the rows that this rank writes, in the order of its extents. Returns their number. */
 int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out);
-int64_t exchange_rows_elems(const Shards *z, Span span); /* the number that exchange_rows returns */
 
 /* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch
  * memory that an exchange needs. */

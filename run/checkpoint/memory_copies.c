@@ -14,7 +14,6 @@
 #include "run/checkpoint/memory_copies.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -127,34 +126,27 @@ int memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *c
     return 1;
 }
 
-static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault) {
-    MemoryHeader h;
-    int          error = io_pread(fd, &h, sizeof h, 0);
-    int          is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
-                           h.data_offset <= MEMORY_META_LIMIT;
-    *count = is_sane ? h.data_offset : sizeof h;
-    char *bytes = malloc(*count);
-    if (bytes && !error) error = io_pread(fd, bytes, *count, 0);
-    if (bytes && !error) return bytes;
-    free(bytes);
-    manifest_fault(fault, "cannot read it: %s", io_error_text(error ? -error : ENOMEM));
-    return NULL;
-}
-
 /* Refuses a file that belongs to another user, because the folder may be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
-    struct stat st;
-    uint64_t    count = 0;
-    int         fd = io_open(path, IO_READ), good = 0;
+    struct stat  st;
+    MemoryHeader h;
+    int          fd = io_open(path, IO_READ), good = 0;
     memset(copy, 0, sizeof *copy);
     fault[0] = 0;
     if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
         manifest_fault(fault, "it is another user's");
     } else {
-        char *bytes = read_meta(fd, (uint64_t)st.st_size, &count, fault);
-        good = bytes && memory_parse(bytes, count, (uint64_t)st.st_size, copy, fault);
-        if (bytes && !good) free(bytes), memset(copy, 0, sizeof *copy);
+        uint64_t file_bytes = (uint64_t)st.st_size;
+        int      error = io_pread(fd, &h, sizeof h, 0);
+        int      is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
+                           h.data_offset <= MEMORY_META_LIMIT;
+        uint64_t count = is_sane ? h.data_offset : sizeof h;
+        char    *bytes = xmalloc(count, "the head of a copy in memory");
+        if (!error) error = io_pread(fd, bytes, count, 0);
+        if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
+        else good = memory_parse(bytes, count, file_bytes, copy, fault);
+        if (!good) free(bytes), memset(copy, 0, sizeof *copy);
     }
     io_close(fd);
     return good;
@@ -169,8 +161,8 @@ int memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, cha
     uint64_t at = copy->header->data_offset, most = 1;
     for (uint64_t i = 0; i < copy->header->extents; i++)
         if (copy->extent[i].extent.bytes > most) most = copy->extent[i].extent.bytes;
-    char *bytes = malloc(most);
-    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : bytes ? 0 : -ENOMEM;
+    char *bytes = xmalloc(most, "an extent of a copy in memory");
+    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : 0;
     fault[0] = 0;
     for (uint64_t i = 0; !error && !fault[0] && i < copy->header->extents; i++) {
         ManifestExtent e = copy->extent[i].extent;
@@ -231,7 +223,7 @@ static void seal(void *copies) {
     MemoryCopies *m = (MemoryCopies *)copies;
     Save        *s = &m->save;
     size_t       head_bytes = 0;
-    save_hash_pieces(s);
+    save_pieces(s, 0);
     char        *head = s->fault[0] ? NULL : save_head(s, &head_bytes);
     MemoryHeader h = {.session = m->session, .step = s->step,
                       .rank = comm_rank(m->state->comm), .ranks = comm_size(m->state->comm),
@@ -472,7 +464,7 @@ void memory_copies_forget(MemoryCopies *m) {
 void memory_copies_end(MemoryCopies *m) {
     if (!m) return;
     finish(m);
-    worker_stop(&m->worker);
+    thread_stop(&m->worker.thread);
     save_release(&m->save);
     remove_all(m);
 }

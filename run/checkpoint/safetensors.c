@@ -113,8 +113,7 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
 
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     int count = cJSON_GetArraySize(s->json.root);
-    s->tensor = calloc((size_t)count + 1, sizeof *s->tensor);
-    if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
+    s->tensor = xcalloc((size_t)count + 1, sizeof *s->tensor, "the tensors of a header");
     for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") != 0) {
             if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) return 0;

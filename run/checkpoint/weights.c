@@ -61,7 +61,7 @@ WeightsFile weights_open(const char *path) {
         char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
         snprintf(sentence, sizeof sentence, "%s", fault);
         shell_name_file(sentence, sizeof sentence, path);
-        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, sentence);
+        fail(EXIT_DATA, "%s %s", path, sentence);
     }
     free(head);
     return w;
@@ -187,8 +187,6 @@ int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t beg
 
 /* Threads read chunks of a block, and the statistics of chunks are added in order. */
 enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
-
-double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -533,26 +531,20 @@ void weights_set_check_json(const char *path) {
     }
 }
 
-static WeightsIndex read_index(const char *path) {
-    char         *text, fault[SAFETENSORS_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
-    WeightsIndex  index;
-    int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
-    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
+/* Reads the index, and opens the files that it lists, which are in its folder. */
+static void open_indexed(WeightsSet *set) {
+    char    *text, fault[SAFETENSORS_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
+    int64_t  bytes = io_read_file(set->path, WEIGHTS_INDEX_LIMIT, &text);
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", set->path);
     if (bytes == -EFBIG)
-        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
-    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) {
+        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", set->path, WEIGHTS_INDEX_LIMIT);
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", set->path, io_error_text((int)bytes));
+    if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) {
         snprintf(sentence, sizeof sentence, "%s", fault);
-        shell_name_file(sentence, sizeof sentence, path);
-        fail(EXIT_DATA, "%s %s", path, sentence);
+        shell_name_file(sentence, sizeof sentence, set->path);
+        fail(EXIT_DATA, "%s %s", set->path, sentence);
     }
     free(text);
-    return index;
-}
-
-/* Opens the files that an index lists, which are in its folder. */
-static void open_indexed(WeightsSet *set) {
-    set->index = read_index(set->path);
     set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < set->index.files; i++) {
         Path part = path_of("%s/%s", set->folder, set->index.file[i]);

@@ -250,8 +250,6 @@ static Awaited begin_round(Island *s, int is_first_round) {
     return now;
 }
 
-static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
-
 /* Breaks the connection if the server has another model, or another part of it than its place in outer.server says. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
@@ -291,7 +289,7 @@ IslandState island_join(Island *s) {
         Awaited now = connect_all(s, until_ms);
         if (now == BROKEN) return ISLAND_LOST;
         if (now == MET) now = introduce(s);
-        if (now == MET) return state_of(s);
+        if (now == MET) return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
         if (now == STOPPED) return ISLAND_STOPPED;
         share_fault(s);
         warn("%s; this island joins again", s->lost);
@@ -344,7 +342,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     count_bytes(s, after);
     s->ended = (IslandExchange){s->link->closed, clock_ms() - began_ms, after[0] - before[0], after[1] - before[1]};
     *ended = 1;
-    return state_of(s);
+    return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */

@@ -334,13 +334,6 @@ static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t b
     return EXIT_CONFIG;
 }
 
-/* Returns 1 if the island's config has outer.compress. */
-static int compresses(const cJSON *config) {
-    const cJSON *outer = cJSON_GetObjectItem(config, "outer");
-    const char  *compress = cJSON_GetStringValue(cJSON_GetObjectItem(outer, "compress"));
-    return compress && strcmp(compress, "none") != 0;
-}
-
 /* --- frames ------------------------------------------------------------------------------------------------------- */
 
 void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
@@ -380,8 +373,9 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
     server_take_back(s, was);
     if (m) {
         if (m->joined == 1) server_drop_connections(s, m, p);
+        const char *compress = cJSON_GetStringValue(json_member(json_member(hello.config, "outer"), "compress"));
         p->member = m, p->rank = hello.rank;
-        m->takes_changes = compresses(hello.config);
+        m->takes_changes = compress && strcmp(compress, "none") != 0;
         welcome(s, p);
     }
     message_free(MESSAGE_HELLO, &hello);
@@ -431,7 +425,7 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
         return;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
-    if (!server_leads(s)) server_part_is_in(s, m);
+    if (!server_leads(s)) peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
     else if (m->state == MEMBER_ENDED) server_judge_early(s, m);
 }
 

@@ -149,7 +149,5 @@ void server_order(Server *s, const Step *step, Exact *squares);
 int  server_has_part(const Server *s);
 /* Handles a frame of the first server. Returns 1, or 0 with the reason in fault. */
 int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
-/* Sends PART_IN for an island whose ranks have all sent END. */
-void server_part_is_in(Server *s, Member *m);
 
 #endif
