@@ -28,48 +28,45 @@ static Path file_path(const Save *s, const char *name) { return path_of("%s/%s",
 
 /* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
-static char *model_header(const Layout *layout, size_t *bytes) {
-    SafeTensor *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
+/* Sets the headers of the weights file and the optimizer file, and the sizes of both files. */
+static void make_headers(Save *s) {
+    const Layout        *layout = checkpoint_layout(s->state);
+    const OptimizerKind *kind = s->state->optimizer->kind;
+    uint64_t             elems = (uint64_t)layout->elems;
+    SafeTensor          *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
+    SafeTensor           state[OPTIMIZER_MOST_STATES];
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
         for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
     }
-    char *text = safetensors_header(t, layout->params, bytes);
-    free(t);
-    return text;
-}
-
-static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
-    SafeTensor t[OPTIMIZER_MOST_STATES];
     for (int k = 0; k < kind->states; k++)
-        t[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
-    return safetensors_header(t, kind->states, bytes);
+        state[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {elems}};
+    s->header[FILE_MODEL] = safetensors_header(t, layout->params, &s->header_bytes[FILE_MODEL]);
+    s->header[FILE_OPTIMIZER] = safetensors_header(state, kind->states, &s->header_bytes[FILE_OPTIMIZER]);
+    s->file_bytes[FILE_MODEL] = s->header_bytes[FILE_MODEL] + 4 * elems;
+    s->file_bytes[FILE_OPTIMIZER] = s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)kind->states * elems;
+    free(t);
 }
 
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents) {
-    const Layout *layout = checkpoint_layout(state);
-    Save          s = {.state = state,
-                       .step = step,
-                       .train_state = *state->train_state,
-                       .position = position_after(state->train_state->start, state->config, step),
-                       .host_copy = host_copy,
-                       .extents = extents,
-                       .fd = {-1, -1},
-                       .gemm = device_is_host() ? NULL : algorithms_to_json(),
-                       .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
-                       .config = config_to_json(state->config)};
+    Save s = {.state = state,
+              .step = step,
+              .train_state = *state->train_state,
+              .position = position_after(state->train_state->start, state->config, step),
+              .host_copy = host_copy,
+              .extents = extents,
+              .fd = {-1, -1},
+              .gemm = device_is_host() ? NULL : algorithms_to_json(),
+              .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
+              .config = config_to_json(state->config)};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
     file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest, is too long */
-    s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
-    s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
-    s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
-    s.file_bytes[FILE_OPTIMIZER] =
-        s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
+    make_headers(&s);
     return s;
 }
 
@@ -138,10 +135,12 @@ static void add_extent(Save *s, int file, uint64_t offset, const void *data, siz
     add_written(s, (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}});
 }
 
-/* Adds extents for all bytes from offset 0 of a file. Each extent has at most `most` bytes. */
-static void add_extents(Save *s, int file, const char *data, size_t bytes, size_t most) {
-    for (size_t at = 0; at < bytes; at += most)
-        add_extent(s, file, at, data + at, bytes - at < most ? bytes - at : most);
+/* Adds extents of at most MANIFEST_EXTENT_BYTES for all bytes from offset 0 of a file. */
+static void add_extents(Save *s, int file, const char *data, size_t bytes) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < MANIFEST_EXTENT_BYTES ? bytes - at : MANIFEST_EXTENT_BYTES;
+        add_extent(s, file, at, data + at, n);
+    }
 }
 
 static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size_t count) {
@@ -205,7 +204,7 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
 static void write_small(Save *s, ManifestFileKind file, const char *text, size_t bytes) {
     s->file_bytes[file] = bytes;
     write_file(s, manifest_file_name[file], text, bytes);
-    add_extents(s, (int)file, text, bytes, (size_t)manifest_extent_bytes(bytes));
+    add_extents(s, (int)file, text, bytes);
 }
 
 /* Writes the files that Hugging Face transformers reads along with the weights. */
@@ -253,7 +252,7 @@ void save_open(Save *s) {
         int error = io_pwrite(s->fd[f], s->header[f], s->header_bytes[f], 0);
         if (!error) error = io_truncate(s->fd[f], s->file_bytes[f]);
         note(s, "write", &path, error);
-        add_extents(s, f, s->header[f], s->header_bytes[f], MANIFEST_EXTENT_BYTES);
+        add_extents(s, f, s->header[f], s->header_bytes[f]);
     }
 }
 

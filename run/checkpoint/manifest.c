@@ -44,6 +44,13 @@ static void write_string(FILE *out, const char *text) {
     free(quoted);
 }
 
+/* Writes a member whose value is a JSON tree. NULL: writes nothing. */
+static void write_json(FILE *out, const char *key, const cJSON *value) {
+    char *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    if (text) fprintf(out, "\"%s\":%s,\n", key, text);
+    free(text);
+}
+
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
@@ -59,7 +66,7 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static void write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
+static void write_body(FILE *out, const Manifest *m) {
     char shown[SHOWN_BYTES];
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
@@ -86,9 +93,10 @@ static void write_body(FILE *out, const Manifest *m, const char *config, const c
             g->skips, g->rollbacks, g->furthest);
     for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%s", i ? "," : "", number_text(g->spikes.loss[i], shown));
     fprintf(out, "]},\n");
-    if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
-    if (fp8) fprintf(out, "\"fp8\":%s,\n", fp8);
-    fprintf(out, "\"config\":%s,\n\"data\":[", config);
+    write_json(out, "gemm", m->gemm);
+    write_json(out, "fp8", m->fp8);
+    write_json(out, "config", m->config);
+    fprintf(out, "\"data\":[");
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
         write_string(out, m->data[i].name);
@@ -100,16 +108,11 @@ static void write_body(FILE *out, const Manifest *m, const char *config, const c
 }
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL, *config = cJSON_PrintUnformatted(m->config);
-    char *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
-    char *fp8 = m->fp8 ? cJSON_PrintUnformatted(m->fp8) : NULL;
+    char *text = NULL;
     FILE *out = memory_file_open(&text, bytes);
-    write_body(out, m, config, gemm, fp8);
+    write_body(out, m);
     fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     fclose(out);
-    free(gemm);
-    free(fp8);
-    free(config);
     return text;
 }
 

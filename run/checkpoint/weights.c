@@ -478,24 +478,20 @@ static Path path_in(const char *path) {
     refuse_folder(path);
 }
 
-static int is_model(const char *folder) {
-    return has_file(folder, "config.json") &&
-           (has_file(folder, WEIGHTS_SINGLE) || has_file(folder, WEIGHTS_INDEX) ||
-            has_parts(folder) || has_misnamed(folder, &(Path){{0}}));
-}
-
 void weights_set_folder(const char *path, char *out, size_t capacity) {
-    Path folder = path_of("%s", path);
+    Path folder = path_of("%s", path), file;
     if (!exists(folder) && !is_hub_name(path))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
     int is_ours = has_file(path, MANIFEST_NAME) || has_file(path, "checkpoints");
-    int is_theirs = !is_ours && is_model(path);
+    int has_config = has_file(path, "config.json");
+    int has_weights = has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX);
+    int is_theirs = !is_ours && has_config && (has_weights || has_parts(path) || has_misnamed(path, &file));
     if (!is_ours && !is_theirs) {
         refuse_other_format(path);
-        if (has_file(path, "config.json")) refuse_folder(path);
-        if (has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX))
+        if (has_config) refuse_folder(path);
+        if (has_weights)
             fail(EXIT_DATA,
                  "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder",
                  path);

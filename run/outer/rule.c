@@ -218,48 +218,37 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Called before the step: adds the rounding errors, x += rest. Then sets rest to x as it was. */
-static void begin_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x) {
-    float *rest = c->rest + (offset - c->first);
-    server_weights_read(w, WEIGHTS_X, offset, elems, x);
-    for (int64_t i = 0; i < elems; i++) {
-        float was = x[i];
-        x[i] = was + rest[i], rest[i] = was;
-    }
-    server_weights_write(w, WEIGHTS_X, offset, elems, x);
-}
-
-/* Called after the step: change = rounded(x - was); x = was + change; rest = the rounding error of x. */
-static void end_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x, float *change) {
-    float *was = c->rest + (offset - c->first);
-    char  *payload = payload_at(c, offset);
-    server_weights_read(w, WEIGHTS_X, offset, elems, x);
-    for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
-    frame_pack(c->type, payload, change, elems);
-    frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
-    round_change_add(was, change, elems);
-    server_weights_write(w, WEIGHTS_X, offset, elems, was);
-    for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
-}
-
-static void each_frame(RoundChange *c, const ServerWeights *w, int ends) {
-    #pragma omp parallel for
-    for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
-        int64_t elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
-        float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
-        if (ends) end_frame(c, w, c->first + at, elems, x, x + elems);
-        else      begin_frame(c, w, c->first + at, elems, x);
-        free(x);
-    }
-}
-
+/* Adds the rounding errors, x += rest. Then sets rest to x as it was. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
-    if (c->type != FRAME_F32) each_frame(c, w, 0);
+    for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {
+        const WeightsRun *r = &w->run[i];
+        float            *x = r->at[WEIGHTS_X], *rest = c->rest + (r->offset - c->first);
+        #pragma omp parallel for
+        for (int64_t k = 0; k < r->elems; k++) {
+            float was = x[k];
+            x[k] = was + rest[k], rest[k] = was;
+        }
+    }
 }
 
+/* Computes change = rounded(x - was), x = was + change, and rest = the rounding error of x, frame by frame. */
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
     if (c->type == FRAME_F32) return;
-    each_frame(c, w, 1);
+    #pragma omp parallel for
+    for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
+        int64_t offset = c->first + at, elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
+        float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
+        float  *change = x + elems, *was = c->rest + at;
+        char   *payload = payload_at(c, offset);
+        server_weights_read(w, WEIGHTS_X, offset, elems, x);
+        for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
+        frame_pack(c->type, payload, change, elems);
+        frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
+        round_change_add(was, change, elems);
+        server_weights_write(w, WEIGHTS_X, offset, elems, was);
+        for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
+        free(x);
+    }
     c->round = round;
 }
 

@@ -116,22 +116,19 @@ int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, ch
     return 1;
 }
 
-static int take_part_in(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
-    PartIn  part;
-    Member *m;
-    if (!message_read(MESSAGE_PART_IN, payload, bytes, &part, fault)) return 0;
-    if (!members_part_in(&s->members, part.lease, &part.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){part.lease});
-    else if ((m = members_of_lease(&s->members, part.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
-    return 1;
-}
-
 int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault) {
+    PartIn  in;
     Stepped stepped;
+    Member *m;
     switch (h->kind) {
-        case MESSAGE_PING:    peer_say(p, MESSAGE_PING, 0, NULL); return 1;
-        case MESSAGE_PART_IN: return take_part_in(s, p, payload, h->payload_bytes, fault);
+        case MESSAGE_PING: peer_say(p, MESSAGE_PING, 0, NULL); return 1;
         case MESSAGE_STATE:
             return take_state(s, h, payload, &s->whole, begin_of(s, p->part), elems_of(s, p->part), fault);
+        case MESSAGE_PART_IN:
+            if (!message_read(MESSAGE_PART_IN, payload, h->payload_bytes, &in, fault)) return 0;
+            if (!members_part_in(&s->members, in.lease, &in.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){in.lease});
+            else if ((m = members_of_lease(&s->members, in.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
+            return 1;
         case MESSAGE_STEPPED:
             if (!message_read(MESSAGE_STEPPED, payload, h->payload_bytes, &stepped, fault)) return 0;
             p->squares = stepped.squares, p->has_answer = 1;
