@@ -58,15 +58,13 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (!folder) return -errno;
     while ((errno = 0, entry = readdir(folder))) {
-        int64_t     step = step_of(entry->d_name);
-        StepFolder *longer = step < 0 ? *list : realloc(*list, sizeof **list * (size_t)(count + 1));
+        int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
-        if (!longer) break;
-        *list = longer;
+        *list = xrealloc(*list, sizeof **list * (size_t)(count + 1), "a list of checkpoints");
         (*list)[count].step = step;
         folder_name((*list)[count++].name, step);
     }
-    int error = entry ? ENOMEM : errno;
+    int error = errno;
     closedir(folder);
     if (error) {
         free(*list);

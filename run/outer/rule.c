@@ -153,22 +153,20 @@ static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     free(block);
 }
 
-static void step_adamw(const WeightsRun *r, const Step *step, float *d) {
-    OptimizerStep  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
-    Tensor x = tensor_1d(r->at[0], F32, r->elems);
-    adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
-                                  tensor_1d(d, F32, r->elems), r->decays, r->rate},
-                      h, (float)step->scale);
-}
-
 static void step_run(const Step *step, const WeightsRun *r, float *d) {
-    OuterRule rule = {step->learning_rate, step->momentum};
-    float    *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
+    OptimizerStep h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
+    OuterRule     rule = {step->learning_rate, step->momentum};
+    float        *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
+    Tensor        weights = tensor_1d(x, F32, r->elems);
     switch (step->rule) {
         case STEP_NESTEROV: outer_step(rule, x, m, d, r->elems); break;
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
-        case STEP_ADAMW:    step_adamw(r, step, d); break;
+        case STEP_ADAMW: /* its v lies in the memory of `waiting` */
+            adamw_update_host((AdamWSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
+                                          weights, tensor_1d(d, F32, r->elems), r->decays, r->rate},
+                              h, (float)step->scale);
+            break;
         default: break; /* STEP_MEAN does not change x */
     }
 }
