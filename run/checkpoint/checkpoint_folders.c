@@ -165,21 +165,20 @@ int folder_trash(const char *checkpoints, const char *name) {
     return error ? error : remove_any(to.text);
 }
 
-int folder_set_aside(const char *checkpoints, const char *name, Path *to) {
+int folder_set_aside(const char *folder, const char *name, Path *to) {
     struct stat st;
-    Path        from = path_of("%s/%s", checkpoints, name);
+    Path        from = path_of("%s/%s", folder, name);
     *to = path_of("%s" ASIDE, from.text);
     for (int i = 2; lstat(to->text, &st) == 0; i++) *to = path_of("%s" ASIDE "-%d", from.text, i);
     int error = io_rename(from.text, to->text);
-    return error ? error : io_fsync_dir(checkpoints);
+    return error ? error : io_fsync_dir(folder);
 }
 
 int folder_is_own_file(const char *name) {
-    size_t length = strlen(name);
     for (int f = 0; f <= MANIFEST_FILES; f++) {
         const char *ours = f < MANIFEST_FILES ? manifest_file_name[f] : MANIFEST_NAME;
         size_t      n = strlen(ours);
-        if (strncmp(name, ours, n) == 0 && (length == n || strcmp(name + n, ".tmp") == 0)) return 1;
+        if (strncmp(name, ours, n) == 0 && (name[n] == 0 || strcmp(name + n, ".tmp") == 0)) return 1;
     }
     return 0;
 }
@@ -216,12 +215,10 @@ int folder_drop(const char *checkpoints, const char *name) {
 
 /* Returns 1 for names of unfinished saves and removals, such as "step_00000050.tmp" and ".trash-step_00000050". */
 static int is_leftover(const char *name) {
-    char   stem[40];
-    size_t bytes = strlen(name);
+    char stem[40];
     if (strncmp(name, TRASH, strlen(TRASH)) == 0) return step_of(name + strlen(TRASH)) >= 0;
-    if (bytes < 5 || bytes >= sizeof stem || strcmp(name + bytes - 4, ".tmp") != 0) return 0;
-    memcpy(stem, name, bytes - 4);
-    stem[bytes - 4] = 0;
+    if (!has_ending(name, ".tmp") || strlen(name) >= sizeof stem) return 0;
+    snprintf(stem, sizeof stem, "%.*s", (int)strlen(name) - 4, name);
     return step_of(stem) >= 0;
 }
 

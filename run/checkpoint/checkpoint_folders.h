@@ -52,9 +52,9 @@ void folder_warn_rest(int64_t warned, const char *what_happened); /* prints "3 m
  * name of a whole one. Returns 0 or -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 
-/* Renames a step folder, or a link in its place, to NAME.passed-over, or to NAME.passed-over-2 and so on if that
- * exists. *to gets the new path. Returns 0 or -errno. */
-int folder_set_aside(const char *checkpoints, const char *name, Path *to);
+/* Renames a file or folder to NAME.passed-over, or to NAME.passed-over-2 and so on if that exists. *to gets the new
+ * path. Returns 0 or -errno. */
+int folder_set_aside(const char *folder, const char *name, Path *to);
 /* Returns 1 for the name of a file that a save writes into a step folder. */
 int folder_is_own_file(const char *name);
 /* Removes the files that a save has written into a folder. If files of other names are left, sets the folder aside with

@@ -68,10 +68,8 @@ static void keep_lost_metrics(const char *run_dir) {
     free(line);
     if (lines) fclose(lines);
     if (saved < 0) return;
-    struct stat st;
-    Path        kept = path_of("%s.passed-over", metrics.text);
-    for (int i = 2; lstat(kept.text, &st) == 0; i++) kept = path_of("%s.passed-over-%d", metrics.text, i);
-    int error = io_rename(metrics.text, kept.text);
+    Path kept;
+    int  error = folder_set_aside(run_dir, "metrics.jsonl", &kept);
     if (error) fail(EXIT_IO, "%s: cannot be renamed to %s: %s", metrics.text, kept.text, io_error_text(error));
     warn("%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: the run begins anew, and "
          "the lines so far are kept in %s. To go on from that step instead, stop this run and put the folders back",

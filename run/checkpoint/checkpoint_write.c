@@ -124,10 +124,7 @@ void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->
 /* --- hashed extents ----------------------------------------------------------------------------------------------- */
 
 static void add_written(Save *s, WrittenExtent extent) {
-    if (s->written_count == s->written_room) {
-        s->written_room = 2 * s->written_room + 256;
-        s->written = xrealloc(s->written, sizeof *s->written * s->written_room, "the extents of a checkpoint");
-    }
+    s->written = xrealloc(s->written, sizeof *s->written * (s->written_count + 1), "the extents of a checkpoint");
     s->written[s->written_count++] = extent;
 }
 
@@ -314,18 +311,11 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
     return 1;
 }
 
-static void describe_data(const Dataset *train, Manifest *m) {
-    m->data_files = train->shards;
-    m->data = xmalloc(sizeof *m->data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
-    for (int i = 0; i < train->shards; i++) {
-        const Shard *shard = &train->shard[i];
-        m->data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
-    }
-}
-
+/* Returns the manifest without files. Free it with manifest_free. */
 static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
+    const Dataset         *train = state->train;
     Manifest               m = {.step = s->step,
                                 .tokens = s->position.tokens,
                                 .samples = s->position.samples,
@@ -345,12 +335,21 @@ static Manifest describe(const Save *s) {
     if (mesh_ranks(mesh) > mesh.size[AXIS_SHARD]) mesh_text(mesh, m.grid);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());
     snprintf(m.precision, sizeof m.precision, "%s", state->precision);
+    if (s->rescued) {
+        m = *s->rescued;
+        memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
+    }
+    m.data_files = train->shards;
+    m.data = xmalloc(sizeof *m.data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
+    for (int i = 0; i < train->shards; i++) {
+        const Shard *shard = &train->shard[i];
+        m.data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
+    }
     return m;
 }
 
 char *save_head(Save *s, size_t *bytes) {
     Manifest m = describe(s);
-    describe_data(s->state->train, &m);
     char    *text = manifest_write(&m, bytes);
     manifest_free(&m);
     return text;
@@ -359,11 +358,9 @@ char *save_head(Save *s, size_t *bytes) {
 /* Writes the manifest, and reads manifest and files back like a resume. They must equal what was in memory, before
  * older checkpoints are removed. */
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
-    Manifest m = s->rescued ? *s->rescued : describe(s);
+    Manifest m = describe(s);
     char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
-    if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
     m.folder = realpath(s->run_dir.text, folder);
-    describe_data(s->state->train, &m);
     if (collect_extents(s, all, count, &m)) {
         size_t bytes;
         char  *text = manifest_write(&m, &bytes);

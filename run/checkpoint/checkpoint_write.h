@@ -53,7 +53,7 @@ typedef struct {
     uint64_t     offset;                    /* offset of the waiting extent in its file */
     _Atomic int64_t progress;               /* extents written, and read back, so far */
     WrittenExtent *written;                 /* owned: the extents that this rank wrote */
-    size_t       written_count, written_room;
+    size_t       written_count;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */

@@ -59,10 +59,7 @@ static void add_extent(FileExtents *f, FileExtent e) {
         last->elems += e.elems;
         return;
     }
-    if (f->extents == f->room) {
-        f->room = 2 * f->room + 64;
-        f->extent = xrealloc(f->extent, sizeof *f->extent * (size_t)f->room, "the runs of a checkpoint");
-    }
+    f->extent = xrealloc(f->extent, sizeof *f->extent * (size_t)(f->extents + 1), "the runs of a checkpoint");
     f->extent[f->extents++] = e;
 }
 

@@ -12,9 +12,8 @@
 #include "run/checkpoint/checkpoint.h"
 
 typedef struct {
-    FileExtent *extent;           /* owned, in the order of the copied elements */
-    int64_t     extents, room;    /* number of extents; entries that `extent` has memory for */
-    int64_t     elems;            /* elements of all extents */
+    FileExtent *extent;           /* [extents] in the order of the copied elements; owned */
+    int64_t     extents, elems;   /* number of extents, and of their elements */
 } FileExtents;
 
 /* Returns the extents that this rank writes to the file of the masters. The extents of an AdamW moment are equal. Free

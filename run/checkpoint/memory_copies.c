@@ -474,7 +474,7 @@ void memory_copies_end(MemoryCopies *m) {
 typedef struct {
     MemoryCopy copy;         /* owned */
     char       name[40];
-    int        is_checked;   /* 1 if the data match their hashes */
+    int        is_checked;   /* 1 if the data match their hashes; -1 if they do not */
 } Found;
 
 /* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
@@ -551,11 +551,6 @@ static void look(Rescue *r) {
     warn_of_all(r);
 }
 
-static void drop(Rescue *r, int i) {
-    memory_free(&r->found[i].copy);
-    r->found[i] = r->found[--r->count];
-}
-
 /* Orders offers: the newest step first, then by session, then by rank. */
 static int by_age(const void *a, const void *b) {
     const Offer *x = (const Offer *)a, *y = (const Offer *)b;
@@ -564,16 +559,17 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. */
+/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. Damaged copies are left out. */
 static void gather_offers(Rescue *r) {
-    size_t  bytes;
-    Offer  *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
+    size_t bytes, count = 0;
+    Offer *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
     for (int i = 0; i < r->count; i++) {
         const MemoryHeader *h = r->found[i].copy.header;
-        mine[i] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
+        if (r->found[i].is_checked < 0) continue;
+        mine[count++] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
     }
     free(r->offer);
-    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
+    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * count, &bytes);
     r->offers = (int)(bytes / sizeof *r->offer);
     free(mine);
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
@@ -613,8 +609,7 @@ static void choose(Rescue *r) {
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
 }
 
-/* Collective. Hashes the data of the chosen copies, and removes damaged ones from the list. Returns the number of
- * damaged copies. */
+/* Collective. Hashes the data of the chosen copies. Returns the number of damaged ones. */
 static int64_t check(Rescue *r) {
     int64_t damaged = 0;
     char    fault[MANIFEST_FAULT_BYTES];
@@ -623,15 +618,12 @@ static int64_t check(Rescue *r) {
         Found *f = &r->found[r->chosen[k].index];
         Path   path = path_in(r, f->name);
         watchdog_tick(r->state->watchdog, "checking copies in memory");
-        if (!f->is_checked && !memory_each_extent(path.text, &f->copy, NULL, fault)) {
-            note(r, &path, fault);
-            damaged++, f->is_checked = -1;
-        } else {
-            f->is_checked = 1;
-        }
+        if (f->is_checked) continue;
+        f->is_checked = memory_each_extent(path.text, &f->copy, NULL, fault) ? 1 : -1;
+        if (f->is_checked > 0) continue;
+        note(r, &path, fault);
+        damaged++;
     }
-    for (int i = r->count - 1; i >= 0; i--)
-        if (r->found[i].is_checked < 0) drop(r, i);
     warn_of_all(r);
     comm_all_reduce_i64(r->comm, &damaged, 1, COMM_SUM);
     return damaged;
@@ -731,7 +723,7 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
         warn("the copies in memory of step %" PRId64 " are of no use: %d of %d ranks' are there", r.offer[0].step,
              ranks, r.offer[0].ranks);
     }
-    while (r.count > 0) drop(&r, 0);
+    for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);
     free(r.found);
     free(r.offer);
     free(r.chosen);

@@ -46,6 +46,14 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     return head;
 }
 
+/* Ends the program because a parser found a fault. fault: a phrase, which may name the file as FILE. */
+NORETURN static void refuse_file(const char *path, const char *fault) {
+    char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
+    snprintf(sentence, sizeof sentence, "%s", fault);
+    shell_name_file(sentence, sizeof sentence, path);
+    fail(EXIT_DATA, "%s %s", path, sentence);
+}
+
 WeightsFile weights_open(const char *path) {
     WeightsFile w = {.path = xstrdup(path, FILE_NAME)};
     struct stat st;
@@ -57,12 +65,7 @@ WeightsFile weights_open(const char *path) {
     w.fd = io_open(path, IO_READ);
     if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
-    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) {
-        char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
-        snprintf(sentence, sizeof sentence, "%s", fault);
-        shell_name_file(sentence, sizeof sentence, path);
-        fail(EXIT_DATA, "%s %s", path, sentence);
-    }
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) refuse_file(path, fault);
     free(head);
     return w;
 }
@@ -529,17 +532,13 @@ void weights_set_check_json(const char *path) {
 
 /* Reads the index, and opens the files that it lists, which are in its folder. */
 static void open_indexed(WeightsSet *set) {
-    char    *text, fault[SAFETENSORS_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
-    int64_t  bytes = io_read_file(set->path, WEIGHTS_INDEX_LIMIT, &text);
+    char   *text, fault[SAFETENSORS_FAULT_BYTES];
+    int64_t bytes = io_read_file(set->path, WEIGHTS_INDEX_LIMIT, &text);
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", set->path);
     if (bytes == -EFBIG)
         fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", set->path, WEIGHTS_INDEX_LIMIT);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", set->path, io_error_text((int)bytes));
-    if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) {
-        snprintf(sentence, sizeof sentence, "%s", fault);
-        shell_name_file(sentence, sizeof sentence, set->path);
-        fail(EXIT_DATA, "%s %s", set->path, sentence);
-    }
+    if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) refuse_file(set->path, fault);
     free(text);
     set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < set->index.files; i++) {

@@ -339,9 +339,21 @@ void link_keep(Link *l) {
 
 /* --- the links of a rank ------------------------------------------------------------------------------------------ */
 
-int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {
+static int has_happened(const Link *l, LinkEvent event) {
+    int is_opened = l->rank > 0 || l->part > 0 || l->has_open || (l->has_closed && l->closed.is_done);
+    switch (event) {
+        case LINK_WELCOME: return l->has_welcome;
+        case LINK_OPENED:  return is_opened;
+        case LINK_CLOSED:  return l->part > 0 || (l->has_closed && is_opened);
+        case LINK_CHUNK:   return l->fetch.awaited < 0 || l->fetch.has_chunk || !link_owns(l, l->fetch.awaited);
+        case LINK_SENT:    return !l->send.is_on && channel_unsent(l->server) == 0;
+        default:           return l->answers == l->pings; /* LINK_ANSWERED */
+    }
+}
+
+int links_have(const Link *l, int links, LinkEvent event) {
     for (int i = 0; i < links; i++)
-        if (!is_ready(&l[i])) return 0;
+        if (!has_happened(&l[i], event)) return 0;
     return 1;
 }
 
@@ -352,11 +364,11 @@ Link *links_broken(Link *l, int links) {
     return broken;
 }
 
-void links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms) {
+void links_wait(Link *l, int links, LinkEvent event, double ms) {
     Channel *server[MESSAGE_PARTS];
     double   until_ms = clock_ms() + ms;
     for (int i = 0; i < links; i++) link_keep(&l[i]);
-    while (!links_are_ready(l, links, is_ready) && !links_broken(l, links)) {
+    while (!links_have(l, links, event) && !links_broken(l, links)) {
         double left_ms = until_ms - clock_ms();
         if (left_ms <= 0.0) return;
         for (int i = 0; i < links; i++) server[i] = l[i].server;

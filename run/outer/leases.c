@@ -24,11 +24,6 @@ typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 static int64_t end_of(SampleRange r) { return r.first + r.samples; }
 
-static void *grown(void *list, int64_t count, size_t bytes) {
-    if (count & (count - 1)) return list; /* count is a power of two: the list is full */
-    return xrealloc(list, bytes * (size_t)(count ? 2 * count : 1), "the leases of samples");
-}
-
 static void remove_free(Leases *l, int64_t i) {
     memmove(l->free + i, l->free + i + 1, sizeof *l->free * (size_t)(l->frees - i - 1));
     l->frees--;
@@ -50,7 +45,7 @@ static int release(Leases *l, SampleRange r) {
     }
     if (i < l->frees && l->free[i].first < end_of(r)) return 0;
     if (end_of(r) > l->next_sample) return 0;
-    l->free = grown(l->free, l->frees, sizeof *l->free);
+    l->free = xrealloc(l->free, sizeof *l->free * (size_t)(l->frees + 1), "the leases of samples");
     memmove(l->free + i + 1, l->free + i, sizeof *l->free * (size_t)(l->frees - i));
     l->free[i] = r, l->frees++;
     return 1;
@@ -78,7 +73,7 @@ static int64_t find(const Leases *l, int64_t number) {
 
 /* Adds a lease with the next number. */
 static void add_given(Leases *l, Lease lease) {
-    l->given = grown(l->given, l->givens, sizeof *l->given);
+    l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
     l->given[l->givens++] = lease;
     l->next_number++;
 }

@@ -162,7 +162,7 @@ static void step_run(const Step *step, const WeightsRun *r, float *d) {
         case STEP_NESTEROV: outer_step(rule, x, m, d, r->elems); break;
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
-        case STEP_ADAMW: /* its v lies in the memory of `waiting` */
+        case STEP_ADAMW: /* the v of AdamW lies in the memory of `waiting` */
             adamw_update_host((AdamWSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
                                           weights, tensor_1d(d, F32, r->elems), r->decays, r->rate},
                               h, (float)step->scale);

@@ -14,8 +14,7 @@
 #include "run/outer/server_state.h"
 
 int64_t server_step(const Server *s) { return s->members.round * s->every; }
-int64_t server_tokens(const Server *s) { return s->tokens; }
-int64_t server_next_sample(const Server *s) { return s->leases.next_sample; }
+Position server_position(const Server *s) { return (Position){server_step(s), s->tokens, s->leases.next_sample}; }
 int     server_is_done(const Server *s) { return server_step(s) >= s->parts.config->run.steps; }
 void    server_address(const Server *s, char *out) { channel_listening(s->listening, out); }
 int     server_islands(const Server *s) {
@@ -285,7 +284,7 @@ Server *server_create(ServerParts parts) {
     ChannelFault  fault;
     Server       *s = xcalloc(1, sizeof *s, "the server");
     s->parts = parts;
-    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
+    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.start.tokens;
     take_weights(s);
     s->change = round_change_create(c, &s->weights);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
@@ -296,10 +295,11 @@ Server *server_create(ServerParts parts) {
     if (code) fail(code, "%s", why);
     s->listening = channel_listen(parts.listen, &fault);
     if (s->listening < 0) fail(fault.code, "%s", fault.text);
-    int64_t round = parts.step / s->every;
+    int64_t round = parts.start.step / s->every;
     s->members = members_create(c, round);
     s->members.parts = server_leads(s) ? parts.parts : 1;
-    if (server_leads(s)) s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
+    if (server_leads(s))
+        s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.start.samples);
     s->round_began_ms = s->looked_ms = s->made_ms = clock_ms();
     return s;
 }

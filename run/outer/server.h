@@ -11,6 +11,7 @@
 
 #include "data/dataset.h"
 #include "model/optimizer.h"
+#include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
 
 typedef struct {
@@ -24,7 +25,7 @@ typedef struct {
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
                                    * leads */
     const char      *listen;    /* host:port to listen on */
-    int64_t          step, tokens, samples; /* counts of the checkpoint that the run continues from */
+    Position         start;     /* position of the checkpoint that the run continues from */
     void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log, when an island joins
                                                                      * or leaves */
 } ServerParts;
@@ -70,8 +71,8 @@ int     server_follow(Server *s, void (*ready)(const Server *s));
 int64_t server_part_elems(const Server *s);
 
 int64_t server_step(const Server *s);      /* completed steps */
-int64_t server_tokens(const Server *s);
-int64_t server_next_sample(const Server *s);
+/* Returns the completed steps, their tokens, and the first sample that was never given. */
+Position server_position(const Server *s);
 int     server_is_done(const Server *s);   /* 1 if run.steps is reached; islands learn it when they wait for a round */
 int     server_islands(const Server *s);   /* number of islands that are not GONE */
 

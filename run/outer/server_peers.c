@@ -122,16 +122,6 @@ static void peer_refuse(Peer *p, int code, const char *why) {
     p->is_ending = 1;
 }
 
-/* Queues a request of the peer for values. Returns 0 if it has too many. */
-static int peer_request(Peer *p, PeerGet get) {
-    if (p->gets == PEER_GETS_MOST) return 0;
-    if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
-        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1), "what an island asks for");
-    }
-    p->get[p->gets++] = get;
-    return 1;
-}
-
 /* Answers requests for values while the channel has space for a frame. The answer to GET_CHANGE is the change of x in
  * the last round. If the server records what the island holds, it is the difference of x from that. */
 static void send_values(Server *s, Peer *p) {
@@ -459,8 +449,12 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
                "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
                "%lld",
                (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
-    else if (!peer_request(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+    else if (p->gets == PEER_GETS_MOST)
         refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+    else {
+        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets + 1), "what an island asks for");
+        p->get[p->gets++] = (PeerGet){message_answer(h->kind), round, h->offset, h->elems};
+    }
 }
 
 /* Handles a frame of another server. Returns 0 if no more frames of this peer are to be read. */
