@@ -1,7 +1,6 @@
 /* weights.c - see weights.h. */
 #include "run/checkpoint/weights.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -280,6 +279,12 @@ static int exists(Path path) {
 
 static int has_file(const char *folder, const char *name) { return exists(path_of("%s/%s", folder, name)); }
 
+/* Returns the name of a file without its folder. */
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 static int is_folder(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -300,7 +305,7 @@ NORETURN static void refuse_missing(const char *path) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *organisation = "";
+    const char *name = base_of(path), *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
@@ -320,44 +325,38 @@ static int is_part(const char *name, int *number, int *of, int *stem) {
            dot == end + 9;
 }
 
-static int is_weights_name(const struct dirent *entry) {
-    return entry->d_name[0] != '.' && has_ending(entry->d_name, ".safetensors");
-}
-
-/* Lists the .safetensors files of a folder, sorted by name; the list is that of scandir. Returns their number, 0 if
- * there are none. */
-static int list_weights(const char *folder, struct dirent ***list) {
-    int count = scandir(folder, list, is_weights_name, alphasort);
-    return count < 0 ? 0 : count;
-}
-
-static void free_list(struct dirent **list, int count) {
-    for (int i = 0; i < count; i++) free(list[i]);
-    if (count > 0) free(list);
+/* Lists the files of a folder whose names end with `end`, sorted by name. Hidden files are left out. Free the list with
+ * io_paths_free. */
+static IoPaths list_ending(const char *folder, const char *end) {
+    IoPaths list = {NULL, 0};
+    if (io_match(path_of("%s/*%s", folder, end).text, &list) != 0)
+        fail(EXIT_MEMORY, "no memory to list the files of %s", folder);
+    return list;
 }
 
 /* Returns 1 if the .safetensors files of a folder are exactly NAME-00001-of-0000N to NAME-0000N-of-0000N. If one of
  * these is missing, returns 0 with its name in missing. */
-static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
-    int number, of = 0, first = 0, stem, first_stem = 0;
+static int is_whole_parts(const IoPaths *list, char missing[300]) {
+    int number, of = 0, first = 0, stem, first_stem = 0, count = (int)list->count;
     *missing = 0;
     for (int i = 0; i < count; i++) {
-        if (!is_part(list[i]->d_name, &number, &of, &stem)) return 0;
+        const char *name = base_of(list->path[i]);
+        if (!is_part(name, &number, &of, &stem)) return 0;
         if (i == 0) first = of, first_stem = stem;
-        if (of != first || stem != first_stem || strncmp(list[0]->d_name, list[i]->d_name, (size_t)stem) != 0) return 0;
+        if (of != first || stem != first_stem || strncmp(base_of(list->path[0]), name, (size_t)stem) != 0) return 0;
         if (number != i + 1 && !*missing)
-            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[i]->d_name, i + 1, of);
+            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, name, i + 1, of);
     }
     if (count > 0 && count < of && !*missing)
-        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[0]->d_name, count + 1, of);
+        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, base_of(list->path[0]), count + 1, of);
     return count > 0 && !*missing && count == of;
 }
 
 static int has_parts(const char *folder) {
-    struct dirent **list;
-    char            missing[300];
-    int             count = list_weights(folder, &list), whole = is_whole_parts(list, count, missing);
-    free_list(list, count);
+    char    missing[300];
+    IoPaths list = list_ending(folder, ".safetensors");
+    int     whole = is_whole_parts(&list, missing);
+    io_paths_free(&list);
     return whole;
 }
 
@@ -397,23 +396,10 @@ static int holds_model(const char *path) {
     return found;
 }
 
-/* Writes the name of the first file of a folder that ends with `end` into name [300]. Returns 1 if there is one. */
-static int find_ending(const char *folder, const char *end, char *name) {
-    struct dirent *entry;
-    DIR           *d = opendir(folder);
-    *name = 0;
-    while (d && (entry = readdir(d)))
-        if (has_ending(entry->d_name, end) && entry->d_name[0] != '.' && (!*name || strcmp(entry->d_name, name) < 0))
-            snprintf(name, 300, "%.299s", entry->d_name);
-    if (d) closedir(d);
-    return *name != 0;
-}
-
 /* Refuses a folder whose model is in another format. The message has the command that writes the model as
  * safetensors. */
 static void refuse_other_format(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    char other[300];
     if (has_file(folder, "adapter_config.json")) refuse_adapter(folder, "adapter_config.json");
     for (int i = 0; i < 2; i++)
         if (has_file(folder, others[i]))
@@ -422,23 +408,25 @@ static void refuse_other_format(const char *folder) {
                  "or have transformers write them: "
                  "AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\")",
                  folder, others[i], folder, folder);
-    if (find_ending(folder, ".gguf", other))
+    IoPaths gguf = list_ending(folder, ".gguf");
+    if (gguf.count > 0)
         fail(EXIT_DATA,
              "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the "
              "model's safetensors, or have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", "
              "gguf_file=\"%s\").save_pretrained(\"%s\")",
-             folder, other, folder, other, folder);
+             folder, base_of(gguf.path[0]), folder, base_of(gguf.path[0]), folder);
+    io_paths_free(&gguf);
 }
 
 NORETURN static void refuse_folder(const char *folder) {
-    struct dirent **list;
-    char            missing[300], packed[300];
-    int             count = list_weights(folder, &list), model = 0;
-    if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
+    char    missing[300];
+    IoPaths list = list_ending(folder, ".safetensors"), packed = list_ending(folder, ".safetensors.gz");
+    int     count = (int)list.count, model = 0;
+    if (count > 0 && !is_whole_parts(&list, missing) && *missing)
         fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
              folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
     refuse_other_format(folder);
-    while (count > 1 && model < count && !holds_model(path_of("%s/%s", folder, list[model]->d_name).text)) model++;
+    while (count > 1 && model < count && !holds_model(list.path[model])) model++;
     if (count > 1 && model == count)
         fail(EXIT_DATA,
              "%s holds %d .safetensors files, and none of them has the embedding of a model: name the folder of the "
@@ -448,22 +436,22 @@ NORETURN static void refuse_folder(const char *folder) {
              "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
              " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
              ", as in mv %s %s",
-             folder, count, shell_word(path_of("%s/%s", folder, list[model]->d_name).text).text,
+             folder, count, shell_word(list.path[model]).text,
              shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
-    if (find_ending(folder, ".safetensors.gz", packed))
-        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder, packed,
-             shell_word(path_of("%s/%s", folder, packed).text).text);
+    if (packed.count > 0)
+        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder,
+             base_of(packed.path[0]), shell_word(packed.path[0]).text);
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
 }
 
 /* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
  * it, and refuses it if it fits the model. */
 static int has_misnamed(const char *folder, Path *file) {
-    struct dirent **list;
-    int             number, of, stem, count = list_weights(folder, &list);
-    int             is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
-    if (is_one) *file = path_of("%s/%s", folder, list[0]->d_name);
-    free_list(list, count);
+    int     number, of, stem;
+    IoPaths list = list_ending(folder, ".safetensors");
+    int     is_one = list.count == 1 && !is_part(base_of(list.path[0]), &number, &of, &stem);
+    if (is_one) *file = path_of("%s", list.path[0]);
+    io_paths_free(&list);
     return is_one && !has_file(folder, "adapter_config.json");
 }
 
@@ -516,12 +504,11 @@ void weights_set_check_json(const char *path) {
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
                                                      * model.safetensors exists */
     };
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    int         in_folder = is_folder(path);
+    int in_folder = is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
-        if (in_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
+        if (in_folder ? !files[i].is_used : strcmp(base_of(path), files[i].name) != 0) continue;
         Path file = in_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
         int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
         if (exit_code == -ENOENT) continue;
@@ -551,13 +538,11 @@ static void open_indexed(WeightsSet *set) {
 
 /* Opens the numbered files (NAME-00001-of-0000N) of a folder. */
 static void open_parts(WeightsSet *set) {
-    struct dirent **list;
-    int             count = list_weights(set->path, &list);
+    IoPaths list = list_ending(set->path, ".safetensors");
     set->folder = xstrdup(set->path, FILE_NAME);
-    set->file = xmalloc((size_t)(count + 1) * sizeof *set->file, "a list of files of weights");
-    for (int i = 0; i < count; i++)
-        set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
-    free_list(list, count);
+    set->file = xmalloc((list.count + 1) * sizeof *set->file, "a list of files of weights");
+    for (size_t i = 0; i < list.count; i++) set->file[set->files++] = weights_open(list.path[i]);
+    io_paths_free(&list);
 }
 
 WeightsSet weights_set_open(const char *path) {
@@ -845,7 +830,7 @@ static int is_zero(WeightsTensor t) {
 /* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
  * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
+    const char *name = base_of(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */
