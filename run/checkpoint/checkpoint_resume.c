@@ -195,22 +195,6 @@ static void refuse_other_tokenizer(const Config *config, const Tokenizer *t, con
 
 /* --- whose checkpoints are these ---------------------------------------------------------------------------------- */
 
-static int holds_run(const char *dir, const char *run_id) {
-    StepFolder *list = NULL;
-    Path        checkpoints = path_of("%s/checkpoints", dir);
-    int         count = folders_list(checkpoints.text, &list), found = 0;
-    for (int i = 0; i < count && !found; i++) {
-        Manifest m;
-        char     fault[MANIFEST_FAULT_BYTES];
-        Path     folder = path_of("%s/%s", checkpoints.text, list[i].name);
-        if (folder_manifest(folder.text, &m, fault) != MANIFEST_GOOD) continue;
-        found = strcmp(m.run_id, run_id) == 0;
-        manifest_free(&m);
-    }
-    free(list);
-    return found;
-}
-
 /* Decides to which run checkpoints belong. A run folder that was copied and is continued becomes a new run.
  *
  * state.json names the folder that wrote it, as an absolute path. A checkpoint was copied if that folder still exists,
@@ -224,7 +208,19 @@ static int is_copy(const char *run_dir, const char *from, const char *run_id) {
     struct stat here, there;
     if (!from || !from[0] || stat(run_dir, &here) != 0 || stat(from, &there) != 0) return 0;
     if (here.st_dev == there.st_dev && here.st_ino == there.st_ino) return 0;
-    return holds_run(from, run_id);
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", from);
+    int         count = folders_list(checkpoints.text, &list), found = 0;
+    for (int i = 0; i < count && !found; i++) {
+        Manifest m;
+        char     fault[MANIFEST_FAULT_BYTES];
+        Path     folder = path_of("%s/%s", checkpoints.text, list[i].name);
+        if (folder_manifest(folder.text, &m, fault) != MANIFEST_GOOD) continue;
+        found = strcmp(m.run_id, run_id) == 0;
+        manifest_free(&m);
+    }
+    free(list);
+    return found;
 }
 
 uint64_t checkpoint_random(Comm *c) {

@@ -226,17 +226,6 @@ static void write_descriptions(Save *s) {
     free(begin_text), free(end_text);
 }
 
-/* Makes it a fault if weights or moments are not finite, so that they never reach a file. */
-static void check_finite(Save *s) {
-    int64_t count = optimizer_tensors(s->state->optimizer->kind) * s->extents->elems;
-    s->not_finite = weights_finite(s->host_copy, count) < count;
-    if (s->not_finite)
-        manifest_fault(s->fault,
-                       "the weights or moments after step %" PRId64
-                       " are not finite: nothing is saved, older checkpoints stay",
-                       s->step);
-}
-
 void save_open(Save *s) {
     for (int f = 0; f < 2 && !s->fault[0]; f++) {
         Path   path = file_path(s, manifest_file_name[f]);
@@ -271,12 +260,19 @@ void save_close(Save *s) {
 }
 
 void save_pieces(Save *s, int writes) {
-    uint64_t elems = (uint64_t)checkpoint_layout(s->state)->elems;
-    check_finite(s);
+    const OptimizerKind *kind = s->state->optimizer->kind;
+    uint64_t             elems = (uint64_t)checkpoint_layout(s->state)->elems;
+    int64_t              count = optimizer_tensors(kind) * s->extents->elems;
+    s->not_finite = weights_finite(s->host_copy, count) < count; /* such values must never reach a file */
+    if (s->not_finite)
+        manifest_fault(s->fault,
+                       "the weights or moments after step %" PRId64
+                       " are not finite: nothing is saved, older checkpoints stay",
+                       s->step);
     if (writes) save_open(s);
     if (!s->fault[0]) {
         put_tensor(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
-        for (int k = 0; k < s->state->optimizer->kind->states; k++)
+        for (int k = 0; k < kind->states; k++)
             put_tensor(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * elems);
     }
     if (writes) save_close(s);

@@ -276,7 +276,7 @@ static int find_leader(Server *s) {
     if (!c && signals_stop()) return 0;
     if (!c) fail(fault.code, "%s", fault.text);
     channel_limit(c, s->elems);
-    s->leader = peers_add(&s->peers, c, clock_ms());
+    s->leader = peers_add(&s->peers, c);
     s->leader->part = PEER_LEADER;
     Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
                      .config = config_to_json(s->parts.config)};

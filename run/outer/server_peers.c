@@ -24,11 +24,11 @@ struct PeerMessage {
 
 /* --- the list of peers -------------------------------------------------------------------------------------------- */
 
-Peer *peers_add(Peers *p, Channel *c, double now_ms) {
+Peer *peers_add(Peers *p, Channel *c) {
     Peer *peer = xcalloc(1, sizeof *peer, "one more connection");
     p->peer = xrealloc(p->peer, sizeof *p->peer * (size_t)(p->count + 1), "one more connection");
     p->channel = xrealloc(p->channel, sizeof *p->channel * (size_t)(p->count + 1), "one more connection");
-    *peer = (Peer){.channel = c, .since_ms = now_ms};
+    *peer = (Peer){.channel = c, .since_ms = clock_ms()};
     p->peer[p->count++] = peer;
     return peer;
 }
@@ -84,7 +84,7 @@ void peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems) {
     for (int i = 0; i < PEERS_UNPROVEN && p->count < PEERS_MOST && (c = channel_accept(listening, key)); i++) {
         free_place(p);
         channel_limit(c, most_elems);
-        peers_add(p, c, clock_ms());
+        peers_add(p, c);
     }
 }
 

@@ -46,7 +46,7 @@ typedef struct {
 } Peers;
 
 void  peers_destroy(Peers *p);
-Peer *peers_add(Peers *p, Channel *c, double now_ms);
+Peer *peers_add(Peers *p, Channel *c);
 /* Accepts connections that wait. At most PEERS_UNPROVEN peers may have not proven the key. The newest of them keep
  * their places. If a place is needed, the oldest peer that has sent nothing is dropped first. If the newest were
  * refused instead, anybody who opened 64 connections would keep islands out. */
