@@ -517,6 +517,11 @@ void weights_set_check_json(const char *path) {
     }
 }
 
+static void add_file(WeightsSet *set, const char *path) {
+    set->file = xrealloc(set->file, sizeof *set->file * (size_t)(set->files + 1), "a list of files of weights");
+    set->file[set->files++] = weights_open(path);
+}
+
 /* Reads the index, and opens the files that it lists, which are in its folder. */
 static void open_indexed(WeightsSet *set) {
     char   *text, fault[SAFETENSORS_FAULT_BYTES];
@@ -527,22 +532,12 @@ static void open_indexed(WeightsSet *set) {
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", set->path, io_error_text((int)bytes));
     if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) refuse_file(set->path, fault);
     free(text);
-    set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
     for (int i = 0; i < set->index.files; i++) {
         Path part = path_of("%s/%s", set->folder, set->index.file[i]);
         if (!exists(part))
             fail(EXIT_DATA, "%s does not exist, and %s names it: is the download complete?", part.text, set->path);
-        set->file[set->files++] = weights_open(part.text);
+        add_file(set, part.text);
     }
-}
-
-/* Opens the numbered files (NAME-00001-of-0000N) of a folder. */
-static void open_parts(WeightsSet *set) {
-    IoPaths list = list_ending(set->path, ".safetensors");
-    set->folder = xstrdup(set->path, FILE_NAME);
-    set->file = xmalloc((list.count + 1) * sizeof *set->file, "a list of files of weights");
-    for (size_t i = 0; i < list.count; i++) set->file[set->files++] = weights_open(list.path[i]);
-    io_paths_free(&list);
 }
 
 WeightsSet weights_set_open(const char *path) {
@@ -551,18 +546,17 @@ WeightsSet weights_set_open(const char *path) {
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
     if (is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
-        open_parts(&set);
+        IoPaths list = list_ending(set.path, ".safetensors"); /* NAME-00001-of-0000N and so on */
+        set.folder = xstrdup(set.path, FILE_NAME);
+        for (size_t i = 0; i < list.count; i++) add_file(&set, list.path[i]);
+        io_paths_free(&list);
         return set;
     }
     if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
         set.folder = !slash ? xstrdup(".", FILE_NAME)
                             : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
-    if (is_index) {
-        open_indexed(&set);
-        return set;
-    }
-    set.file = xmalloc(sizeof *set.file, "a list of files of weights");
-    set.file[set.files++] = weights_open(set.path);
+    if (is_index) open_indexed(&set);
+    else add_file(&set, set.path);
     return set;
 }
 
