@@ -113,6 +113,15 @@ static int read_file(const char *path) {
     return taken;
 }
 
+static void write_file(const char *path) {
+    cJSON *table = algorithms_to_json();
+    char  *text = cJSON_Print(table);
+    int    error = io_replace_file(path, text, strlen(text));
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
+    free(text);
+    cJSON_Delete(table);
+}
+
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
 /* Sends the table of rank 0 to all ranks. */
@@ -215,14 +224,7 @@ void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s
     share(comm);
     time_products(comm, times, g, s, batch, micro_batches);
     collect(comm);
-    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms_count() != known)) {
-        cJSON *table = algorithms_to_json();
-        char  *text = cJSON_Print(table);
-        int    error = io_replace_file(path, text, strlen(text));
-        if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
-        free(text);
-        cJSON_Delete(table);
-    }
+    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms_count() != known)) write_file(path);
     share(comm);
     matmul_algorithms_freeze();
 }

@@ -190,6 +190,8 @@ int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t beg
 /* Threads read chunks of a block, and the statistics of chunks are added in order. */
 enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
 
+double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
+
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void weights_stats_add(WeightsStats *a, const WeightsStats *b) {

@@ -53,6 +53,7 @@ static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0
 /* Returns the statistics of a tensor whose values can be read. They do not depend on the number of threads. */
 WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t);
 void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds b to a */
+double       weights_norm(const WeightsStats *s);
 
 typedef struct {
     int64_t elems, differ;     /* elements compared; those whose bits differ              */

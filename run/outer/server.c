@@ -284,7 +284,7 @@ Server *server_create(ServerParts parts) {
     ChannelFault  fault;
     Server       *s = xcalloc(1, sizeof *s, "the server");
     s->parts = parts;
-    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.start.tokens;
+    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
     take_weights(s);
     s->change = round_change_create(c, &s->weights);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
@@ -295,11 +295,10 @@ Server *server_create(ServerParts parts) {
     if (code) fail(code, "%s", why);
     s->listening = channel_listen(parts.listen, &fault);
     if (s->listening < 0) fail(fault.code, "%s", fault.text);
-    int64_t round = parts.start.step / s->every;
+    int64_t round = parts.step / s->every;
     s->members = members_create(c, round);
     s->members.parts = server_leads(s) ? parts.parts : 1;
-    if (server_leads(s))
-        s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.start.samples);
+    if (server_leads(s)) s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
     s->round_began_ms = s->looked_ms = s->made_ms = clock_ms();
     return s;
 }

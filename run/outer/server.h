@@ -25,7 +25,7 @@ typedef struct {
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
                                    * leads */
     const char      *listen;    /* host:port to listen on */
-    Position         start;     /* position of the checkpoint that the run continues from */
+    int64_t          step, tokens, samples; /* counts of the checkpoint that the run continues from */
     void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log, when an island joins
                                                                      * or leaves */
 } ServerParts;

@@ -289,7 +289,7 @@ static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN :
 
 static cJSON *stats_json(const WeightsStats *s) {
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToObject(object, "norm", report_json(sqrt(s->squares)));
+    cJSON_AddItemToObject(object, "norm", report_json(weights_norm(s)));
     cJSON_AddItemToObject(object, "min", report_json(least_of(s)));
     cJSON_AddItemToObject(object, "max", report_json(most_of(s)));
     cJSON_AddNumberToObject(object, "nan", (double)s->nans);
@@ -310,7 +310,7 @@ static void tell_tensor(Report *r, Totals *t, const SafeTensor *tensor, const We
     int is_bad = s && (s->nans || s->infs) && t->named++ < BAD_NAMED;
     if (s && (r->lists_tensors || is_bad))
         report_row(r, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
-                   shape, safetensors_type_name(tensor->type), sqrt(s->squares), least_of(s), most_of(s),
+                   shape, safetensors_type_name(tensor->type), weights_norm(s), least_of(s), most_of(s),
                    (long long)s->nans, (long long)s->infs);
     else if (r->lists_tensors)
         report_row(r, "%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
@@ -331,7 +331,7 @@ static void add_file(Report *r, Totals *t, const char *path) {
 
 static void tell_line(Report *r, const char *key, const WeightsStats *s) {
     report_item(r, key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
-                (long long)s->elems, sqrt(s->squares), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
+                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
 }
 
 /* Reports each tensor of a file of optimizer states in a line. */
@@ -368,7 +368,7 @@ static void inspect_weights(Report *r, const char *path) {
     if (t.silent)
         report_number(r, "not_read", (double)t.silent,
                       "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
-    report_number(r, "norm", sqrt(t.all.squares), "%.9g", sqrt(t.all.squares));
+    report_number(r, "norm", weights_norm(&t.all), "%.9g", weights_norm(&t.all));
     report_number(r, "min", least_of(&t.all), "%.9g", least_of(&t.all));
     report_number(r, "max", most_of(&t.all), "%.9g", most_of(&t.all));
     report_count(r, "nan", t.all.nans);

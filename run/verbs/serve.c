@@ -146,7 +146,9 @@ static void open_server(Serving *s) {
                                             .shards = s->weights.shards,
                                             .parts = s->parts,
                                             .listen = s->listen,
-                                            .start = s->state.start,
+                                            .step = s->resumed.step,
+                                            .tokens = s->state.start.tokens,
+                                            .samples = s->state.start.samples,
                                             .note = progress_note});
 }
 
