@@ -37,12 +37,12 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
     /* names of tokenizers that this program cannot read */
     static const char *const UNREAD[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
-    const char *weights = set->files > 0 ? set->file[0].path : set->path, *slash = strrchr(weights, '/');
+    const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
     Tokenizer   there;
     if (!tokenizer_beside(weights, path, sizeof path)) {
         for (size_t i = 0; i < sizeof UNREAD / sizeof *UNREAD; i++) {
-            snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - weights) + 1 : 0, weights, UNREAD[i]);
+            snprintf(path, sizeof path, "%.*s%s", (int)(basename(weights) - weights), weights, UNREAD[i]);
             if (io_file_bytes(path) <= 0) continue;
             warn("model.init_from: %s is not read: whether the data were made with this tokenizer is not known", path);
             break;

@@ -281,12 +281,6 @@ static int exists(Path path) {
 
 static int has_file(const char *folder, const char *name) { return exists(path_of("%s/%s", folder, name)); }
 
-/* Returns the name of a file without its folder. */
-static const char *base_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static int is_folder(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -307,7 +301,7 @@ NORETURN static void refuse_missing(const char *path) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    const char *name = base_of(path), *organisation = "";
+    const char *name = basename(path), *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
@@ -342,15 +336,15 @@ static int is_whole_parts(const IoPaths *list, char missing[300]) {
     int number, of = 0, first = 0, stem, first_stem = 0, count = (int)list->count;
     *missing = 0;
     for (int i = 0; i < count; i++) {
-        const char *name = base_of(list->path[i]);
+        const char *name = basename(list->path[i]);
         if (!is_part(name, &number, &of, &stem)) return 0;
         if (i == 0) first = of, first_stem = stem;
-        if (of != first || stem != first_stem || strncmp(base_of(list->path[0]), name, (size_t)stem) != 0) return 0;
+        if (of != first || stem != first_stem || strncmp(basename(list->path[0]), name, (size_t)stem) != 0) return 0;
         if (number != i + 1 && !*missing)
             snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, name, i + 1, of);
     }
     if (count > 0 && count < of && !*missing)
-        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, base_of(list->path[0]), count + 1, of);
+        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, basename(list->path[0]), count + 1, of);
     return count > 0 && !*missing && count == of;
 }
 
@@ -416,7 +410,7 @@ static void refuse_other_format(const char *folder) {
              "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the "
              "model's safetensors, or have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", "
              "gguf_file=\"%s\").save_pretrained(\"%s\")",
-             folder, base_of(gguf.path[0]), folder, base_of(gguf.path[0]), folder);
+             folder, basename(gguf.path[0]), folder, basename(gguf.path[0]), folder);
     io_paths_free(&gguf);
 }
 
@@ -442,7 +436,7 @@ NORETURN static void refuse_folder(const char *folder) {
              shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
     if (packed.count > 0)
         fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder,
-             base_of(packed.path[0]), shell_word(packed.path[0]).text);
+             basename(packed.path[0]), shell_word(packed.path[0]).text);
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
 }
 
@@ -451,7 +445,7 @@ NORETURN static void refuse_folder(const char *folder) {
 static int has_misnamed(const char *folder, Path *file) {
     int     number, of, stem;
     IoPaths list = list_ending(folder, ".safetensors");
-    int     is_one = list.count == 1 && !is_part(base_of(list.path[0]), &number, &of, &stem);
+    int     is_one = list.count == 1 && !is_part(basename(list.path[0]), &number, &of, &stem);
     if (is_one) *file = path_of("%s", list.path[0]);
     io_paths_free(&list);
     return is_one && !has_file(folder, "adapter_config.json");
@@ -510,7 +504,7 @@ void weights_set_check_json(const char *path) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
-        if (in_folder ? !files[i].is_used : strcmp(base_of(path), files[i].name) != 0) continue;
+        if (in_folder ? !files[i].is_used : strcmp(basename(path), files[i].name) != 0) continue;
         Path file = in_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
         int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
         if (exit_code == -ENOENT) continue;
@@ -826,7 +820,7 @@ static int is_zero(WeightsTensor t) {
 /* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
  * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = base_of(set->path);
+    const char *name = basename(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */

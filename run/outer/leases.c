@@ -195,25 +195,20 @@ Lease leases_give(Leases *l, int64_t samples, const char *island, int64_t round)
     return given;
 }
 
-/* Records the end of a lease. round: the round that its samples count in; -1 if they do not count. */
-static void end_lease(Leases *l, int64_t number, Is is, int64_t used, int64_t round) {
+void leases_done(Leases *l, int64_t number, int64_t used, int64_t round) {
     int64_t i = find(l, number);
     CHECK(i >= 0, "lease %lld is not given", (long long)number);
     Lease lease = l->given[i];
     CHECK(used >= 0 && used <= lease.range.samples, "%lld samples of a lease of %lld", (long long)used,
           (long long)lease.range.samples);
-    if (round >= 0) lease.round = round;
-    write_line(l, &(Line){lease, used, is});
+    if (used > 0) lease.round = round;
+    write_line(l, &(Line){lease, used, used > 0 ? IS_DONE : IS_RETURNED});
     forget(l, i);
     CHECK(release(l, (SampleRange){lease.range.first + used, lease.range.samples - used}),
           "samples of lease %lld are free already", (long long)number);
 }
 
-void leases_done(Leases *l, int64_t number, int64_t used, int64_t round) {
-    if (used == 0) leases_return(l, number);
-    else end_lease(l, number, IS_DONE, used, round);
-}
-void leases_return(Leases *l, int64_t number) { end_lease(l, number, IS_RETURNED, 0, -1); }
+void leases_return(Leases *l, int64_t number) { leases_done(l, number, 0, 0); }
 
 void leases_sync(Leases *l) {
     if (!l->is_dirty) return;
