@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "core/error.h"
 #include "layers/algorithms.h"
+#include "run/checkpoint/checkpoint_write.h"
 
 /* --- the table as JSON -------------------------------------------------------------------------------------------- */
 
@@ -99,23 +100,16 @@ int algorithms_from_json(const cJSON *json, const char *where) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads the table of algorithms from a file and returns 1. Warns of a file without a table, or with the table of
- * another machine. algorithms_settle later replaces such a file. */
+/* Reads the table of algorithms from a file and returns 1. Returns 0 if there is no file yet. Warns of a file without a
+ * table, or with the table of another machine. algorithms_settle later replaces such a file. */
 static int read_file(const char *path) {
-    char     *text = NULL;
-    Json      json;
-    JsonFault fault;
-    int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
-    int       taken = 0;
-    if (bytes < 0) return 0; /* there is no file yet */
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
-        warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column,
-             fault.text);
-    } else {
-        taken = algorithms_from_json(json.root, path);
-        json_free(&json);
-    }
-    free(text);
+    char fault[JSON_FILE_FAULT_CHARS];
+    Json json;
+    int  exit_code = json_read_file(path, JSON_LIMIT, 0, &json, fault);
+    if (exit_code > 0) warn("%s; the algorithms of matrix products are chosen anew", fault);
+    if (exit_code) return 0;
+    int taken = algorithms_from_json(json.root, path);
+    json_free(&json);
     return taken;
 }
 
@@ -147,19 +141,16 @@ static void share(Comm *comm) {
 /* Adds the algorithms that other ranks have chosen to the table of rank 0, in the order of ranks. */
 static void collect(Comm *comm) {
     int              count = matmul_algorithms_count();
-    MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms");
-    size_t          *bytes;
+    MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms"), a;
+    size_t           bytes;
     for (int i = 0; i < count; i++) own[i] = matmul_algorithms_get(i);
-    char *all = comm_gather(comm, own, sizeof *own * (size_t)count, 0, &bytes);
+    char *all = gather_bytes(comm, own, sizeof *own * (size_t)count, &bytes);
     free(own);
-    if (comm_rank(comm) != 0) return;
-    for (size_t r = 0, at = 0; r < (size_t)comm_size(comm); r++)
-        for (size_t end = at + bytes[r]; at < end; at += sizeof(MatmulAlgorithm)) {
-            MatmulAlgorithm a;
-            memcpy(&a, all + at, sizeof a);
-            if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
-        }
-    free(all), free(bytes);
+    for (size_t at = 0; at < bytes; at += sizeof a) {
+        memcpy(&a, all + at, sizeof a);
+        if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
+    }
+    free(all);
 }
 
 /* Lets all ranks wait for each other after each phase of the timing. Otherwise the watchdog of a waiting rank would

@@ -58,15 +58,13 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (!folder) return -errno;
     while ((errno = 0, entry = readdir(folder))) {
-        int64_t     step = step_of(entry->d_name);
-        StepFolder *longer = step < 0 ? *list : realloc(*list, sizeof **list * (size_t)(count + 1));
+        int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
-        if (!longer) break;
-        *list = longer;
+        *list = xrealloc(*list, sizeof **list * (size_t)(count + 1), "a list of checkpoints");
         (*list)[count].step = step;
         folder_name((*list)[count++].name, step);
     }
-    int error = entry ? ENOMEM : errno;
+    int error = errno;
     closedir(folder);
     if (error) {
         free(*list);
@@ -79,31 +77,20 @@ int folders_list(const char *checkpoints, StepFolder **list) {
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-static int is_alone(Comm *c) { return !c || comm_size(c) == 1; }
-
-static void share(Comm *c, void *data, size_t bytes) {
-    if (!is_alone(c)) comm_broadcast(c, data, bytes, 0);
-}
-
-/* Reads the manifest of a checkpoint folder. Returns its text, malloc'ed, or NULL with the reason in fault. */
+/* Reads the manifest of a checkpoint folder like manifest_read, but follows no links. */
 static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     struct stat st;
-    char       *text = NULL;
     Path        path = path_of("%s/" MANIFEST_NAME, folder);
     if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
     else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
     else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
-    else *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
-    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
-    return text;
-}
-
-static int is_unreadable(const char *fault) {
-    return strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0;
+    else return manifest_read(folder, bytes, fault);
+    return NULL;
 }
 
 static ManifestStatus status_of(const char *fault) {
-    return is_unreadable(fault) || strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
+    int is_unreadable = strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0;
+    return is_unreadable ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
 }
 
 void folder_warn(int64_t *warned, const char *fmt, ...) {
@@ -124,28 +111,17 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
 /* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
  * The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
-    if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
     fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
          folder, fault);
 }
 
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
-    char          *text = NULL;
-    int64_t        bytes = io_read_file(path_of("%s/" MANIFEST_NAME, folder).text, MANIFEST_LIMIT, &text);
-    ManifestStatus status = bytes < 0 ? MANIFEST_BROKEN : manifest_parse(text, (size_t)bytes, m, fault);
-    if (bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-bytes);
+    int64_t bytes;
+    char   *text = manifest_read(folder, &bytes, fault);
+    if (!text) return status_of(fault);
+    ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
-    return status == MANIFEST_BROKEN ? status_of(fault) : status;
-}
-
-/* Communicator of the ranks that wait, and counter of extents, both told of progress while a folder is read. */
-typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting;
-
-static void tell_progress(void *waiting) {
-    Waiting *w = (Waiting *)waiting;
-    if (w->comm) world_moved(comm_world(w->comm));
-    if (w->comm && comm_rank(w->comm) == 0) say_part("checking the checkpoint", 0, 0);
-    if (w->moved) ++*w->moved;
+    return status;
 }
 
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
@@ -155,9 +131,9 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     fault[0] = 0;
     if (!c || comm_rank(c) == 0) text = read_manifest(folder, &bytes, fault);
     if (comm_any_fault(c, fault)) return status_of(fault);
-    share(c, &bytes, sizeof bytes);
+    if (c) comm_broadcast(c, &bytes, sizeof bytes, 0);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
-    share(c, text, (size_t)bytes);
+    if (c) comm_broadcast(c, text, (size_t)bytes, 0);
     /* equal on all ranks, because they parse equal bytes */
     ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
@@ -166,12 +142,8 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
         manifest_free(m);
         status = MANIFEST_BROKEN;
     }
-    if (comm_any_fault(c, fault)) {
-        if (status == MANIFEST_GOOD) manifest_free(m); /* another rank had no memory to parse it */
-        return status == MANIFEST_FOREIGN ? status : status_of(fault);
-    }
-    Waiting waiting = {c, moved};
-    manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, tell_progress, &waiting, fault);
+    if (status != MANIFEST_GOOD) return status;
+    manifest_verify(m, folder, c, moved, fault);
     if (!comm_any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
     return status_of(fault);
@@ -193,21 +165,20 @@ int folder_trash(const char *checkpoints, const char *name) {
     return error ? error : remove_any(to.text);
 }
 
-int folder_set_aside(const char *checkpoints, const char *name, Path *to) {
+int folder_set_aside(const char *folder, const char *name, Path *to) {
     struct stat st;
-    Path        from = path_of("%s/%s", checkpoints, name);
+    Path        from = path_of("%s/%s", folder, name);
     *to = path_of("%s" ASIDE, from.text);
     for (int i = 2; lstat(to->text, &st) == 0; i++) *to = path_of("%s" ASIDE "-%d", from.text, i);
     int error = io_rename(from.text, to->text);
-    return error ? error : io_fsync_dir(checkpoints);
+    return error ? error : io_fsync_dir(folder);
 }
 
 int folder_is_own_file(const char *name) {
-    size_t length = strlen(name);
     for (int f = 0; f <= MANIFEST_FILES; f++) {
         const char *ours = f < MANIFEST_FILES ? manifest_file_name[f] : MANIFEST_NAME;
         size_t      n = strlen(ours);
-        if (strncmp(name, ours, n) == 0 && (length == n || strcmp(name + n, ".tmp") == 0)) return 1;
+        if (strncmp(name, ours, n) == 0 && (name[n] == 0 || strcmp(name + n, ".tmp") == 0)) return 1;
     }
     return 0;
 }
@@ -244,12 +215,10 @@ int folder_drop(const char *checkpoints, const char *name) {
 
 /* Returns 1 for names of unfinished saves and removals, such as "step_00000050.tmp" and ".trash-step_00000050". */
 static int is_leftover(const char *name) {
-    char   stem[40];
-    size_t bytes = strlen(name);
+    char stem[40];
     if (strncmp(name, TRASH, strlen(TRASH)) == 0) return step_of(name + strlen(TRASH)) >= 0;
-    if (bytes < 5 || bytes >= sizeof stem || strcmp(name + bytes - 4, ".tmp") != 0) return 0;
-    memcpy(stem, name, bytes - 4);
-    stem[bytes - 4] = 0;
+    if (!has_ending(name, ".tmp") || strlen(name) >= sizeof stem) return 0;
+    snprintf(stem, sizeof stem, "%.*s", (int)strlen(name) - 4, name);
     return step_of(stem) >= 0;
 }
 
@@ -384,29 +353,26 @@ int64_t checkpoint_most(const Config *c) {
     return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
 }
 
-typedef struct { int64_t checkpoints; double bytes; } Need;
-
 /* Returns the most bytes that this run needs on the disk beyond those in use. These are for the checkpoints that stay
- * and the one being written, or for fewer if the run saves fewer. The next checkpoint is written before any is removed,
- * so one is always counted. */
-static Need need_of(const CheckpointState *state, const char *checkpoints) {
+ * and the one being written, or for fewer if the run saves fewer; *count is their number. The next checkpoint is
+ * written before any is removed, so one is always counted. */
+static double need_of(const CheckpointState *state, const char *checkpoints, int64_t *count) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
     int64_t       begin = state->train_state->start.step, every = c->checkpoint.every, steps = c->run.steps;
     int64_t       there = folders_list(checkpoints, &list), most = checkpoint_most(c);
     int64_t       to_come = every > 0 ? steps / every - begin / every + (steps % every != 0) : 1;
-    int64_t       count = to_come + (there > 0 ? there : 0);
-    if (count >= most) count = most;
+    *count = to_come + (there > 0 ? there : 0);
+    if (*count > most) *count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind);
-    double bytes = (double)count * one;
+    double bytes = (double)*count * one;
     for (int64_t i = 0; i < there; i++) /* a later checkpoint does not verify, and stays */
         if (list[i].step <= begin) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
-    if (to_come > 0 && bytes < one) bytes = one;
-    return (Need){count, bytes};
+    return to_come > 0 && bytes < one ? one : bytes;
 }
 
-/* Makes the folder for checkpoints. It may be a link to another folder. */
+/* Makes the folder for checkpoints, which may be a link to another folder, and removes leftovers from it. */
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
     if (error == -ENOTDIR)
@@ -415,14 +381,12 @@ static void make_folder(const char *checkpoints) {
     if (error)
         fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints,
              strerror(-error));
-}
-
-static void clear(const char *checkpoints) {
-    int error = folders_sweep(checkpoints);
-    if (!error) return;
-    fail(EXIT_IO,
-         "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand",
-         checkpoints, strerror(-error));
+    error = folders_sweep(checkpoints);
+    if (error)
+        fail(EXIT_IO,
+             "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by "
+             "hand",
+             checkpoints, strerror(-error));
 }
 
 /* Writes a file to find faults that statvfs does not report: a read-only or full disk, a quota. */
@@ -458,16 +422,15 @@ void checkpoint_make_room(const CheckpointState *state) {
     if (comm_rank(state->comm) != 0) return;
     Path checkpoints = path_of("%s/checkpoints", c->run.dir);
     make_folder(checkpoints.text);
-    clear(checkpoints.text);
     try_to_write(checkpoints.text);
     check_file_limit(state);
-    Need    need = need_of(state, checkpoints.text);
-    int64_t room = io_free_bytes(checkpoints.text);
-    if (room < 0 || (double)room >= need.bytes) return;
+    int64_t count, room = io_free_bytes(checkpoints.text);
+    double  need = need_of(state, checkpoints.text, &count);
+    if (room < 0 || (double)room >= need) return;
     fail(EXIT_IO,
          "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB "
          "(checkpoint.keep = %lld%s, and one being written): make room, %stake another run.dir",
-         checkpoints.text, (double)room / 1048576.0, need.bytes / 1048576.0, (long long)need.checkpoints,
+         checkpoints.text, (double)room / 1048576.0, need / 1048576.0, (long long)count,
          (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind) / 1048576.0,
          (long long)c->checkpoint.keep, c->checkpoint.keep_every > 0 ? ", and the milestones of keep_every" : "",
          c->checkpoint.keep > FOLDERS_LEAST || c->checkpoint.keep_every > 0 ? "keep fewer, or " : "or ");

@@ -38,8 +38,8 @@ ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
 /* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Reads
  * its manifest into *m, to be freed by manifest_free. Returns 0 if there is none. */
 int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
-/* Ends a job that cannot verify a checkpoint for lack of memory (exit 71) or because the disk cannot be read (exit 74).
- * The message names folder and fault. */
+/* Ends a job that cannot verify a checkpoint because the disk cannot be read. Exit 74. The message names folder and
+ * fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
 /* Warnings about many folders, perhaps thousands. folder_warn prints the first FOLDER_WARNINGS. folder_warn_rest prints
@@ -52,9 +52,9 @@ void folder_warn_rest(int64_t warned, const char *what_happened); /* prints "3 m
  * name of a whole one. Returns 0 or -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 
-/* Renames a step folder, or a link in its place, to NAME.passed-over, or to NAME.passed-over-2 and so on if that
- * exists. *to gets the new path. Returns 0 or -errno. */
-int folder_set_aside(const char *checkpoints, const char *name, Path *to);
+/* Renames a file or folder to NAME.passed-over, or to NAME.passed-over-2 and so on if that exists. *to gets the new
+ * path. Returns 0 or -errno. */
+int folder_set_aside(const char *folder, const char *name, Path *to);
 /* Returns 1 for the name of a file that a save writes into a step folder. */
 int folder_is_own_file(const char *name);
 /* Removes the files that a save has written into a folder. If files of other names are left, sets the folder aside with

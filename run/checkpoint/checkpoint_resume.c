@@ -68,10 +68,8 @@ static void keep_lost_metrics(const char *run_dir) {
     free(line);
     if (lines) fclose(lines);
     if (saved < 0) return;
-    struct stat st;
-    Path        kept = path_of("%s.passed-over", metrics.text);
-    for (int i = 2; lstat(kept.text, &st) == 0; i++) kept = path_of("%s.passed-over-%d", metrics.text, i);
-    int error = io_rename(metrics.text, kept.text);
+    Path kept;
+    int  error = folder_set_aside(run_dir, "metrics.jsonl", &kept);
     if (error) fail(EXIT_IO, "%s: cannot be renamed to %s: %s", metrics.text, kept.text, io_error_text(error));
     warn("%s says that step %" PRId64 " was saved, and %s/checkpoints holds no checkpoint: the run begins anew, and "
          "the lines so far are kept in %s. To go on from that step instead, stop this run and put the folders back",
@@ -197,22 +195,6 @@ static void refuse_other_tokenizer(const Config *config, const Tokenizer *t, con
 
 /* --- whose checkpoints are these ---------------------------------------------------------------------------------- */
 
-static int holds_run(const char *dir, const char *run_id) {
-    StepFolder *list = NULL;
-    Path        checkpoints = path_of("%s/checkpoints", dir);
-    int         count = folders_list(checkpoints.text, &list), found = 0;
-    for (int i = 0; i < count && !found; i++) {
-        Manifest m;
-        char     fault[MANIFEST_FAULT_BYTES];
-        Path     folder = path_of("%s/%s", checkpoints.text, list[i].name);
-        if (folder_manifest(folder.text, &m, fault) != MANIFEST_GOOD) continue;
-        found = strcmp(m.run_id, run_id) == 0;
-        manifest_free(&m);
-    }
-    free(list);
-    return found;
-}
-
 /* Decides to which run checkpoints belong. A run folder that was copied and is continued becomes a new run.
  *
  * state.json names the folder that wrote it, as an absolute path. A checkpoint was copied if that folder still exists,
@@ -226,7 +208,19 @@ static int is_copy(const char *run_dir, const char *from, const char *run_id) {
     struct stat here, there;
     if (!from || !from[0] || stat(run_dir, &here) != 0 || stat(from, &there) != 0) return 0;
     if (here.st_dev == there.st_dev && here.st_ino == there.st_ino) return 0;
-    return holds_run(from, run_id);
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", from);
+    int         count = folders_list(checkpoints.text, &list), found = 0;
+    for (int i = 0; i < count && !found; i++) {
+        Manifest m;
+        char     fault[MANIFEST_FAULT_BYTES];
+        Path     folder = path_of("%s/%s", checkpoints.text, list[i].name);
+        if (folder_manifest(folder.text, &m, fault) != MANIFEST_GOOD) continue;
+        found = strcmp(m.run_id, run_id) == 0;
+        manifest_free(&m);
+    }
+    free(list);
+    return found;
 }
 
 uint64_t checkpoint_random(Comm *c) {
@@ -265,14 +259,15 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
                      Manifest *m, char *fault) {
     char    why[MANIFEST_FAULT_BYTES];
     int64_t warned = 0;
+    int     found = 0;
     fault[0] = 0;
     for (int64_t i = 0; i < count; i++) {
         if (comm_rank(c) == 0) *at = list[i];
         comm_broadcast(c, at, sizeof *at, 0);
         Path           folder = path_of("%s/%s", checkpoints, at->name);
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
-        if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
-        if (status == MANIFEST_GOOD) return 1;
+        found = status == MANIFEST_GOOD;
+        if (found) break;
         /* a folder of a newer version of the program stays */
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why);
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
@@ -281,7 +276,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     folder_warn_rest(warned, "are passed over");
-    return 0;
+    return found;
 }
 
 /* Ends the program if checkpoints exist but none verifies, because the run would begin again at step 0. */
@@ -375,28 +370,24 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Sets fp8 scales and the maxima they come from to those of the checkpoint. A checkpoint of another precision has none;
- * then the next step counts as the first. */
-static void take_fp8(Fp8History *h, const Manifest *m, const char *folder) {
-    if (!h) return;
-    h->steps = 0;
-    if (strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(h, m->fp8))
-        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, "
-             "or with precision=bf16", folder, (long long)h->cells);
-}
-
+/* Sets the state of the run to that of the checkpoint. A checkpoint of another precision has no scales of fp8; then the
+ * next step counts as the first. */
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
-    Resumed resumed = {.step = m->step, .ranks = m->ranks};
-    Path    folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
+    Resumed     resumed = {.step = m->step, .ranks = m->ranks};
+    TrainState *t = state->train_state;
+    Path        folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
     read_checkpoint(state, folder.text);
     snprintf(resumed.name, sizeof resumed.name, "%s", at->name);
     snprintf(resumed.grid, sizeof resumed.grid, "%s", m->grid);
-    state->train_state->start = (Position){m->step, m->tokens, m->samples};
-    state->train_state->missed = m->missed;
-    state->train_state->guard = m->guard;
+    t->start = (Position){m->step, m->tokens, m->samples};
+    t->missed = m->missed;
+    t->guard = m->guard;
     if (strcmp(m->precision, state->precision) == 0)
-        state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
-    take_fp8(state->train_state->fp8, m, folder.text);
+        t->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
+    if (t->fp8) t->fp8->steps = 0;
+    if (t->fp8 && strcmp(m->precision, "fp8") == 0 && !fp8_history_from_json(t->fp8, m->fp8))
+        fail(EXIT_DATA, "%s/" MANIFEST_NAME " has no valid fp8, the maxima of %lld tensors: resume from another step, "
+             "or with precision=bf16", folder.text, (long long)t->fp8->cells);
     return resumed;
 }
 

@@ -48,7 +48,7 @@ static void work(void *saver) {
     double begin = clock_ms();
     switch (s->part) {
         case PART_FOLDER: save_make_folder(&s->save); break;
-        case PART_PIECES: save_write_pieces(&s->save); break;
+        case PART_PIECES: save_pieces(&s->save, 1); break;
         default:
             save_commit(&s->save, s->all, s->all_count);
             if (!s->save.fault[0])
@@ -83,7 +83,7 @@ Saver *saver_create(CheckpointState *state) {
 
 void saver_destroy(Saver *s) {
     if (!s) return;
-    worker_stop(&s->worker);
+    thread_stop(&s->worker.thread);
     save_release(&s->save);
     free(s->all);
     free(s->extents.extent);

@@ -31,28 +31,22 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
     if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
 }
 
-/* Returns the path of a tokenizer file in the folder of the weights that this program cannot read, or NULL if there is
- * none. */
-static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
-    static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
-    const char *slash = strrchr(weights, '/');
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        snprintf(out, capacity, "%.*s%s", slash ? (int)(slash - weights) + 1 : 0, weights, NAMES[i]);
-        if (io_file_bytes(out) > 0) return out;
-    }
-    return NULL;
-}
-
 /* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t knows only
  * its token ids, it compares the notes that lie in the folder of the data. Warns if the tokenizer of the weights is not
  * known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
+    /* names of tokenizers that this program cannot read */
+    static const char *const UNREAD[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
     Tokenizer   there;
     if (!tokenizer_beside(weights, path, sizeof path)) {
-        if (unread_tokenizer(weights, path, sizeof path))
+        for (size_t i = 0; i < sizeof UNREAD / sizeof *UNREAD; i++) {
+            snprintf(path, sizeof path, "%.*s%s", (int)(basename(weights) - weights), weights, UNREAD[i]);
+            if (io_file_bytes(path) <= 0) continue;
             warn("model.init_from: %s is not read: whether the data were made with this tokenizer is not known", path);
+            break;
+        }
         return;
     }
     if (tokenizer_try(path, &there, fault)) {

@@ -28,48 +28,45 @@ static Path file_path(const Save *s, const char *name) { return path_of("%s/%s",
 
 /* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
-static char *model_header(const Layout *layout, size_t *bytes) {
-    SafeTensor *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
+/* Sets the headers of the weights file and the optimizer file, and the sizes of both files. */
+static void make_headers(Save *s) {
+    const Layout        *layout = checkpoint_layout(s->state);
+    const OptimizerKind *kind = s->state->optimizer->kind;
+    uint64_t             elems = (uint64_t)layout->elems;
+    SafeTensor          *t = xcalloc((size_t)layout->params, sizeof *t, "the header of a file of weights");
+    SafeTensor           state[OPTIMIZER_MOST_STATES];
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
         for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
     }
-    char *text = safetensors_header(t, layout->params, bytes);
-    free(t);
-    return text;
-}
-
-static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
-    SafeTensor t[OPTIMIZER_MOST_STATES];
     for (int k = 0; k < kind->states; k++)
-        t[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
-    return safetensors_header(t, kind->states, bytes);
+        state[k] = (SafeTensor){.name = kind->state[k].name, .type = SAFE_F32, .dims = 1, .dim = {elems}};
+    s->header[FILE_MODEL] = safetensors_header(t, layout->params, &s->header_bytes[FILE_MODEL]);
+    s->header[FILE_OPTIMIZER] = safetensors_header(state, kind->states, &s->header_bytes[FILE_OPTIMIZER]);
+    s->file_bytes[FILE_MODEL] = s->header_bytes[FILE_MODEL] + 4 * elems;
+    s->file_bytes[FILE_OPTIMIZER] = s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)kind->states * elems;
+    free(t);
 }
 
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents) {
-    const Layout *layout = checkpoint_layout(state);
-    Save          s = {.state = state,
-                       .step = step,
-                       .train_state = *state->train_state,
-                       .position = position_after(state->train_state->start, state->config, step),
-                       .host_copy = host_copy,
-                       .extents = extents,
-                       .fd = {-1, -1},
-                       .gemm = device_is_host() ? NULL : algorithms_to_json(),
-                       .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
-                       .config = config_to_json(state->config)};
+    Save s = {.state = state,
+              .step = step,
+              .train_state = *state->train_state,
+              .position = position_after(state->train_state->start, state->config, step),
+              .host_copy = host_copy,
+              .extents = extents,
+              .fd = {-1, -1},
+              .gemm = device_is_host() ? NULL : algorithms_to_json(),
+              .fp8 = state->train_state->fp8 ? fp8_history_to_json(state->train_state->fp8) : NULL,
+              .config = config_to_json(state->config)};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
     file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest, is too long */
-    s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
-    s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
-    s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
-    s.file_bytes[FILE_OPTIMIZER] =
-        s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
+    make_headers(&s);
     return s;
 }
 
@@ -127,10 +124,7 @@ void save_drop(Save *s) { folder_drop(s->checkpoints.text, path_of("%s.tmp", s->
 /* --- hashed extents ----------------------------------------------------------------------------------------------- */
 
 static void add_written(Save *s, WrittenExtent extent) {
-    if (s->written_count == s->written_room) {
-        s->written_room = 2 * s->written_room + 256;
-        s->written = xrealloc(s->written, sizeof *s->written * s->written_room, "the extents of a checkpoint");
-    }
+    s->written = xrealloc(s->written, sizeof *s->written * (s->written_count + 1), "the extents of a checkpoint");
     s->written[s->written_count++] = extent;
 }
 
@@ -138,10 +132,12 @@ static void add_extent(Save *s, int file, uint64_t offset, const void *data, siz
     add_written(s, (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}});
 }
 
-/* Adds extents for all bytes from offset 0 of a file. Each extent has at most `most` bytes. */
-static void add_extents(Save *s, int file, const char *data, size_t bytes, size_t most) {
-    for (size_t at = 0; at < bytes; at += most)
-        add_extent(s, file, at, data + at, bytes - at < most ? bytes - at : most);
+/* Adds extents of at most MANIFEST_EXTENT_BYTES for all bytes from offset 0 of a file. */
+static void add_extents(Save *s, int file, const char *data, size_t bytes) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < MANIFEST_EXTENT_BYTES ? bytes - at : MANIFEST_EXTENT_BYTES;
+        add_extent(s, file, at, data + at, n);
+    }
 }
 
 static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size_t count) {
@@ -180,8 +176,9 @@ static void put_extent(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Writes one tensor of the state (masters, m or v), which begins at byte `base` of the file. */
-static void write_pieces(Save *s, int file, uint64_t base) {
+/* Hashes the pieces of one tensor of the state (masters, m or v), which begins at byte `base` of the file, and writes
+ * them if the file is open. */
+static void put_tensor(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
     for (int64_t i = 0; i < s->extents->extents; i++) {
@@ -204,7 +201,7 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
 static void write_small(Save *s, ManifestFileKind file, const char *text, size_t bytes) {
     s->file_bytes[file] = bytes;
     write_file(s, manifest_file_name[file], text, bytes);
-    add_extents(s, (int)file, text, bytes, (size_t)manifest_extent_bytes(bytes));
+    add_extents(s, (int)file, text, bytes);
 }
 
 /* Writes the files that Hugging Face transformers reads along with the weights. */
@@ -229,17 +226,6 @@ static void write_descriptions(Save *s) {
     free(begin_text), free(end_text);
 }
 
-/* Makes it a fault if weights or moments are not finite, so that they never reach a file. */
-static void check_finite(Save *s) {
-    int64_t count = optimizer_tensors(s->state->optimizer->kind) * s->extents->elems;
-    s->not_finite = weights_finite(s->host_copy, count) < count;
-    if (s->not_finite)
-        manifest_fault(s->fault,
-                       "the weights or moments after step %" PRId64
-                       " are not finite: nothing is saved, older checkpoints stay",
-                       s->step);
-}
-
 void save_open(Save *s) {
     for (int f = 0; f < 2 && !s->fault[0]; f++) {
         Path   path = file_path(s, manifest_file_name[f]);
@@ -252,7 +238,7 @@ void save_open(Save *s) {
         int error = io_pwrite(s->fd[f], s->header[f], s->header_bytes[f], 0);
         if (!error) error = io_truncate(s->fd[f], s->file_bytes[f]);
         note(s, "write", &path, error);
-        add_extents(s, f, s->header[f], s->header_bytes[f], MANIFEST_EXTENT_BYTES);
+        add_extents(s, f, s->header[f], s->header_bytes[f]);
     }
 }
 
@@ -273,23 +259,23 @@ void save_close(Save *s) {
     if (comm_rank(s->state->comm) == 0) write_descriptions(s);
 }
 
-static void put_pieces(Save *s) {
-    write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
-    for (int k = 0; k < s->state->optimizer->kind->states; k++)
-        write_pieces(s, FILE_OPTIMIZER,
-                     s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
-}
-
-void save_hash_pieces(Save *s) {
-    check_finite(s);
-    if (!s->fault[0]) put_pieces(s);
-}
-
-void save_write_pieces(Save *s) {
-    check_finite(s);
-    save_open(s);
-    put_pieces(s);
-    save_close(s);
+void save_pieces(Save *s, int writes) {
+    const OptimizerKind *kind = s->state->optimizer->kind;
+    uint64_t             elems = (uint64_t)checkpoint_layout(s->state)->elems;
+    int64_t              count = optimizer_tensors(kind) * s->extents->elems;
+    s->not_finite = weights_finite(s->host_copy, count) < count; /* such values must never reach a file */
+    if (s->not_finite)
+        manifest_fault(s->fault,
+                       "the weights or moments after step %" PRId64
+                       " are not finite: nothing is saved, older checkpoints stay",
+                       s->step);
+    if (writes) save_open(s);
+    if (!s->fault[0]) {
+        put_tensor(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
+        for (int k = 0; k < kind->states; k++)
+            put_tensor(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * elems);
+    }
+    if (writes) save_close(s);
 }
 
 /* --- the manifest and the rename ---------------------------------------------------------------------------------- */
@@ -321,18 +307,11 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
     return 1;
 }
 
-static void describe_data(const Dataset *train, Manifest *m) {
-    m->data_files = train->shards;
-    m->data = xmalloc(sizeof *m->data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
-    for (int i = 0; i < train->shards; i++) {
-        const Shard *shard = &train->shard[i];
-        m->data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
-    }
-}
-
+/* Returns the manifest without files. Free it with manifest_free. */
 static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
+    const Dataset         *train = state->train;
     Manifest               m = {.step = s->step,
                                 .tokens = s->position.tokens,
                                 .samples = s->position.samples,
@@ -352,33 +331,32 @@ static Manifest describe(const Save *s) {
     if (mesh_ranks(mesh) > mesh.size[AXIS_SHARD]) mesh_text(mesh, m.grid);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());
     snprintf(m.precision, sizeof m.precision, "%s", state->precision);
+    if (s->rescued) {
+        m = *s->rescued;
+        memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
+    }
+    m.data_files = train->shards;
+    m.data = xmalloc(sizeof *m.data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
+    for (int i = 0; i < train->shards; i++) {
+        const Shard *shard = &train->shard[i];
+        m.data[i] = (ManifestData){shard_name(shard), shard->file_bytes, shard->header.tokens};
+    }
     return m;
-}
-
-/* Reads manifest and files back like a resume. They must equal what was in memory, before older checkpoints are
- * removed. */
-static void read_back(Save *s) {
-    Manifest m;
-    char     why[MANIFEST_FAULT_BYTES];
-    if (s->fault[0]) return;
-    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
-    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
 char *save_head(Save *s, size_t *bytes) {
     Manifest m = describe(s);
-    describe_data(s->state->train, &m);
     char    *text = manifest_write(&m, bytes);
     manifest_free(&m);
     return text;
 }
 
+/* Writes the manifest, and reads manifest and files back like a resume. They must equal what was in memory, before
+ * older checkpoints are removed. */
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
-    Manifest m = s->rescued ? *s->rescued : describe(s);
-    char     folder[PATH_MAX];
-    if (s->rescued) memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
+    Manifest m = describe(s);
+    char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
     m.folder = realpath(s->run_dir.text, folder);
-    describe_data(s->state->train, &m);
     if (collect_extents(s, all, count, &m)) {
         size_t bytes;
         char  *text = manifest_write(&m, &bytes);
@@ -386,7 +364,9 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
         free(text);
     }
     manifest_free(&m);
-    read_back(s);
+    if (s->fault[0]) return;
+    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
+    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
 /* Gives the complete folder its final name. An older folder of this name is renamed to NAME.passed-over if it does not
@@ -475,5 +455,3 @@ void worker_wait(Worker *w, double ms) {
     if (w->is_busy) thread_wait_for(&w->thread, ms);
     thread_unlock(&w->thread);
 }
-
-void worker_stop(Worker *w) { thread_stop(&w->thread); }

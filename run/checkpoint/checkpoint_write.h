@@ -8,9 +8,8 @@
  * back, and renames the folder. A fault is kept in `fault`, and nothing more is written after it. Only save_prepare may
  * end the job, because all ranks must agree on a fault before any of them ends.
  *
- * A copy in memory (memory_copies.h) holds only the extents, hashed and not written: save_hash_pieces. A rescue turns
- * such copies into a checkpoint. It writes their extents with save_open, save_put and save_close in place of
- * save_write_pieces.
+ * A copy in memory (memory_copies.h) holds only the extents, hashed and not written. A rescue turns such copies into a
+ * checkpoint. It writes their extents with save_open, save_put and save_close in place of save_pieces.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
@@ -54,7 +53,7 @@ typedef struct {
     uint64_t     offset;                    /* offset of the waiting extent in its file */
     _Atomic int64_t progress;               /* extents written, and read back, so far */
     WrittenExtent *written;                 /* owned: the extents that this rank wrote */
-    size_t       written_count, written_room;
+    size_t       written_count;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */
@@ -66,9 +65,9 @@ typedef struct {
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents);
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
-void save_write_pieces(Save *s);                                   /* every rank: writes its own pieces */
-void save_hash_pieces(Save *s);                                    /* fills `written` with hashes; inf or NaN: a
-                                                                    * fault */
+/* Every rank: hashes its own pieces, which `written` then lists, and if `writes` is 1 writes them. Makes inf and NaN a
+ * fault. */
+void save_pieces(Save *s, int writes);
 char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed */
 void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
 void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent, whose hash is in `at` */
@@ -81,7 +80,8 @@ void save_drop(Save *s);                                           /* rank 0, af
  * 0. */
 char *gather_bytes(Comm *c, const void *data, size_t bytes, size_t *total);
 
-/* A thread that calls work(ctx) once for each worker_begin. It uses one processor, because training uses the others. */
+/* A thread that calls work(ctx) once for each worker_begin. It uses one processor, because training uses the others.
+ * thread_stop() waits for the work that has begun, and ends it. */
 typedef struct {
     Thread thread;
     void (*work)(void *ctx);
@@ -93,6 +93,5 @@ void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *wha
 void worker_begin(Worker *w);
 int  worker_is_busy(Worker *w);
 void worker_wait(Worker *w, double ms);   /* waits until the work is done, at most ms */
-void worker_stop(Worker *w);              /* waits for the work that has begun, and ends the thread */
 
 #endif

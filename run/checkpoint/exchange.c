@@ -6,14 +6,16 @@
 
 #include "core/error.h"
 
-int exchange_is_needed(const Shards *z, Span span) {
+static int is_exchanged(const Shards *z, Span span) {
     return layout_cuts_columns(&z->layout, &z->layout.param[span.param]);
 }
 
 /* Returns the first of n elements that tensor rank i writes. Of t ranks, rank i writes [n i / t, n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
-Span exchange_kept(const Shards *z, Span span) {
+/* Returns the elements of a span that this rank writes without an exchange. These are all of them, or its share if all
+ * tensor ranks hold the span. */
+static Span kept_of(const Shards *z, Span span) {
     const Layout *l = &z->layout;
     if (l->param[span.param].cut != CUT_NONE) return span;
     int64_t from = share(l, span.elems, l->tensor_rank), end = share(l, span.elems, l->tensor_rank + 1);
@@ -57,10 +59,7 @@ static void add_extent(FileExtents *f, FileExtent e) {
         last->elems += e.elems;
         return;
     }
-    if (f->extents == f->room) {
-        f->room = 2 * f->room + 64;
-        f->extent = xrealloc(f->extent, sizeof *f->extent * (size_t)f->room, "the runs of a checkpoint");
-    }
+    f->extent = xrealloc(f->extent, sizeof *f->extent * (size_t)(f->extents + 1), "the runs of a checkpoint");
     f->extent[f->extents++] = e;
 }
 
@@ -80,8 +79,8 @@ FileExtents exchange_extents(const Shards *z) {
     for (int b = 0; b < z->layout.buckets; b++) {
         int count = shards_spans_to_save(z, b, spans);
         for (int i = 0; i < count; i++) {
-            Span kept = exchange_kept(z, spans[i]);
-            if (exchange_is_needed(z, spans[i])) add_rows(&f, &z->layout, spans[i]);
+            Span kept = kept_of(z, spans[i]);
+            if (is_exchanged(z, spans[i])) add_rows(&f, &z->layout, spans[i]);
             else if (kept.elems > 0) add_extent(&f, layout_extent(&z->layout, &kept, 0));
         }
     }
@@ -91,12 +90,9 @@ FileExtents exchange_extents(const Shards *z) {
 
 /* --- the exchange ------------------------------------------------------------------------------------------------- */
 
-int64_t exchange_rows_elems(const Shards *z, Span span) {
-    Rows r = rows_of(&z->layout, span, z->layout.tensor_rank);
-    return (r.end - r.first) * z->layout.tensor_ranks;
-}
-
-int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
+/* Collective over the tensor ranks, for a span that needs an exchange. mine [span.elems]: values of the span on this
+ * rank. out: gets the elements of the rows that this rank writes, in the order of its extents. Returns their number. */
+static int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
     const Layout *l = &z->layout;
     int           ranks = l->tensor_ranks;
     Rows          r = rows_of(l, span, l->tensor_rank);
@@ -143,31 +139,37 @@ int64_t exchange_scratch_elems(const Layout *l) {
 
 /* --- the copy ----------------------------------------------------------------------------------------------------- */
 
-/* Copies the elements of a span to `to`, or only the share of this rank if the tensor ranks exchange the span. Returns
- * the number of elements copied. */
-static int64_t copy_span(const CheckpointState *state, float *to, float *scratch, int which, Span span) {
-    const Shards *z = state->optimizer->shards;
-    int           is_exchanged = exchange_is_needed(z, span);
-    Span          kept = exchange_kept(z, span);
-    if (kept.elems > 0)
-        optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? scratch : to,
-                             optimizer_tensor(state->optimizer, which, kept));
-    if (!is_exchanged) return kept.elems;
-    device_sync(state->stream);
-    return exchange_rows(z, span, scratch, to);
+float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, float *to, float *scratch) {
+    Span *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a checkpoint");
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = shards_spans_to_save(z, b, spans);
+        for (int i = 0; i < count; i++) {
+            Span kept = kept_of(z, spans[i]);
+            int  exchanges = is_exchanged(z, spans[i]);
+            if (kept.elems > 0) copy(ctx, kept, exchanges ? scratch : to);
+            if (exchanges) device_sync(stream);
+            to += exchanges ? exchange_rows(z, spans[i], scratch, to) : kept.elems;
+        }
+    }
+    free(spans);
+    return to;
+}
+
+/* The masters (which 0) or optimizer state which - 1. */
+typedef struct { const CheckpointState *state; int which; } StateTensor;
+
+static void copy_state(void *ctx, Span span, float *to) {
+    const StateTensor *t = (const StateTensor *)ctx;
+    const Optimizer   *o = t->state->optimizer;
+    optimizer_get_queued(o, t->state->stream, to, optimizer_tensor(o, t->which, span));
 }
 
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch) {
-    const Layout *layout = checkpoint_layout(state);
-    int           tensors = optimizer_tensors(state->optimizer->kind);
-    const float  *end = to + tensors * extents->elems;
-    Span         *spans = xmalloc(sizeof *spans * (size_t)layout->params, "the spans of a checkpoint");
+    int          tensors = optimizer_tensors(state->optimizer->kind);
+    const float *end = to + tensors * extents->elems;
     for (int which = 0; which < tensors; which++)
-        for (int b = 0; b < layout->buckets; b++) {
-            int count = shards_spans_to_save(state->optimizer->shards, b, spans);
-            for (int i = 0; i < count; i++) to += copy_span(state, to, scratch, which, spans[i]);
-        }
+        to = exchange_copy(state->optimizer->shards, state->stream, copy_state, &(StateTensor){state, which}, to,
+                           scratch);
     CHECK(to == end, "%lld floats of a rank's state too many", (long long)(to - end));
     device_sync(state->stream);
-    free(spans);
 }

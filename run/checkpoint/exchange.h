@@ -12,9 +12,8 @@
 #include "run/checkpoint/checkpoint.h"
 
 typedef struct {
-    FileExtent *extent;           /* owned, in the order of the copied elements */
-    int64_t     extents, room;    /* number of extents; entries that `extent` has memory for */
-    int64_t     elems;            /* elements of all extents */
+    FileExtent *extent;           /* [extents] in the order of the copied elements; owned */
+    int64_t     extents, elems;   /* number of extents, and of their elements */
 } FileExtents;
 
 /* Returns the extents that this rank writes to the file of the masters. The extents of an AdamW moment are equal. Free
@@ -25,14 +24,12 @@ FileExtents exchange_extents(const Shards *z);
  * state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
-/* Returns the elements of a span that this rank writes without an exchange. These are all of them, or its share if all
- * tensor ranks hold the span. */
-Span exchange_kept(const Shards *z, Span span);
-int  exchange_is_needed(const Shards *z, Span span);
-/* Collective over the tensor ranks, for a span that needs an exchange. mine [span.elems]: values of the span on this
- * rank. out: gets the elements of the rows that this rank writes, in the order of its extents. Returns their number. */
-int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out);
-int64_t exchange_rows_elems(const Shards *z, Span span); /* the number that exchange_rows returns */
+/* Copies the values of a span to `to`. The copy may be queued on the stream. */
+typedef void (*SpanCopy)(void *ctx, Span span, float *to);
+/* Collective over the tensor ranks. Copies one value for each element of all extents to `to`, in their order, by calls
+ * of copy(ctx). scratch has exchange_scratch_elems elements. Returns the end of the values. The last copies may still
+ * be queued on the stream. */
+float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, float *to, float *scratch);
 
 /* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch
  * memory that an exchange needs. */

@@ -13,6 +13,8 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/terminal.h"
+#include "run/checkpoint/checkpoint_folders.h"
 
 /* Bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
@@ -42,6 +44,13 @@ static void write_string(FILE *out, const char *text) {
     free(quoted);
 }
 
+/* Writes a member whose value is a JSON tree. NULL: writes nothing. */
+static void write_json(FILE *out, const char *key, const cJSON *value) {
+    char *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    if (text) fprintf(out, "\"%s\":%s,\n", key, text);
+    free(text);
+}
+
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
@@ -57,7 +66,7 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-static void write_body(FILE *out, const Manifest *m, const char *config, const char *gemm, const char *fp8) {
+static void write_body(FILE *out, const Manifest *m) {
     char shown[SHOWN_BYTES];
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     if (m->parent.run_id[0])
@@ -84,9 +93,10 @@ static void write_body(FILE *out, const Manifest *m, const char *config, const c
             g->skips, g->rollbacks, g->furthest);
     for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%s", i ? "," : "", number_text(g->spikes.loss[i], shown));
     fprintf(out, "]},\n");
-    if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
-    if (fp8) fprintf(out, "\"fp8\":%s,\n", fp8);
-    fprintf(out, "\"config\":%s,\n\"data\":[", config);
+    write_json(out, "gemm", m->gemm);
+    write_json(out, "fp8", m->fp8);
+    write_json(out, "config", m->config);
+    fprintf(out, "\"data\":[");
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
         write_string(out, m->data[i].name);
@@ -98,16 +108,11 @@ static void write_body(FILE *out, const Manifest *m, const char *config, const c
 }
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL, *config = cJSON_PrintUnformatted(m->config);
-    char *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
-    char *fp8 = m->fp8 ? cJSON_PrintUnformatted(m->fp8) : NULL;
+    char *text = NULL;
     FILE *out = memory_file_open(&text, bytes);
-    write_body(out, m, config, gemm, fp8);
+    write_body(out, m);
     fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     fclose(out);
-    free(gemm);
-    free(fp8);
-    free(config);
     return text;
 }
 
@@ -280,6 +285,15 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
+char *manifest_read(const char *folder, int64_t *bytes, char *fault) {
+    char *text = NULL;
+    Path  path = path_of("%s/" MANIFEST_NAME, folder);
+    *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
+    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
+    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
+    return text;
+}
+
 /* Checks the hash of a manifest first, because a text that does not match it is damaged. Then parses the JSON. */
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
@@ -330,14 +344,13 @@ int manifest_unread(char *fault, const char *name, int error) {
         case ENOENT: case ENOTDIR: return manifest_fault(fault, "%s is missing", name);
         case ENODATA: return manifest_fault(fault, "%s ends too early", name);
         case EFBIG: return manifest_fault(fault, "%s is too long", name);
-        case ENOMEM: return manifest_fault(fault, MANIFEST_NO_MEMORY);
         default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, io_error_text(error));
     }
 }
 
-static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
+static int has_size(const char *folder, const char *name, uint64_t bytes, char *fault) {
     struct stat st;
-    if (lstat(path, &st) < 0) return manifest_unread(fault, name, errno);
+    if (lstat(path_of("%s/%s", folder, name).text, &st) < 0) return manifest_unread(fault, name, errno);
     if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     if ((uint64_t)st.st_size != bytes)
         return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
@@ -347,36 +360,44 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
 /* Compares the bytes of one extent with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0 with a fault. */
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
     XXH3_state_t *hash = XXH3_createState();
-    int           error = hash ? 0 : -ENOMEM;
-    uint64_t      got = 0;
-    if (hash) XXH3_64bits_reset(hash);
+    int           error = 0;
+    if (!hash) fail(EXIT_MEMORY, "no memory to verify %s", name);
+    XXH3_64bits_reset(hash);
     for (uint64_t at = 0, n; !error && at < e.bytes; at += n) {
         n = e.bytes - at < MANIFEST_EXTENT_BYTES ? e.bytes - at : MANIFEST_EXTENT_BYTES;
         error = io_pread(fd, buffer, n, e.offset + at);
         if (!error) XXH3_64bits_update(hash, buffer, n);
     }
-    if (hash) got = XXH3_64bits_digest(hash), XXH3_freeState(hash);
+    uint64_t got = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
     if (error) return manifest_unread(fault, name, -error);
     if (got == e.hash) return 1;
     return manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name,
                           e.offset, e.offset + e.bytes - 1);
 }
 
-/* Compares extents number part, part + parts, part + 2 parts, ... of a file with their hashes. */
-static int extents_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts,
-                      void (*progress)(void *ctx), void *ctx, char *fault) {
-    int fd = io_open(path, IO_READ), good = 1;
+/* Tells the ranks that wait, the terminal, and the counter of the caller that one more extent was read. */
+static void tell_progress(Comm *c, _Atomic int64_t *moved) {
+    if (c) world_moved(comm_world(c));
+    if (c && comm_rank(c) == 0) say_part("checking the checkpoint", 0, 0);
+    if (moved) ++*moved;
+}
+
+/* Compares every n-th extent of a file with its hash, where n is the number of ranks. */
+static int extents_ok(const char *folder, const char *name, const ManifestFile *file, Comm *c, _Atomic int64_t *moved,
+                      char *fault) {
+    int fd = io_open(path_of("%s/%s", folder, name).text, IO_READ), good = 1;
     if (fd < 0) return manifest_unread(fault, name, -fd);
-    int64_t mine = file->extents > part ? (file->extents - part - 1) / parts + 1 : 0;
+    int     rank = c ? comm_rank(c) : 0, ranks = c ? comm_size(c) : 1;
+    int64_t mine = file->extents > rank ? (file->extents - rank - 1) / ranks + 1 : 0;
     #pragma omp parallel if (mine > 1)
     {
         char  wrong[MANIFEST_FAULT_BYTES] = "";
-        char *buffer = malloc(MANIFEST_EXTENT_BYTES);
-        if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
+        char *buffer = xmalloc(MANIFEST_EXTENT_BYTES, "verifying a checkpoint");
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {
-            if (!wrong[0]) extent_ok(fd, name, file->extent[part + i * parts], buffer, wrong);
-            if (progress && omp_get_thread_num() == 0) progress(ctx);
+            if (!wrong[0]) extent_ok(fd, name, file->extent[rank + i * ranks], buffer, wrong);
+            if (omp_get_thread_num() == 0) tell_progress(c, moved);
         }
         #pragma omp critical(manifest_verify)
         if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
@@ -386,19 +407,12 @@ static int extents_ok(const char *path, const char *name, const ManifestFile *fi
     return good;
 }
 
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx,
-                    char *fault) {
-    char *path[MANIFEST_FILES] = {0};
-    int   good = 1;
+int manifest_verify(const Manifest *m, const char *folder, Comm *c, _Atomic int64_t *moved, char *fault) {
+    int good = 1;
     for (int f = 0; good && f < MANIFEST_FILES; f++)
-        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0)
-            path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
+        good = m->file[f].extents == 0 || has_size(folder, manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = m->file[f].extents == 0 || size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
-    for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = m->file[f].extents == 0 ||
-               extents_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, progress, ctx, fault);
-    for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
+        good = m->file[f].extents == 0 || extents_ok(folder, manifest_file_name[f], &m->file[f], c, moved, fault);
     return good;
 }
 

@@ -96,17 +96,16 @@ typedef enum {
     MANIFEST_GOOD,
     MANIFEST_BROKEN,
     MANIFEST_FOREIGN, /* undamaged, but of a version that this program does not read */
-    MANIFEST_UNKNOWN  /* could not be verified, for lack of memory or because the disk cannot be read */
+    MANIFEST_UNKNOWN  /* could not be verified, because the disk cannot be read */
 } ManifestStatus;
 /* First words of a MANIFEST_UNKNOWN fault. Ranks send each other only the text of a fault, and recognize the kind by
  * these words. */
-#define MANIFEST_NO_MEMORY "there is no memory to verify it"
 #define MANIFEST_UNREADABLE "cannot read "
 
 /* Writes a phrase into fault [MANIFEST_FAULT_BYTES]. Returns 0, so that a caller can fail with it. */
 int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Writes the fault of a file that could not be read. error is its errno, and the text says what it means: missing, cut
- * short, too long, no memory, or not readable (EIO, EACCES, ESTALE, ...). Returns 0. */
+ * short, too long, or not readable (EIO, EACCES, ESTALE, ...). Returns 0. */
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
@@ -120,15 +119,17 @@ char *manifest_write(const Manifest *m, size_t *bytes);
 /* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */
 int manifest_has_room(int64_t extents, int64_t data_files);
 
+/* Reads state.json of a folder. Returns its text, malloc'ed, with its length in *bytes, or NULL with the reason in
+ * fault. Exit 71 without memory. */
+char *manifest_read(const char *folder, int64_t *bytes, char *fault);
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
-/* Compares the files of a folder with the manifest: every size, and the hashes of extents part, part+parts,
- * part+2*parts, ... Returns 1, or 0 with a difference in fault. A link does not count as a file. If progress is not
- * NULL, the calling thread calls progress(ctx) with every extent that it has read. */
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx,
-                    char *fault);
+/* Compares the files of a folder with the manifest: every size, and the hashes of the extents. Each rank of c compares
+ * its share of them; c NULL: this process compares all. Returns 1, or 0 with a difference in fault. A link does not
+ * count as a file. *moved counts extents read by the calling thread; NULL: no counter. */
+int manifest_verify(const Manifest *m, const char *folder, Comm *c, _Atomic int64_t *moved, char *fault);
 
 void manifest_free(Manifest *m);
 

@@ -14,7 +14,6 @@
 #include "run/checkpoint/memory_copies.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -127,34 +126,27 @@ int memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *c
     return 1;
 }
 
-static char *read_meta(int fd, uint64_t file_bytes, uint64_t *count, char *fault) {
-    MemoryHeader h;
-    int          error = io_pread(fd, &h, sizeof h, 0);
-    int          is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
-                           h.data_offset <= MEMORY_META_LIMIT;
-    *count = is_sane ? h.data_offset : sizeof h;
-    char *bytes = malloc(*count);
-    if (bytes && !error) error = io_pread(fd, bytes, *count, 0);
-    if (bytes && !error) return bytes;
-    free(bytes);
-    manifest_fault(fault, "cannot read it: %s", io_error_text(error ? -error : ENOMEM));
-    return NULL;
-}
-
 /* Refuses a file that belongs to another user, because the folder may be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
-    struct stat st;
-    uint64_t    count = 0;
-    int         fd = io_open(path, IO_READ), good = 0;
+    struct stat  st;
+    MemoryHeader h;
+    int          fd = io_open(path, IO_READ), good = 0;
     memset(copy, 0, sizeof *copy);
     fault[0] = 0;
     if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
         manifest_fault(fault, "it is another user's");
     } else {
-        char *bytes = read_meta(fd, (uint64_t)st.st_size, &count, fault);
-        good = bytes && memory_parse(bytes, count, (uint64_t)st.st_size, copy, fault);
-        if (bytes && !good) free(bytes), memset(copy, 0, sizeof *copy);
+        uint64_t file_bytes = (uint64_t)st.st_size;
+        int      error = io_pread(fd, &h, sizeof h, 0);
+        int      is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
+                           h.data_offset <= MEMORY_META_LIMIT;
+        uint64_t count = is_sane ? h.data_offset : sizeof h;
+        char    *bytes = xmalloc(count, "the head of a copy in memory");
+        if (!error) error = io_pread(fd, bytes, count, 0);
+        if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
+        else good = memory_parse(bytes, count, file_bytes, copy, fault);
+        if (!good) free(bytes), memset(copy, 0, sizeof *copy);
     }
     io_close(fd);
     return good;
@@ -169,8 +161,8 @@ int memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, cha
     uint64_t at = copy->header->data_offset, most = 1;
     for (uint64_t i = 0; i < copy->header->extents; i++)
         if (copy->extent[i].extent.bytes > most) most = copy->extent[i].extent.bytes;
-    char *bytes = malloc(most);
-    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : bytes ? 0 : -ENOMEM;
+    char *bytes = xmalloc(most, "an extent of a copy in memory");
+    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : 0;
     fault[0] = 0;
     for (uint64_t i = 0; !error && !fault[0] && i < copy->header->extents; i++) {
         ManifestExtent e = copy->extent[i].extent;
@@ -231,7 +223,7 @@ static void seal(void *copies) {
     MemoryCopies *m = (MemoryCopies *)copies;
     Save        *s = &m->save;
     size_t       head_bytes = 0;
-    save_hash_pieces(s);
+    save_pieces(s, 0);
     char        *head = s->fault[0] ? NULL : save_head(s, &head_bytes);
     MemoryHeader h = {.session = m->session, .step = s->step,
                       .rank = comm_rank(m->state->comm), .ranks = comm_size(m->state->comm),
@@ -472,7 +464,7 @@ void memory_copies_forget(MemoryCopies *m) {
 void memory_copies_end(MemoryCopies *m) {
     if (!m) return;
     finish(m);
-    worker_stop(&m->worker);
+    thread_stop(&m->worker.thread);
     save_release(&m->save);
     remove_all(m);
 }
@@ -482,7 +474,7 @@ void memory_copies_end(MemoryCopies *m) {
 typedef struct {
     MemoryCopy copy;         /* owned */
     char       name[40];
-    int        is_checked;   /* 1 if the data match their hashes */
+    int        is_checked;   /* 1 if the data match their hashes; -1 if they do not */
 } Found;
 
 /* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
@@ -559,11 +551,6 @@ static void look(Rescue *r) {
     warn_of_all(r);
 }
 
-static void drop(Rescue *r, int i) {
-    memory_free(&r->found[i].copy);
-    r->found[i] = r->found[--r->count];
-}
-
 /* Orders offers: the newest step first, then by session, then by rank. */
 static int by_age(const void *a, const void *b) {
     const Offer *x = (const Offer *)a, *y = (const Offer *)b;
@@ -572,16 +559,17 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. */
+/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. Damaged copies are left out. */
 static void gather_offers(Rescue *r) {
-    size_t  bytes;
-    Offer  *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
+    size_t bytes, count = 0;
+    Offer *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
     for (int i = 0; i < r->count; i++) {
         const MemoryHeader *h = r->found[i].copy.header;
-        mine[i] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
+        if (r->found[i].is_checked < 0) continue;
+        mine[count++] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
     }
     free(r->offer);
-    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
+    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * count, &bytes);
     r->offers = (int)(bytes / sizeof *r->offer);
     free(mine);
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
@@ -621,8 +609,7 @@ static void choose(Rescue *r) {
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
 }
 
-/* Collective. Hashes the data of the chosen copies, and removes damaged ones from the list. Returns the number of
- * damaged copies. */
+/* Collective. Hashes the data of the chosen copies. Returns the number of damaged ones. */
 static int64_t check(Rescue *r) {
     int64_t damaged = 0;
     char    fault[MANIFEST_FAULT_BYTES];
@@ -631,15 +618,12 @@ static int64_t check(Rescue *r) {
         Found *f = &r->found[r->chosen[k].index];
         Path   path = path_in(r, f->name);
         watchdog_tick(r->state->watchdog, "checking copies in memory");
-        if (!f->is_checked && !memory_each_extent(path.text, &f->copy, NULL, fault)) {
-            note(r, &path, fault);
-            damaged++, f->is_checked = -1;
-        } else {
-            f->is_checked = 1;
-        }
+        if (f->is_checked) continue;
+        f->is_checked = memory_each_extent(path.text, &f->copy, NULL, fault) ? 1 : -1;
+        if (f->is_checked > 0) continue;
+        note(r, &path, fault);
+        damaged++;
     }
-    for (int i = r->count - 1; i >= 0; i--)
-        if (r->found[i].is_checked < 0) drop(r, i);
     warn_of_all(r);
     comm_all_reduce_i64(r->comm, &damaged, 1, COMM_SUM);
     return damaged;
@@ -739,7 +723,7 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
         warn("the copies in memory of step %" PRId64 " are of no use: %d of %d ranks' are there", r.offer[0].step,
              ranks, r.offer[0].ranks);
     }
-    while (r.count > 0) drop(&r, 0);
+    for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);
     free(r.found);
     free(r.offer);
     free(r.chosen);

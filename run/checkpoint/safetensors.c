@@ -113,8 +113,7 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
 
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     int count = cJSON_GetArraySize(s->json.root);
-    s->tensor = calloc((size_t)count + 1, sizeof *s->tensor);
-    if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
+    s->tensor = xcalloc((size_t)count + 1, sizeof *s->tensor, "the tensors of a header");
     for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") != 0) {
             if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) return 0;
@@ -218,11 +217,9 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
 
 /* Returns 1 if name is visible ASCII, names a .safetensors file, and has no folder. */
 static int is_file_name(const char *name) {
-    static const char end[] = ".safetensors";
-    size_t bytes = strlen(name), tail = sizeof end - 1;
     for (const char *c = name; *c; c++)
         if (*c <= ' ' || *c > '~' || *c == '/' || *c == '\\') return 0;
-    return bytes > tail && strcmp(name + bytes - tail, end) == 0;
+    return has_ending(name, ".safetensors") && strlen(name) > strlen(".safetensors");
 }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }

@@ -55,7 +55,6 @@ size_t      safetensors_type_bytes(SafeType type);
 /* Reads the header of a file of file_bytes from data, the first `bytes` of the file. These must contain the whole
  * header. Returns 1, or 0 with the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault
  * [SAFETENSORS_FAULT_BYTES]. */
-#define SAFETENSORS_NO_MEMORY "needs more memory than there is"
 int  safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault);
 void safetensors_free(Safetensors *s);
 

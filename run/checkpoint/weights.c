@@ -1,7 +1,6 @@
 /* weights.c - see weights.h. */
 #include "run/checkpoint/weights.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -46,6 +45,14 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     return head;
 }
 
+/* Ends the program because a parser found a fault. fault: a phrase, which may name the file as FILE. */
+NORETURN static void refuse_file(const char *path, const char *fault) {
+    char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
+    snprintf(sentence, sizeof sentence, "%s", fault);
+    shell_name_file(sentence, sizeof sentence, path);
+    fail(EXIT_DATA, "%s %s", path, sentence);
+}
+
 WeightsFile weights_open(const char *path) {
     WeightsFile w = {.path = xstrdup(path, FILE_NAME)};
     struct stat st;
@@ -57,12 +64,7 @@ WeightsFile weights_open(const char *path) {
     w.fd = io_open(path, IO_READ);
     if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, io_error_text(w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
-    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) {
-        char sentence[SAFETENSORS_FAULT_BYTES + sizeof(ShellWord)];
-        snprintf(sentence, sizeof sentence, "%s", fault);
-        shell_name_file(sentence, sizeof sentence, path);
-        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, sentence);
-    }
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) refuse_file(path, fault);
     free(head);
     return w;
 }
@@ -299,7 +301,7 @@ NORETURN static void refuse_missing(const char *path) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *organisation = "";
+    const char *name = basename(path), *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
@@ -319,44 +321,38 @@ static int is_part(const char *name, int *number, int *of, int *stem) {
            dot == end + 9;
 }
 
-static int is_weights_name(const struct dirent *entry) {
-    return entry->d_name[0] != '.' && has_ending(entry->d_name, ".safetensors");
-}
-
-/* Lists the .safetensors files of a folder, sorted by name; the list is that of scandir. Returns their number, 0 if
- * there are none. */
-static int list_weights(const char *folder, struct dirent ***list) {
-    int count = scandir(folder, list, is_weights_name, alphasort);
-    return count < 0 ? 0 : count;
-}
-
-static void free_list(struct dirent **list, int count) {
-    for (int i = 0; i < count; i++) free(list[i]);
-    if (count > 0) free(list);
+/* Lists the files of a folder whose names end with `end`, sorted by name. Hidden files are left out. Free the list with
+ * io_paths_free. */
+static IoPaths list_ending(const char *folder, const char *end) {
+    IoPaths list = {NULL, 0};
+    if (io_match(path_of("%s/*%s", folder, end).text, &list) != 0)
+        fail(EXIT_MEMORY, "no memory to list the files of %s", folder);
+    return list;
 }
 
 /* Returns 1 if the .safetensors files of a folder are exactly NAME-00001-of-0000N to NAME-0000N-of-0000N. If one of
  * these is missing, returns 0 with its name in missing. */
-static int is_whole_parts(struct dirent **list, int count, char missing[300]) {
-    int number, of = 0, first = 0, stem, first_stem = 0;
+static int is_whole_parts(const IoPaths *list, char missing[300]) {
+    int number, of = 0, first = 0, stem, first_stem = 0, count = (int)list->count;
     *missing = 0;
     for (int i = 0; i < count; i++) {
-        if (!is_part(list[i]->d_name, &number, &of, &stem)) return 0;
+        const char *name = basename(list->path[i]);
+        if (!is_part(name, &number, &of, &stem)) return 0;
         if (i == 0) first = of, first_stem = stem;
-        if (of != first || stem != first_stem || strncmp(list[0]->d_name, list[i]->d_name, (size_t)stem) != 0) return 0;
+        if (of != first || stem != first_stem || strncmp(basename(list->path[0]), name, (size_t)stem) != 0) return 0;
         if (number != i + 1 && !*missing)
-            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[i]->d_name, i + 1, of);
+            snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, name, i + 1, of);
     }
     if (count > 0 && count < of && !*missing)
-        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, list[0]->d_name, count + 1, of);
+        snprintf(missing, 300, "%.*s-%05d-of-%05d.safetensors", stem, basename(list->path[0]), count + 1, of);
     return count > 0 && !*missing && count == of;
 }
 
 static int has_parts(const char *folder) {
-    struct dirent **list;
-    char            missing[300];
-    int             count = list_weights(folder, &list), whole = is_whole_parts(list, count, missing);
-    free_list(list, count);
+    char    missing[300];
+    IoPaths list = list_ending(folder, ".safetensors");
+    int     whole = is_whole_parts(&list, missing);
+    io_paths_free(&list);
     return whole;
 }
 
@@ -396,23 +392,10 @@ static int holds_model(const char *path) {
     return found;
 }
 
-/* Writes the name of the first file of a folder that ends with `end` into name [300]. Returns 1 if there is one. */
-static int find_ending(const char *folder, const char *end, char *name) {
-    struct dirent *entry;
-    DIR           *d = opendir(folder);
-    *name = 0;
-    while (d && (entry = readdir(d)))
-        if (has_ending(entry->d_name, end) && entry->d_name[0] != '.' && (!*name || strcmp(entry->d_name, name) < 0))
-            snprintf(name, 300, "%.299s", entry->d_name);
-    if (d) closedir(d);
-    return *name != 0;
-}
-
 /* Refuses a folder whose model is in another format. The message has the command that writes the model as
  * safetensors. */
 static void refuse_other_format(const char *folder) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    char other[300];
     if (has_file(folder, "adapter_config.json")) refuse_adapter(folder, "adapter_config.json");
     for (int i = 0; i < 2; i++)
         if (has_file(folder, others[i]))
@@ -421,23 +404,25 @@ static void refuse_other_format(const char *folder) {
                  "or have transformers write them: "
                  "AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(\"%s\")",
                  folder, others[i], folder, folder);
-    if (find_ending(folder, ".gguf", other))
+    IoPaths gguf = list_ending(folder, ".gguf");
+    if (gguf.count > 0)
         fail(EXIT_DATA,
              "%s holds %s, a model of llama.cpp, and no " WEIGHTS_SINGLE ": only safetensors are read. Download the "
              "model's safetensors, or have transformers write them: AutoModelForCausalLM.from_pretrained(\"%s\", "
              "gguf_file=\"%s\").save_pretrained(\"%s\")",
-             folder, other, folder, other, folder);
+             folder, basename(gguf.path[0]), folder, basename(gguf.path[0]), folder);
+    io_paths_free(&gguf);
 }
 
 NORETURN static void refuse_folder(const char *folder) {
-    struct dirent **list;
-    char            missing[300], packed[300];
-    int             count = list_weights(folder, &list), model = 0;
-    if (count > 0 && !is_whole_parts(list, count, missing) && *missing)
+    char    missing[300];
+    IoPaths list = list_ending(folder, ".safetensors"), packed = list_ending(folder, ".safetensors.gz");
+    int     count = (int)list.count, model = 0;
+    if (count > 0 && !is_whole_parts(&list, missing) && *missing)
         fail(EXIT_DATA, "%s/%s is missing, and %d other file%s of these weights %s there: is the download complete?",
              folder, missing, count, count == 1 ? "" : "s", count == 1 ? "is" : "are");
     refuse_other_format(folder);
-    while (count > 1 && model < count && !holds_model(path_of("%s/%s", folder, list[model]->d_name).text)) model++;
+    while (count > 1 && model < count && !holds_model(list.path[model])) model++;
     if (count > 1 && model == count)
         fail(EXIT_DATA,
              "%s holds %d .safetensors files, and none of them has the embedding of a model: name the folder of the "
@@ -447,22 +432,22 @@ NORETURN static void refuse_folder(const char *folder) {
              "%s holds %d .safetensors files, no " WEIGHTS_SINGLE " and no " WEIGHTS_INDEX
              " that says which of them are the model: rename the one that is the model to " WEIGHTS_SINGLE
              ", as in mv %s %s",
-             folder, count, shell_word(path_of("%s/%s", folder, list[model]->d_name).text).text,
+             folder, count, shell_word(list.path[model]).text,
              shell_word(path_of("%s/" WEIGHTS_SINGLE, folder).text).text);
-    if (find_ending(folder, ".safetensors.gz", packed))
-        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder, packed,
-             shell_word(path_of("%s/%s", folder, packed).text).text);
+    if (packed.count > 0)
+        fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder,
+             basename(packed.path[0]), shell_word(packed.path[0]).text);
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
 }
 
 /* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
  * it, and refuses it if it fits the model. */
 static int has_misnamed(const char *folder, Path *file) {
-    struct dirent **list;
-    int             number, of, stem, count = list_weights(folder, &list);
-    int             is_one = count == 1 && !is_part(list[0]->d_name, &number, &of, &stem);
-    if (is_one) *file = path_of("%s/%s", folder, list[0]->d_name);
-    free_list(list, count);
+    int     number, of, stem;
+    IoPaths list = list_ending(folder, ".safetensors");
+    int     is_one = list.count == 1 && !is_part(basename(list.path[0]), &number, &of, &stem);
+    if (is_one) *file = path_of("%s", list.path[0]);
+    io_paths_free(&list);
     return is_one && !has_file(folder, "adapter_config.json");
 }
 
@@ -480,24 +465,20 @@ static Path path_in(const char *path) {
     refuse_folder(path);
 }
 
-static int is_model(const char *folder) {
-    return has_file(folder, "config.json") &&
-           (has_file(folder, WEIGHTS_SINGLE) || has_file(folder, WEIGHTS_INDEX) ||
-            has_parts(folder) || has_misnamed(folder, &(Path){{0}}));
-}
-
 void weights_set_folder(const char *path, char *out, size_t capacity) {
-    Path folder = path_of("%s", path);
+    Path folder = path_of("%s", path), file;
     if (!exists(folder) && !is_hub_name(path))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
     int is_ours = has_file(path, MANIFEST_NAME) || has_file(path, "checkpoints");
-    int is_theirs = !is_ours && is_model(path);
+    int has_config = has_file(path, "config.json");
+    int has_weights = has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX);
+    int is_theirs = !is_ours && has_config && (has_weights || has_parts(path) || has_misnamed(path, &file));
     if (!is_ours && !is_theirs) {
         refuse_other_format(path);
-        if (has_file(path, "config.json")) refuse_folder(path);
-        if (has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX))
+        if (has_config) refuse_folder(path);
+        if (has_weights)
             fail(EXIT_DATA,
                  "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder",
                  path);
@@ -519,12 +500,11 @@ void weights_set_check_json(const char *path) {
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
                                                      * model.safetensors exists */
     };
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    int         in_folder = is_folder(path);
+    int in_folder = is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
-        if (in_folder ? !files[i].is_used : strcmp(base, files[i].name) != 0) continue;
+        if (in_folder ? !files[i].is_used : strcmp(basename(path), files[i].name) != 0) continue;
         Path file = in_folder ? path_of("%s/%s", path, files[i].name) : path_of("%s", path);
         int  exit_code = json_read_file(file.text, files[i].limit, files[i].keeps_numbers, &json, fault);
         if (exit_code == -ENOENT) continue;
@@ -533,44 +513,27 @@ void weights_set_check_json(const char *path) {
     }
 }
 
-static WeightsIndex read_index(const char *path) {
-    char         *text, fault[SAFETENSORS_FAULT_BYTES], sentence[JSON_FILE_FAULT_CHARS];
-    WeightsIndex  index;
-    int64_t       bytes = io_read_file(path, WEIGHTS_INDEX_LIMIT, &text);
-    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
-    if (bytes == -EFBIG)
-        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", path, WEIGHTS_INDEX_LIMIT);
-    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)bytes));
-    if (!weights_index_parse(text, (size_t)bytes, &index, fault)) {
-        snprintf(sentence, sizeof sentence, "%s", fault);
-        shell_name_file(sentence, sizeof sentence, path);
-        fail(EXIT_DATA, "%s %s", path, sentence);
-    }
-    free(text);
-    return index;
+static void add_file(WeightsSet *set, const char *path) {
+    set->file = xrealloc(set->file, sizeof *set->file * (size_t)(set->files + 1), "a list of files of weights");
+    set->file[set->files++] = weights_open(path);
 }
 
-/* Opens the files that an index lists, which are in its folder. */
+/* Reads the index, and opens the files that it lists, which are in its folder. */
 static void open_indexed(WeightsSet *set) {
-    set->index = read_index(set->path);
-    set->file = xmalloc((size_t)set->index.files * sizeof *set->file, "a list of files of weights");
+    char   *text, fault[SAFETENSORS_FAULT_BYTES];
+    int64_t bytes = io_read_file(set->path, WEIGHTS_INDEX_LIMIT, &text);
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", set->path);
+    if (bytes == -EFBIG)
+        fail(EXIT_DATA, "%s has over %d bytes: no index of a model's files", set->path, WEIGHTS_INDEX_LIMIT);
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", set->path, io_error_text((int)bytes));
+    if (!weights_index_parse(text, (size_t)bytes, &set->index, fault)) refuse_file(set->path, fault);
+    free(text);
     for (int i = 0; i < set->index.files; i++) {
         Path part = path_of("%s/%s", set->folder, set->index.file[i]);
         if (!exists(part))
             fail(EXIT_DATA, "%s does not exist, and %s names it: is the download complete?", part.text, set->path);
-        set->file[set->files++] = weights_open(part.text);
+        add_file(set, part.text);
     }
-}
-
-/* Opens the numbered files (NAME-00001-of-0000N) of a folder. */
-static void open_parts(WeightsSet *set) {
-    struct dirent **list;
-    int             count = list_weights(set->path, &list);
-    set->folder = xstrdup(set->path, FILE_NAME);
-    set->file = xmalloc((size_t)(count + 1) * sizeof *set->file, "a list of files of weights");
-    for (int i = 0; i < count; i++)
-        set->file[set->files++] = weights_open(path_of("%s/%s", set->path, list[i]->d_name).text);
-    free_list(list, count);
 }
 
 WeightsSet weights_set_open(const char *path) {
@@ -579,18 +542,17 @@ WeightsSet weights_set_open(const char *path) {
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
     if (is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
-        open_parts(&set);
+        IoPaths list = list_ending(set.path, ".safetensors"); /* NAME-00001-of-0000N and so on */
+        set.folder = xstrdup(set.path, FILE_NAME);
+        for (size_t i = 0; i < list.count; i++) add_file(&set, list.path[i]);
+        io_paths_free(&list);
         return set;
     }
     if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
         set.folder = !slash ? xstrdup(".", FILE_NAME)
                             : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
-    if (is_index) {
-        open_indexed(&set);
-        return set;
-    }
-    set.file = xmalloc(sizeof *set.file, "a list of files of weights");
-    set.file[set.files++] = weights_open(set.path);
+    if (is_index) open_indexed(&set);
+    else add_file(&set, set.path);
     return set;
 }
 
@@ -858,7 +820,7 @@ static int is_zero(WeightsTensor t) {
 /* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
  * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
+    const char *name = basename(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */

@@ -93,34 +93,22 @@ const char           *island_lost(const Island *s) { return s->lost; }
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
-/* Collective. Waits until is_ready is true for every connection of every rank, or until one breaks. With may_stop, also
- * until a rank receives a request to stop. Ends the job if a server has refused a rank. */
-static Awaited await(Island *s, int (*is_ready)(const Link *), int may_stop) {
+/* Collective. Waits for an event on every connection of every rank, or until one breaks. With may_stop, also until a
+ * rank receives a request to stop. Ends the job if a server has refused a rank. */
+static Awaited await(Island *s, LinkEvent event, int may_stop) {
     if (may_stop) requests_begin(s->parts.requests);
     for (;;) {
-        links_wait(s->link, s->links, is_ready, LOOK_MS);
+        links_wait(s->link, s->links, event, LOOK_MS);
         tick(s);
         const Link *broken = links_broken(s->link, s->links);
-        int         code = broken ? broken->refuse.code : 0;
-        int64_t     all[3] = {links_are_ready(s->link, s->links, is_ready), !broken, -code};
+        int64_t     all[3] = {links_have(s->link, s->links, event), !broken, broken ? -broken->refuse.code : 0};
         comm_all_reduce_i64(s->parts.comm, all, 3, COMM_MIN);
-        if (all[2] < 0) end_where_refused(s, code, broken ? broken->fault : "");
+        if (all[2] < 0) end_where_broken(s);
         if (!all[1]) return BROKEN;
         if (all[0]) return MET;
         if (may_stop && requests_agree(s->parts.requests)) return STOPPED;
     }
 }
-
-static int is_welcome(const Link *l) { return l->has_welcome; }
-static int is_opened(const Link *l) {
-    return l->rank > 0 || l->part > 0 || l->has_open || (l->has_closed && l->closed.is_done);
-}
-static int is_closed(const Link *l) { return l->part > 0 || (l->has_closed && is_opened(l)); }
-static int has_awaited(const Link *l) {
-    return l->fetch.awaited < 0 || l->fetch.has_chunk || !link_owns(l, l->fetch.awaited);
-}
-static int has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
-static int has_answer(const Link *l) { return l->answers == l->pings; }
 
 /* --- connecting --------------------------------------------------------------------------------------------------- */
 
@@ -209,7 +197,7 @@ static void say_hello(Island *s) {
 static Awaited fetch_part(Island *s, Link *l) {
     for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
         l->fetch.awaited = chunk;
-        Awaited now = await(s, has_awaited, 1);
+        Awaited now = await(s, LINK_CHUNK, 1);
         if (now != MET) return now;
         int64_t elems = link_chunk_elems(l, chunk);
         int     owns = link_owns(l, chunk);
@@ -250,8 +238,6 @@ static Awaited begin_round(Island *s, int is_first_round) {
     return now;
 }
 
-static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
-
 /* Breaks the connection if the server has another model, or another part of it than its place in outer.server says. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
@@ -271,11 +257,11 @@ static void check_welcome(Link *l) {
 /* Collective, after connecting. Sends HELLO and waits for the first lease and weights. */
 static Awaited introduce(Island *s) {
     say_hello(s);
-    Awaited now = await(s, is_welcome, 1);
+    Awaited now = await(s, LINK_WELCOME, 1);
     if (now != MET) return now;
     for (int i = 0; i < s->links; i++) check_welcome(&s->link[i]);
     end_where_broken(s);
-    now = await(s, is_opened, 1);
+    now = await(s, LINK_OPENED, 1);
     return now == MET ? begin_round(s, 1) : now;
 }
 
@@ -291,7 +277,7 @@ IslandState island_join(Island *s) {
         Awaited now = connect_all(s, until_ms);
         if (now == BROKEN) return ISLAND_LOST;
         if (now == MET) now = introduce(s);
-        if (now == MET) return state_of(s);
+        if (now == MET) return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
         if (now == STOPPED) return ISLAND_STOPPED;
         share_fault(s);
         warn("%s; this island joins again", s->lost);
@@ -337,14 +323,14 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     *ended = 0;
     count_bytes(s, before);
     begin_to_send(s, work);
-    Awaited now = await(s, is_closed, 1);
+    Awaited now = await(s, LINK_CLOSED, 1);
     if (now == MET) now = begin_round(s, 0);
     if (now == STOPPED) return ISLAND_STOPPED;
     if (now == BROKEN) return island_join(s);
     count_bytes(s, after);
     s->ended = (IslandExchange){s->link->closed, clock_ms() - began_ms, after[0] - before[0], after[1] - before[1]};
     *ended = 1;
-    return state_of(s);
+    return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
@@ -372,9 +358,9 @@ void island_leave(Island *s, IslandWork work) {
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);
-    if (!broken && await(s, has_sent, 0) == MET) {
+    if (!broken && await(s, LINK_SENT, 0) == MET) {
         for (int i = 0; i < s->links; i++) link_ping(&s->link[i]);
-        await(s, has_answer, 0);
+        await(s, LINK_ANSWERED, 0);
         if (comm_rank(s->parts.comm) == 0 && !s->link->is_broken) say_goodbye(s);
         comm_barrier(s->parts.comm);
     }

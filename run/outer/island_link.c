@@ -94,10 +94,13 @@ void round_copy_publish(RoundCopy *c) {
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
+typedef struct { RoundCopy *copy; OuterSend send; } Deltas;
+
 /* Computes out = x - master for the elements of the span. If send=gradients, copies their gradient instead. */
-static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
+static void gather_span(void *deltas, Span span, float *out) {
+    RoundCopy   *c = ((Deltas *)deltas)->copy;
     const float *x = x_of(c, span);
-    if (send == SEND_GRADIENTS) {
+    if (((Deltas *)deltas)->send == SEND_GRADIENTS) {
         device_to_host_queued(c->stream, out, shards_grad(c->optimizer->shards, span));
         device_sync(c->stream);
         return;
@@ -107,33 +110,14 @@ static void gather_span(RoundCopy *c, Span span, OuterSend send, float *out) {
     for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
 }
 
-/* Writes the elements of the span that this rank sends to `out`. Returns the number of these elements. */
-static int64_t gather(RoundCopy *c, Span span, OuterSend send, float *out) {
-    const Shards *z = c->optimizer->shards;
-    if (!exchange_is_needed(z, span)) {
-        Span kept = exchange_kept(z, span);
-        if (kept.elems > 0) gather_span(c, kept, send, out);
-        return kept.elems;
-    }
-    float *own = c->delta + c->runs.elems;
-    gather_span(c, span, send, own);
-    return exchange_rows(z, span, own, out);
-}
-
 double round_copy_gather(RoundCopy *c, OuterSend send) {
     Shards *z = c->optimizer->shards;
-    Span   *spans = xmalloc(sizeof *spans * (size_t)z->layout.params, "the spans of a round");
-    float  *out = c->delta;
+    float  *scratch = c->delta + c->runs.elems;
     double  squares = 0.0;
     shards_need_all(z);
-    for (int b = 0; b < z->layout.buckets; b++) {
-        int count = shards_spans_to_save(z, b, spans);
-        for (int i = 0; i < count; i++) out += gather(c, spans[i], send, out);
-    }
-    free(spans);
-    CHECK(out - c->delta == c->runs.elems, "%lld deltas of %lld", (long long)(out - c->delta),
-          (long long)c->runs.elems);
-    for (const float *d = c->delta; d < c->delta + c->runs.elems; d++) squares += (double)*d * (double)*d;
+    const float *end = exchange_copy(z, c->stream, gather_span, &(Deltas){c, send}, c->delta, scratch);
+    CHECK(end == scratch, "%lld deltas of %lld", (long long)(end - c->delta), (long long)c->runs.elems);
+    for (const float *d = c->delta; d < end; d++) squares += (double)*d * (double)*d;
     return squares;
 }
 
@@ -355,9 +339,21 @@ void link_keep(Link *l) {
 
 /* --- the links of a rank ------------------------------------------------------------------------------------------ */
 
-int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {
+static int has_happened(const Link *l, LinkEvent event) {
+    int is_opened = l->rank > 0 || l->part > 0 || l->has_open || (l->has_closed && l->closed.is_done);
+    switch (event) {
+        case LINK_WELCOME: return l->has_welcome;
+        case LINK_OPENED:  return is_opened;
+        case LINK_CLOSED:  return l->part > 0 || (l->has_closed && is_opened);
+        case LINK_CHUNK:   return l->fetch.awaited < 0 || l->fetch.has_chunk || !link_owns(l, l->fetch.awaited);
+        case LINK_SENT:    return !l->send.is_on && channel_unsent(l->server) == 0;
+        default:           return l->answers == l->pings; /* LINK_ANSWERED */
+    }
+}
+
+int links_have(const Link *l, int links, LinkEvent event) {
     for (int i = 0; i < links; i++)
-        if (!is_ready(&l[i])) return 0;
+        if (!has_happened(&l[i], event)) return 0;
     return 1;
 }
 
@@ -368,11 +364,11 @@ Link *links_broken(Link *l, int links) {
     return broken;
 }
 
-void links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms) {
+void links_wait(Link *l, int links, LinkEvent event, double ms) {
     Channel *server[MESSAGE_PARTS];
     double   until_ms = clock_ms() + ms;
     for (int i = 0; i < links; i++) link_keep(&l[i]);
-    while (!links_are_ready(l, links, is_ready) && !links_broken(l, links)) {
+    while (!links_have(l, links, event) && !links_broken(l, links)) {
         double left_ms = until_ms - clock_ms();
         if (left_ms <= 0.0) return;
         for (int i = 0; i < links; i++) server[i] = l[i].server;

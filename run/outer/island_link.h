@@ -109,9 +109,13 @@ void link_destroy(Link *l);
 /* Clears all state of the old connection and takes over the new one, which the link then owns. NULL: no connection. */
 void link_take(Link *l, Channel *server);
 void link_keep(Link *l);
-/* Calls link_keep on all links until is_ready is true for each or one breaks, for at most ms. */
-void  links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms);
-int   links_are_ready(const Link *l, int links, int (*is_ready)(const Link *));
+/* Events that the ranks of an island wait for. Rank 0 alone waits for OPEN, from the first server; a CLOSED that ends
+ * the run replaces it. LINK_CHUNK: the awaited chunk of x has arrived, if this rank fetches it. LINK_SENT: deltas and
+ * END are sent. LINK_ANSWERED: all PINGs are answered. */
+typedef enum { LINK_WELCOME, LINK_OPENED, LINK_CLOSED, LINK_CHUNK, LINK_SENT, LINK_ANSWERED } LinkEvent;
+int   links_have(const Link *l, int links, LinkEvent event); /* returns 1 if it has happened on all links */
+/* Calls link_keep on all links until the event has happened on each or one breaks, for at most ms. */
+void  links_wait(Link *l, int links, LinkEvent event, double ms);
 /* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
 Link *links_broken(Link *l, int links);
 

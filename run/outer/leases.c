@@ -17,21 +17,12 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-typedef struct {
-    int64_t     number, used, round;
-    SampleRange range;
-    char        island[ISLAND_ID_BYTES];
-    Is          is;
-} Line;
+/* A line of the leases file. used: number of samples of the lease that count. */
+typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
 
 static int64_t end_of(SampleRange r) { return r.first + r.samples; }
-
-static void *grown(void *list, int64_t count, size_t bytes) {
-    if (count & (count - 1)) return list; /* count is a power of two: the list is full */
-    return xrealloc(list, bytes * (size_t)(count ? 2 * count : 1), "the leases of samples");
-}
 
 static void remove_free(Leases *l, int64_t i) {
     memmove(l->free + i, l->free + i + 1, sizeof *l->free * (size_t)(l->frees - i - 1));
@@ -54,7 +45,7 @@ static int release(Leases *l, SampleRange r) {
     }
     if (i < l->frees && l->free[i].first < end_of(r)) return 0;
     if (end_of(r) > l->next_sample) return 0;
-    l->free = grown(l->free, l->frees, sizeof *l->free);
+    l->free = xrealloc(l->free, sizeof *l->free * (size_t)(l->frees + 1), "the leases of samples");
     memmove(l->free + i + 1, l->free + i, sizeof *l->free * (size_t)(l->frees - i));
     l->free[i] = r, l->frees++;
     return 1;
@@ -80,6 +71,13 @@ static int64_t find(const Leases *l, int64_t number) {
     return -1;
 }
 
+/* Adds a lease with the next number. */
+static void add_given(Leases *l, Lease lease) {
+    l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
+    l->given[l->givens++] = lease;
+    l->next_number++;
+}
+
 static void forget(Leases *l, int64_t i) { l->given[i] = l->given[--l->givens]; }
 
 /* --- lines of the file -------------------------------------------------------------------------------------------- */
@@ -93,8 +91,8 @@ static void write_line(Leases *l, const Line *line) {
     int  bytes = snprintf(text, sizeof text,
                           "{\"lease\":%" PRId64 ",\"first\":%" PRId64 ",\"samples\":%" PRId64
                           ",\"island\":\"%s\",\"round\":%" PRId64 ",\"is\":\"%s\",\"used\":%" PRId64 "}\n",
-                          line->number, line->range.first, line->range.samples, line->island, line->round,
-                          IS_WORDS[line->is], line->used);
+                          line->lease.number, line->lease.range.first, line->lease.range.samples, line->lease.island,
+                          line->lease.round, IS_WORDS[line->is], line->used);
     fault_of_file(l, io_write(l->fd, text, (size_t)bytes), "write");
     l->is_dirty = 1;
 }
@@ -110,13 +108,14 @@ static int read_count(const cJSON *root, const char *name, int64_t *out) {
 static int read_line(const char *text, size_t bytes, Line *out) {
     Json      json;
     JsonFault fault;
+    Lease    *of = &out->lease;
     if (bytes >= LINE_BYTES || !json_parse(text, bytes, LINE_BYTES, &json, &fault)) return 0;
     const cJSON *island = json_member(json.root, "island"), *is = json_member(json.root, "is");
     int good = cJSON_IsString(island) && strlen(island->valuestring) == ISLAND_ID_BYTES - 1 && cJSON_IsString(is) &&
-               read_count(json.root, "lease", &out->number) && read_count(json.root, "first", &out->range.first) &&
-               read_count(json.root, "samples", &out->range.samples) && read_count(json.root, "round", &out->round) &&
-               read_count(json.root, "used", &out->used) && out->range.samples > 0 && out->used <= out->range.samples;
-    if (good) memcpy(out->island, island->valuestring, ISLAND_ID_BYTES);
+               read_count(json.root, "lease", &of->number) && read_count(json.root, "first", &of->range.first) &&
+               read_count(json.root, "samples", &of->range.samples) && read_count(json.root, "round", &of->round) &&
+               read_count(json.root, "used", &out->used) && of->range.samples > 0 && out->used <= of->range.samples;
+    if (good) memcpy(of->island, island->valuestring, ISLAND_ID_BYTES);
     int word = 0;
     while (good && word < 3 && strcmp(is->valuestring, IS_WORDS[word]) != 0) word++;
     out->is = (Is)word;
@@ -126,21 +125,19 @@ static int read_line(const char *text, size_t bytes, Line *out) {
 
 /* Applies what a line of the leases file records. Returns 0 if the line contradicts those before it. */
 static int replay(Leases *l, const Line *line) {
+    SampleRange range = line->lease.range;
     if (line->is == IS_GIVEN) {
-        if (line->number != l->next_number || !take(l, line->range)) return 0;
-        l->given = grown(l->given, l->givens, sizeof *l->given);
-        l->given[l->givens++] = (Lease){.number = l->next_number++, .range = line->range, .round = line->round};
-        memcpy(l->given[l->givens - 1].island, line->island, ISLAND_ID_BYTES);
+        if (line->lease.number != l->next_number || !take(l, range)) return 0;
+        add_given(l, line->lease);
         return 1;
     }
-    int64_t i = find(l, line->number);
+    int64_t i = find(l, line->lease.number);
     Lease  *of = i < 0 ? NULL : &l->given[i];
-    if (!of || of->range.first != line->range.first || of->range.samples != line->range.samples) return 0;
-    if (line->is == IS_RETURNED) return forget(l, i), release(l, line->range);
-    SampleRange rest = {of->range.first + line->used, of->range.samples - line->used};
+    if (!of || of->range.first != range.first || of->range.samples != range.samples) return 0;
+    if (line->is == IS_RETURNED) return forget(l, i), release(l, range);
     if (of->is_done || line->used == 0) return 0;
-    of->range.samples = line->used, of->round = line->round, of->is_done = 1;
-    return release(l, rest);
+    of->range.samples = line->used, of->round = line->lease.round, of->is_done = 1;
+    return release(l, (SampleRange){range.first + line->used, range.samples - line->used});
 }
 
 static void read_file(Leases *l) {
@@ -149,7 +146,7 @@ static void read_file(Leases *l) {
     if (all == -ENOENT) return;
     fault_of_file(l, (int)(all < 0 ? all : 0), "read");
     for (char *at = text, *end; (end = memchr(at, '\n', (size_t)(text + all - at))); at = end + 1, number++) {
-        Line line;
+        Line line = {0};
         if (!read_line(at, (size_t)(end - at), &line) || !replay(l, &line))
             fail(EXIT_DATA,
                  "%s:%" PRId64 ": this line does not fit those before it: restore the file, or move it away: then "
@@ -186,40 +183,32 @@ void leases_close(Leases *l) {
 }
 
 Lease leases_give(Leases *l, int64_t samples, const char *island, int64_t round) {
-    Lease given = {.number = l->next_number++, .range = {l->next_sample, samples}, .round = round};
+    Lease given = {.number = l->next_number, .range = {l->next_sample, samples}, .round = round};
     snprintf(given.island, sizeof given.island, "%s", island);
     if (l->frees > 0) {
         given.range = l->free[0];
         if (given.range.samples > samples) given.range.samples = samples;
     }
     CHECK(take(l, given.range), "samples from %lld on are not free", (long long)given.range.first);
-    l->given = grown(l->given, l->givens, sizeof *l->given);
-    l->given[l->givens++] = given;
-    Line line = {given.number, 0, round, given.range, "", IS_GIVEN};
-    memcpy(line.island, given.island, ISLAND_ID_BYTES);
-    write_line(l, &line);
+    add_given(l, given);
+    write_line(l, &(Line){given, 0, IS_GIVEN});
     return given;
 }
 
-static void end_lease(Leases *l, int64_t number, Is is, int64_t used, int64_t round) {
+void leases_done(Leases *l, int64_t number, int64_t used, int64_t round) {
     int64_t i = find(l, number);
     CHECK(i >= 0, "lease %lld is not given", (long long)number);
     Lease lease = l->given[i];
-    Line  line = {number, used, round < 0 ? lease.round : round, lease.range, "", is};
     CHECK(used >= 0 && used <= lease.range.samples, "%lld samples of a lease of %lld", (long long)used,
           (long long)lease.range.samples);
-    memcpy(line.island, lease.island, ISLAND_ID_BYTES);
-    write_line(l, &line);
+    if (used > 0) lease.round = round;
+    write_line(l, &(Line){lease, used, used > 0 ? IS_DONE : IS_RETURNED});
     forget(l, i);
     CHECK(release(l, (SampleRange){lease.range.first + used, lease.range.samples - used}),
           "samples of lease %lld are free already", (long long)number);
 }
 
-void leases_done(Leases *l, int64_t number, int64_t used, int64_t round) {
-    if (used == 0) leases_return(l, number);
-    else end_lease(l, number, IS_DONE, used, round);
-}
-void leases_return(Leases *l, int64_t number) { end_lease(l, number, IS_RETURNED, 0, -1); }
+void leases_return(Leases *l, int64_t number) { leases_done(l, number, 0, 0); }
 
 void leases_sync(Leases *l) {
     if (!l->is_dirty) return;
@@ -390,11 +379,6 @@ int members_part_in(Members *ms, int64_t lease, const Exact *squares) {
     return 1;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]) {
     if (!isfinite(m->norm))
         return message_fault(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
@@ -406,7 +390,7 @@ int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_B
         if (o->state == MEMBER_ENDED && isfinite(o->norm)) norm[count++] = o->norm;
         if (o->last_round >= 0 && o->last_round >= ms->round - 1) norm[count++] = o->last_norm;
     }
-    qsort(norm, (size_t)count, sizeof *norm, by_size);
+    qsort(norm, (size_t)count, sizeof *norm, ascending_doubles);
     double median = count ? (norm[(count - 1) / 2] + norm[count / 2]) / 2 : 0.0;
     free(norm);
     if (median == 0.0 || m->norm <= MEMBERS_FAR * median) return 1;

@@ -49,8 +49,8 @@ void   leases_close(Leases *l);
 
 /* Gives an island the lowest free samples, at most `samples`. The lease is shorter if the lowest free range is. */
 Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round);
-/* Records that the first `used` samples of the lease count in the weights of `round`. With used 0 it calls
- * leases_return. */
+/* Records that the first `used` samples of the lease count in the weights of `round`. The others are free again. With
+ * used 0 the lease is returned, as leases_return does. */
 void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
 void   leases_sync(Leases *l); /* writes new lines to disk; exit 74 if that fails */

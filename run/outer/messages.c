@@ -244,30 +244,16 @@ static void write_squares(FILE *out, const Exact *sum) {
     fputc('"', out);
 }
 
-static void write_fields(FILE *out, int kind, const void *m);
-
-static void write_data(FILE *out, const Hello *m) {
-    fputc('[', out);
-    for (int i = 0; i < m->data_files; i++) {
-        if (i) fputc(',', out);
-        write_fields(out, DATA_FILE, &m->data[i]);
-    }
-    fputc(']', out);
-}
-
-static void write_config(FILE *out, const cJSON *config) {
-    char *text = cJSON_PrintUnformatted(config);
-    fputs(text, out);
-    free(text);
-}
-
 static int64_t number_at(const void *m, size_t at, size_t bytes) {
     return bytes == sizeof(int) ? *(const int *)((const char *)m + at) : *(const int64_t *)((const char *)m + at);
 }
 
+static void write_fields(FILE *out, int kind, const void *m);
+
 static void write_value(FILE *out, const Field *f, const void *m) {
-    const void *at = (const char *)m + f->at;
-    char        text[SHOWN_BYTES];
+    const void  *at = (const char *)m + f->at;
+    const Hello *hello = (const Hello *)m;
+    char         text[SHOWN_BYTES], *config;
     switch (f->type) {
         case FIELD_NUMBER:  fprintf(out, "%" PRId64, number_at(m, f->at, f->bytes)); break;
         case FIELD_FLAG:    fputs(*(const int *)at ? "true" : "false", out); break;
@@ -279,8 +265,19 @@ static void write_value(FILE *out, const Field *f, const void *m) {
         case FIELD_TEXT:    write_quoted(out, at); break;
         case FIELD_NAME:    write_quoted(out, *(const char *const *)at); break;
         case FIELD_SQUARES: write_squares(out, at); break;
-        case FIELD_CONFIG:  write_config(out, *(cJSON *const *)at); break;
-        case FIELD_DATA:    write_data(out, m); break;
+        case FIELD_CONFIG:
+            config = cJSON_PrintUnformatted(*(cJSON *const *)at);
+            fputs(config, out);
+            free(config);
+            break;
+        case FIELD_DATA:
+            fputc('[', out);
+            for (int i = 0; i < hello->data_files; i++) {
+                if (i) fputc(',', out);
+                write_fields(out, DATA_FILE, &hello->data[i]);
+            }
+            fputc(']', out);
+            break;
     }
 }
 
@@ -382,18 +379,10 @@ static void copy_cut(char *out, size_t most, const char *text) {
 
 static void read_fields(Reading *r, int kind, const cJSON *object, void *m);
 
-static void read_data(Reading *r, const cJSON *data, Hello *m) {
-    const cJSON *file;
-    if (!cJSON_IsArray(data)) {
-        reading_refuse(r, "whose data is no list");
-        return;
-    }
-    m->data = xcalloc((size_t)cJSON_GetArraySize(data) + 1, sizeof *m->data, "the data files of a HELLO");
-    cJSON_ArrayForEach(file, data) read_fields(r, DATA_FILE, file, &m->data[m->data_files++]);
-}
-
 static void read_value(Reading *r, const Field *f, const cJSON *value, void *m) {
-    void *at = (char *)m + f->at;
+    void        *at = (char *)m + f->at;
+    Hello       *hello = (Hello *)m;
+    const cJSON *file;
     switch (f->type) {
         case FIELD_NUMBER: read_number(r, f, value, m); break;
         case FIELD_FLAG:
@@ -415,7 +404,11 @@ static void read_value(Reading *r, const Field *f, const cJSON *value, void *m) 
             if (!cJSON_IsObject(value)) reading_refuse(r, "whose %s is no object", f->key);
             *(const cJSON **)at = value;
             break;
-        case FIELD_DATA: read_data(r, value, m); break;
+        case FIELD_DATA:
+            if (!cJSON_IsArray(value)) reading_refuse(r, "whose %s is no list", f->key);
+            hello->data = xcalloc((size_t)cJSON_GetArraySize(value) + 1, sizeof *hello->data, "files of a HELLO");
+            cJSON_ArrayForEach(file, value) read_fields(r, DATA_FILE, file, &hello->data[hello->data_files++]);
+            break;
     }
 }
 

@@ -153,22 +153,20 @@ static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     free(block);
 }
 
-static void step_adamw(const WeightsRun *r, const Step *step, float *d) {
-    OptimizerStep  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
-    Tensor x = tensor_1d(r->at[0], F32, r->elems);
-    adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
-                                  tensor_1d(d, F32, r->elems), r->decays, r->rate},
-                      h, (float)step->scale);
-}
-
 static void step_run(const Step *step, const WeightsRun *r, float *d) {
-    OuterRule rule = {step->learning_rate, step->momentum};
-    float    *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
+    OptimizerStep h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
+    OuterRule     rule = {step->learning_rate, step->momentum};
+    float        *x = r->at[WEIGHTS_X], *m = r->at[WEIGHTS_MOMENTUM], *waiting = r->at[WEIGHTS_WAITING];
+    Tensor        weights = tensor_1d(x, F32, r->elems);
     switch (step->rule) {
         case STEP_NESTEROV: outer_step(rule, x, m, d, r->elems); break;
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
-        case STEP_ADAMW:    step_adamw(r, step, d); break;
+        case STEP_ADAMW: /* the v of AdamW lies in the memory of `waiting` */
+            adamw_update_host((AdamWSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
+                                          weights, tensor_1d(d, F32, r->elems), r->decays, r->rate},
+                              h, (float)step->scale);
+            break;
         default: break; /* STEP_MEAN does not change x */
     }
 }
@@ -218,48 +216,37 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Called before the step: adds the rounding errors, x += rest. Then sets rest to x as it was. */
-static void begin_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x) {
-    float *rest = c->rest + (offset - c->first);
-    server_weights_read(w, WEIGHTS_X, offset, elems, x);
-    for (int64_t i = 0; i < elems; i++) {
-        float was = x[i];
-        x[i] = was + rest[i], rest[i] = was;
-    }
-    server_weights_write(w, WEIGHTS_X, offset, elems, x);
-}
-
-/* Called after the step: change = rounded(x - was); x = was + change; rest = the rounding error of x. */
-static void end_frame(RoundChange *c, const ServerWeights *w, int64_t offset, int64_t elems, float *x, float *change) {
-    float *was = c->rest + (offset - c->first);
-    char  *payload = payload_at(c, offset);
-    server_weights_read(w, WEIGHTS_X, offset, elems, x);
-    for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
-    frame_pack(c->type, payload, change, elems);
-    frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
-    round_change_add(was, change, elems);
-    server_weights_write(w, WEIGHTS_X, offset, elems, was);
-    for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
-}
-
-static void each_frame(RoundChange *c, const ServerWeights *w, int ends) {
-    #pragma omp parallel for
-    for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
-        int64_t elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
-        float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
-        if (ends) end_frame(c, w, c->first + at, elems, x, x + elems);
-        else      begin_frame(c, w, c->first + at, elems, x);
-        free(x);
-    }
-}
-
+/* Adds the rounding errors, x += rest. Then sets rest to x as it was. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
-    if (c->type != FRAME_F32) each_frame(c, w, 0);
+    for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {
+        const WeightsRun *r = &w->run[i];
+        float            *x = r->at[WEIGHTS_X], *rest = c->rest + (r->offset - c->first);
+        #pragma omp parallel for
+        for (int64_t k = 0; k < r->elems; k++) {
+            float was = x[k];
+            x[k] = was + rest[k], rest[k] = was;
+        }
+    }
 }
 
+/* Computes change = rounded(x - was), x = was + change, and rest = the rounding error of x, frame by frame. */
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
     if (c->type == FRAME_F32) return;
-    each_frame(c, w, 1);
+    #pragma omp parallel for
+    for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
+        int64_t offset = c->first + at, elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
+        float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
+        float  *change = x + elems, *was = c->rest + at;
+        char   *payload = payload_at(c, offset);
+        server_weights_read(w, WEIGHTS_X, offset, elems, x);
+        for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
+        frame_pack(c->type, payload, change, elems);
+        frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
+        round_change_add(was, change, elems);
+        server_weights_write(w, WEIGHTS_X, offset, elems, was);
+        for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
+        free(x);
+    }
     c->round = round;
 }
 

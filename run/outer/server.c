@@ -14,8 +14,7 @@
 #include "run/outer/server_state.h"
 
 int64_t server_step(const Server *s) { return s->members.round * s->every; }
-int64_t server_tokens(const Server *s) { return s->tokens; }
-int64_t server_next_sample(const Server *s) { return s->leases.next_sample; }
+Position server_position(const Server *s) { return (Position){server_step(s), s->tokens, s->leases.next_sample}; }
 int     server_is_done(const Server *s) { return server_step(s) >= s->parts.config->run.steps; }
 void    server_address(const Server *s, char *out) { channel_listening(s->listening, out); }
 int     server_islands(const Server *s) {
@@ -34,24 +33,24 @@ void server_count(Server *s, Member *m, double weight) {
     if (server_leads(s)) server_tell(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* Computes d, the mean of the deltas that were counted, in the memory of the first of them. */
-static void make_mean(Server *s, float *d) {
-    const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
-    for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
-    outer_mean(d, delta, s->weight, s->counts, s->weights.elems);
-    free(delta);
-}
-
-/* Applies a step to the part of this server. If changes are kept (wait=all), every step that changes x ends a round. So
- * each makes a change for the islands. All counted islands have leases of that round. */
+/* Applies a step to the part of this server. STEP_MEAN leaves the mean of the counted deltas in the memory of the first
+ * of them. If changes are kept (wait=all), every other step ends a round, so it makes a change for the islands. All
+ * counted islands have leases of that round. */
 void server_step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
-    if (step->rule == STEP_MEAN) make_mean(s, d);
-    else round_change_begin(&s->change, &s->weights);
+    if (step->rule == STEP_MEAN) {
+        const float **delta = xmalloc(sizeof *delta * (size_t)s->counts, "the mean of the islands");
+        for (int i = 0; i < s->counts; i++) delta[i] = s->counted[i]->delta;
+        outer_mean(d, delta, s->weight, s->counts, s->weights.elems);
+        free(delta);
+        server_weights_step(&s->weights, step, d, squares);
+        return;
+    }
+    round_change_begin(&s->change, &s->weights);
     server_weights_step(&s->weights, step, d, squares);
-    if (step->rule != STEP_MEAN) round_change_end(&s->change, &s->weights, one ? one->lease.round + 1 : 0);
-    if (step->rule != STEP_MEAN && step->rule != STEP_MOMENTUM) s->counts = 0;
+    round_change_end(&s->change, &s->weights, one ? one->lease.round + 1 : 0);
+    if (step->rule != STEP_MOMENTUM) s->counts = 0;
 }
 
 /* Applies AdamW with the gradient that islands sent, which has this norm. Its bias correction counts the updates since
@@ -207,14 +206,6 @@ static void look_for_silence(Server *s) {
     }
 }
 
-/* Informs islands that the run is over: those that wait for a round, and those whose deltas arrive too late for one. */
-static void tell_end(Server *s) {
-    for (int i = 0; i < s->members.count; i++) {
-        Member *m = s->members.member[i];
-        if (m->state == MEMBER_WAITS && !m->knows_end) server_say_closed(s, m, 0, 0.0, 0);
-    }
-}
-
 /* Frees the memory and connections of islands that are gone. */
 static void sweep(Server *s) {
     for (int i = 0; i < s->members.count; i++) {
@@ -227,14 +218,18 @@ static void sweep(Server *s) {
     }
 }
 
-/* Ends and begins rounds. Only the first server, which leads, calls it. */
+/* Ends and begins rounds. Only the first server, which leads, calls it. At the end of the run it informs islands that
+ * wait for a round, and those whose deltas arrive too late for one. */
 static void lead(Server *s) {
+    Members *ms = &s->members;
     count_arrivals(s);
     server_look_at_followers(s);
-    if (members_may_close(&s->members)) close_round(s);
+    if (members_may_close(ms)) close_round(s);
     sweep(s);
-    if (server_is_done(s)) tell_end(s);
-    else if (server_is_whole(s) && members_may_open(&s->members)) open_round(s);
+    if (!server_is_done(s) && server_is_whole(s) && members_may_open(ms)) open_round(s);
+    for (int i = 0; server_is_done(s) && i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_WAITS && !ms->member[i]->knows_end)
+            server_say_closed(s, ms->member[i], 0, 0.0, 0);
     leases_sync(&s->leases);
 }
 

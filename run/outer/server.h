@@ -11,6 +11,7 @@
 
 #include "data/dataset.h"
 #include "model/optimizer.h"
+#include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
 
 typedef struct {
@@ -70,8 +71,8 @@ int     server_follow(Server *s, void (*ready)(const Server *s));
 int64_t server_part_elems(const Server *s);
 
 int64_t server_step(const Server *s);      /* completed steps */
-int64_t server_tokens(const Server *s);
-int64_t server_next_sample(const Server *s);
+/* Returns the completed steps, their tokens, and the first sample that was never given. */
+Position server_position(const Server *s);
 int     server_is_done(const Server *s);   /* 1 if run.steps is reached; islands learn it when they wait for a round */
 int     server_islands(const Server *s);   /* number of islands that are not GONE */
 

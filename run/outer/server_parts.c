@@ -116,22 +116,19 @@ int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, ch
     return 1;
 }
 
-static int take_part_in(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
-    PartIn  part;
-    Member *m;
-    if (!message_read(MESSAGE_PART_IN, payload, bytes, &part, fault)) return 0;
-    if (!members_part_in(&s->members, part.lease, &part.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){part.lease});
-    else if ((m = members_of_lease(&s->members, part.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
-    return 1;
-}
-
 int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault) {
+    PartIn  in;
     Stepped stepped;
+    Member *m;
     switch (h->kind) {
-        case MESSAGE_PING:    peer_say(p, MESSAGE_PING, 0, NULL); return 1;
-        case MESSAGE_PART_IN: return take_part_in(s, p, payload, h->payload_bytes, fault);
+        case MESSAGE_PING: peer_say(p, MESSAGE_PING, 0, NULL); return 1;
         case MESSAGE_STATE:
             return take_state(s, h, payload, &s->whole, begin_of(s, p->part), elems_of(s, p->part), fault);
+        case MESSAGE_PART_IN:
+            if (!message_read(MESSAGE_PART_IN, payload, h->payload_bytes, &in, fault)) return 0;
+            if (!members_part_in(&s->members, in.lease, &in.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){in.lease});
+            else if ((m = members_of_lease(&s->members, in.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
+            return 1;
         case MESSAGE_STEPPED:
             if (!message_read(MESSAGE_STEPPED, payload, h->payload_bytes, &stepped, fault)) return 0;
             p->squares = stepped.squares, p->has_answer = 1;
@@ -219,63 +216,47 @@ int64_t server_part_elems(const Server *s) { return s->weights.elems; }
 
 int server_has_part(const Server *s) { return server_leads(s) || s->had == s->weights.elems * WEIGHTS_TENSORS; }
 
-void server_part_is_in(Server *s, Member *m) {
-    peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
-}
-
 static Member *ended_with(const Server *s, int64_t lease) {
     Member *m = members_of_lease(&s->members, lease);
     return m && m->state == MEMBER_ENDED ? m : NULL;
 }
 
-static int take_count(Server *s, const void *payload, size_t bytes, char *fault) {
-    Count count;
-    if (!message_read(MESSAGE_COUNT, payload, bytes, &count, fault)) return 0;
-    Member *m = ended_with(s, count.lease);
-    if (!m || s->counts == s->members.count)
-        return message_fault(fault, "counts lease %lld, of which there is no delta here", (long long)count.lease);
-    server_count(s, m, count.weight);
-    return 1;
-}
-
-static int take_step(Server *s, const void *payload, size_t bytes, char *fault) {
-    Step    step;
+static int take_step(Server *s, const Step *step, char *fault) {
     Stepped stepped = {{{0}}};
-    if (!message_read(MESSAGE_STEP, payload, bytes, &step, fault)) return 0;
-    int counts = s->counts;
-    if (counts == 0 && step.rule != STEP_MOMENTUM)
-        return message_fault(fault, "sent STEP %d without a delta that counts", step.rule);
-    server_step_part(s, &step, &stepped.squares);
+    int     counts = s->counts;
+    if (counts == 0 && step->rule != STEP_MOMENTUM)
+        return message_fault(fault, "sent STEP %d without a delta that counts", step->rule);
+    server_step_part(s, step, &stepped.squares);
     for (int i = 0; s->counts == 0 && i < counts; i++) members_counted(&s->members, s->counted[i]);
     peer_say(s->leader, MESSAGE_STEPPED, 0, &stepped);
     return 1;
 }
 
 int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault) {
-    size_t               bytes = h->payload_bytes;
+    union { Count count; Drop drop; Step step; Refuse refuse; Over over; } in;
     const ServerWeights *w = &s->weights;
     Member              *m;
-    Drop                 drop;
-    Refuse               refuse;
-    Over                 over;
+    int                  is_json = h->type == FRAME_BYTES && h->payload_bytes > 0;
+    if (is_json && !message_read((MessageKind)h->kind, payload, h->payload_bytes, &in, fault)) return 0;
     switch (h->kind) {
         case MESSAGE_STATE: return take_state(s, h, payload, w, w->first, w->elems, fault);
-        case MESSAGE_COUNT: return take_count(s, payload, bytes, fault);
-        case MESSAGE_STEP:  return take_step(s, payload, bytes, fault);
+        case MESSAGE_STEP:  return take_step(s, &in.step, fault);
+        case MESSAGE_COUNT:
+            m = ended_with(s, in.count.lease);
+            if (!m || s->counts == s->members.count)
+                return message_fault(fault, "counts lease %lld, of which there is no delta here",
+                                     (long long)in.count.lease);
+            server_count(s, m, in.count.weight);
+            break;
         case MESSAGE_DROP:
-            if (!message_read(MESSAGE_DROP, payload, bytes, &drop, fault)) return 0;
-            if ((m = ended_with(s, drop.lease))) members_counted(&s->members, m);
-            return 1;
-        case MESSAGE_REFUSE:
-            if (!message_read(MESSAGE_REFUSE, payload, bytes, &refuse, fault)) return 0;
-            fail(refuse.code, "%s: %s", channel_peer(s->leader->channel), refuse.why);
-        case MESSAGE_COLLECT: send_state(s, s->leader, w, w->first, w->elems); return 1;
-        case MESSAGE_OVER:
-            if (!message_read(MESSAGE_OVER, payload, bytes, &over, fault)) return 0;
-            s->is_dismissed = 1, s->code = over.code;
-            return 1;
-        default: return 1; /* PING */
+            if ((m = ended_with(s, in.drop.lease))) members_counted(&s->members, m);
+            break;
+        case MESSAGE_COLLECT: send_state(s, s->leader, w, w->first, w->elems); break;
+        case MESSAGE_REFUSE:  fail(in.refuse.code, "%s: %s", channel_peer(s->leader->channel), in.refuse.why);
+        case MESSAGE_OVER:    s->is_dismissed = 1, s->code = in.over.code; break;
+        default: break; /* PING */
     }
+    return 1;
 }
 
 /* --- a follower: its loop ----------------------------------------------------------------------------------------- */
@@ -295,7 +276,7 @@ static int find_leader(Server *s) {
     if (!c && signals_stop()) return 0;
     if (!c) fail(fault.code, "%s", fault.text);
     channel_limit(c, s->elems);
-    s->leader = peers_add(&s->peers, c, clock_ms());
+    s->leader = peers_add(&s->peers, c);
     s->leader->part = PEER_LEADER;
     Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
                      .config = config_to_json(s->parts.config)};

@@ -24,11 +24,11 @@ struct PeerMessage {
 
 /* --- the list of peers -------------------------------------------------------------------------------------------- */
 
-Peer *peers_add(Peers *p, Channel *c, double now_ms) {
+Peer *peers_add(Peers *p, Channel *c) {
     Peer *peer = xcalloc(1, sizeof *peer, "one more connection");
     p->peer = xrealloc(p->peer, sizeof *p->peer * (size_t)(p->count + 1), "one more connection");
     p->channel = xrealloc(p->channel, sizeof *p->channel * (size_t)(p->count + 1), "one more connection");
-    *peer = (Peer){.channel = c, .since_ms = now_ms};
+    *peer = (Peer){.channel = c, .since_ms = clock_ms()};
     p->peer[p->count++] = peer;
     return peer;
 }
@@ -84,7 +84,7 @@ void peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems) {
     for (int i = 0; i < PEERS_UNPROVEN && p->count < PEERS_MOST && (c = channel_accept(listening, key)); i++) {
         free_place(p);
         channel_limit(c, most_elems);
-        peers_add(p, c, clock_ms());
+        peers_add(p, c);
     }
 }
 
@@ -120,16 +120,6 @@ static void peer_refuse(Peer *p, int code, const char *why) {
     snprintf(refuse.why, sizeof refuse.why, "%s", why);
     peer_say(p, MESSAGE_REFUSE, 0, &refuse);
     p->is_ending = 1;
-}
-
-/* Queues a request of the peer for values. Returns 0 if it has too many. */
-static int peer_request(Peer *p, PeerGet get) {
-    if (p->gets == PEER_GETS_MOST) return 0;
-    if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: the list is full */
-        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1), "what an island asks for");
-    }
-    p->get[p->gets++] = get;
-    return 1;
 }
 
 /* Answers requests for values while the channel has space for a frame. The answer to GET_CHANGE is the change of x in
@@ -334,13 +324,6 @@ static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t b
     return EXIT_CONFIG;
 }
 
-/* Returns 1 if the island's config has outer.compress. */
-static int compresses(const cJSON *config) {
-    const cJSON *outer = cJSON_GetObjectItem(config, "outer");
-    const char  *compress = cJSON_GetStringValue(cJSON_GetObjectItem(outer, "compress"));
-    return compress && strcmp(compress, "none") != 0;
-}
-
 /* --- frames ------------------------------------------------------------------------------------------------------- */
 
 void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
@@ -380,8 +363,9 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
     server_take_back(s, was);
     if (m) {
         if (m->joined == 1) server_drop_connections(s, m, p);
+        const char *compress = cJSON_GetStringValue(json_member(json_member(hello.config, "outer"), "compress"));
         p->member = m, p->rank = hello.rank;
-        m->takes_changes = compresses(hello.config);
+        m->takes_changes = compress && strcmp(compress, "none") != 0;
         welcome(s, p);
     }
     message_free(MESSAGE_HELLO, &hello);
@@ -431,7 +415,7 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
         return;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
-    if (!server_leads(s)) server_part_is_in(s, m);
+    if (!server_leads(s)) peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
     else if (m->state == MEMBER_ENDED) server_judge_early(s, m);
 }
 
@@ -465,8 +449,12 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
                "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
                "%lld",
                (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
-    else if (!peer_request(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+    else if (p->gets == PEER_GETS_MOST)
         refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+    else {
+        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets + 1), "what an island asks for");
+        p->get[p->gets++] = (PeerGet){message_answer(h->kind), round, h->offset, h->elems};
+    }
 }
 
 /* Handles a frame of another server. Returns 0 if no more frames of this peer are to be read. */

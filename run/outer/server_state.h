@@ -46,7 +46,7 @@ typedef struct {
 } Peers;
 
 void  peers_destroy(Peers *p);
-Peer *peers_add(Peers *p, Channel *c, double now_ms);
+Peer *peers_add(Peers *p, Channel *c);
 /* Accepts connections that wait. At most PEERS_UNPROVEN peers may have not proven the key. The newest of them keep
  * their places. If a place is needed, the oldest peer that has sent nothing is dropped first. If the newest were
  * refused instead, anybody who opened 64 connections would keep islands out. */
@@ -149,7 +149,5 @@ void server_order(Server *s, const Step *step, Exact *squares);
 int  server_has_part(const Server *s);
 /* Handles a frame of the first server. Returns 1, or 0 with the reason in fault. */
 int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
-/* Sends PART_IN for an island whose ranks have all sent END. */
-void server_part_is_in(Server *s, Member *m);
 
 #endif

@@ -464,7 +464,7 @@ static int inspect_checkpoint(Report *r, const char *folder) {
         tell_verified(r, 0, fault);
         return EXIT_DATA;
     }
-    int is_good = manifest_verify(&m, folder, 0, 1, NULL, NULL, fault);
+    int is_good = manifest_verify(&m, folder, NULL, NULL, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) bytes += m.file[f].bytes;
     report_count(r, "step", m.step);
     report_count(r, "tokens", m.tokens);

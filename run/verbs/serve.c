@@ -197,7 +197,7 @@ static void save(Serving *s) {
     if (saver_step(s->saver) == step || (s->resumed.ranks > 0 && s->resumed.step == step)) return;
     report_saved(s, saver_finish(s->saver));
     server_collect(s->server);
-    s->state.start = (Position){step, server_tokens(s->server), server_next_sample(s->server)};
+    s->state.start = server_position(s->server);
     int logged = metrics_catch_up(s->metrics, fault);
     saver_start(s->saver, step, logged ? NULL : fault);
     metrics_draw(s->metrics);

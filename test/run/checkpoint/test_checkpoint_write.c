@@ -169,7 +169,7 @@ static void test_runs_that_do_not_cover(void **state) {
         FileExtents runs = exchange_extents(f.shards);
         Save   s = save_prepare(&f.state, 4, staged, &runs);
         save_make_folder(&s);
-        save_write_pieces(&s);
+        save_pieces(&s, 1);
         assert_string_equal(s.fault, "");
         assert_true(s.written_count > 4);
         s.written[2] = twice ? s.written[1] : s.written[--s.written_count];

@@ -146,7 +146,7 @@ static void test_unread(void **state) {
     (void)state;
     static const struct { int error; const char *says; } table[] = {
         {ENOENT, "x is missing"}, {ENOTDIR, "x is missing"}, {ENODATA, "x ends too early"}, {EFBIG, "x is too long"},
-        {ENOMEM, MANIFEST_NO_MEMORY}, {EIO, MANIFEST_UNREADABLE "x: Input/output error"}, {EACCES, MANIFEST_UNREADABLE "x: Permission denied"},
+        {ENOMEM, MANIFEST_UNREADABLE "x: Cannot allocate memory"}, {EIO, MANIFEST_UNREADABLE "x: Input/output error"}, {EACCES, MANIFEST_UNREADABLE "x: Permission denied"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         char fault[MANIFEST_FAULT_BYTES];
