@@ -2,8 +2,6 @@
 #include "comm/frame.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/tensor.h"
@@ -33,23 +31,15 @@ void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]) {
     put(out + 40, h->payload_bytes, 4);
 }
 
-static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, FRAME_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
-
 int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
                        char fault[FRAME_FAULT_BYTES]) {
     const uint8_t *at = bytes;
     int64_t        end;
     if (length < FRAME_HEADER_BYTES)
-        return refuse(fault, "sent %zu bytes of a header, not %d", length, FRAME_HEADER_BYTES);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent %zu bytes of a header, not %d", length,
+                          FRAME_HEADER_BYTES);
     if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || get(at + 6, 2) != 0 || get(at + 44, 4) != 0)
-        return refuse(fault, "sent bytes that are no frame");
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent bytes that are no frame");
     *h = (FrameHeader){.kind = at[4],
                        .type = at[5],
                        .round = (int64_t)get(at + 8, 8),
@@ -58,17 +48,20 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
                        .counter = get(at + 32, 8),
                        .payload_bytes = (uint32_t)get(at + 40, 4)};
     if (h->kind == 0 || h->type >= FRAME_TYPES)
-        return refuse(fault, "sent a frame of kind %d and type %d, which there is not", h->kind, h->type);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of kind %d and type %d, which there is not",
+                          h->kind, h->type);
     if (h->payload_bytes > FRAME_PAYLOAD_LIMIT)
-        return refuse(fault, "sent a frame of %u bytes, more than %d", h->payload_bytes, FRAME_PAYLOAD_LIMIT);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes, more than %d", h->payload_bytes,
+                          FRAME_PAYLOAD_LIMIT);
     if (h->round < 0 || h->offset < 0 || h->elems < 0 || __builtin_add_overflow(h->offset, h->elems, &end) ||
         end > most_elems)
-        return refuse(fault, "sent a frame of round %lld, offset %lld, %lld values, beyond the %lld there are",
-                      (long long)h->round, (long long)h->offset, (long long)h->elems, (long long)most_elems);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0,
+                          "sent a frame of round %lld, offset %lld, %lld values, beyond the %lld there are",
+                          (long long)h->round, (long long)h->offset, (long long)h->elems, (long long)most_elems);
     if (h->type != FRAME_BYTES &&
         (h->elems > FRAME_PAYLOAD_LIMIT || frame_value_bytes((FrameType)h->type, h->elems) != h->payload_bytes))
-        return refuse(fault, "sent a frame of %u bytes with %lld values of type %d", h->payload_bytes,
-                      (long long)h->elems, h->type);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes with %lld values of type %d",
+                          h->payload_bytes, (long long)h->elems, h->type);
     return 1;
 }
 

@@ -48,18 +48,12 @@ int __sigaction(int signal_number, const struct sigaction *action, struct sigact
 #endif
 void set_action(int signal_number, const struct sigaction *action) { __sigaction(signal_number, action, NULL); }
 
-static void end_now(int signal_number) {
-    (void)signal_number;
-    _exit(self.forced_code);
-}
+static void end_now(int signal_number) { (void)signal_number, _exit(self.forced_code); }
 
 void error_end_within(unsigned seconds, int exit_code) {
-    struct sigaction action;
+    struct sigaction action = {.sa_handler = end_now, .sa_flags = SA_ONSTACK};
     sigset_t         alarm_alone;
     self.forced_code = exit_code;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = end_now;
-    action.sa_flags = SA_ONSTACK;
     set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
@@ -172,6 +166,14 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     fail_silently(EXIT_INTERNAL);
 }
 
+int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, capacity, fmt, args);
+    va_end(args);
+    return result;
+}
+
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
 static NORETURN void end_without(double bytes, const char *what) {
@@ -210,4 +212,13 @@ char *xstrndup(const char *text, size_t most, const char *what) {
     char  *copy = memcpy(xmalloc(bytes + 1, what), text, bytes);
     copy[bytes] = 0;
     return copy;
+}
+
+char *xformat(const char *what, const char *fmt, ...) {
+    char   *text;
+    va_list args;
+    va_start(args, fmt);
+    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "no memory for %s", what);
+    va_end(args);
+    return text;
 }

@@ -105,6 +105,10 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
 #define CHECK(cond, ...) \
     do { if (!(cond)) check_failed(#cond, __FILE__, __LINE__, __VA_ARGS__); } while (0)
 
+/* Writes a formatted sentence to fault [capacity]. Returns `result`, so that a function can return its failure in the
+ * same statement. */
+int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) PRINTF_LIKE(4, 5);
+
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
 /* Each function returns memory as its namesake in the C library does. Where there is none it ends the job with
@@ -115,6 +119,7 @@ void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product
 void *xrealloc(void *old, size_t bytes, const char *what);
 char *xstrdup(const char *text, const char *what);
 char *xstrndup(const char *text, size_t most, const char *what);
+char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* as asprintf(3), but returns the text */
 
 #ifdef __cplusplus
 }

@@ -173,9 +173,8 @@ static int make_folder(const char *path) {
 }
 
 int io_mkdirs(const char *path) {
-    char *prefix = strdup(path);
-    if (!prefix) return -ENOMEM;
-    int rc = 0;
+    char *prefix = xstrdup(path, "the name of a folder");
+    int   rc = 0;
     for (char *at = prefix + (*prefix == '/'); rc == 0 && (at = strchr(at, '/')); at++) {
         *at = 0;
         rc = make_folder(prefix);
@@ -208,11 +207,7 @@ static int remove_tree(const char *path, int below) {
     struct dirent *entry;
     while (rc == 0 && (entry = readdir(folder))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        char *child = NULL;
-        if (asprintf(&child, "%s/%s", path, entry->d_name) < 0) {
-            rc = -ENOMEM;
-            break;
-        }
+        char       *child = xformat("the name of a file", "%s/%s", path, entry->d_name);
         struct stat st;
         if (lstat(child, &st) == 0 && S_ISDIR(st.st_mode)) rc = below > 0 ? remove_tree(child, below - 1) : -ENOTEMPTY;
         else rc = io_unlink(child);
@@ -232,6 +227,13 @@ int io_fsync_dir(const char *path) {
     int rc = io_fsync(fd);
     io_close(fd);
     return rc == -EINVAL ? 0 : rc; /* the file system cannot sync folders */
+}
+
+int io_fsync_parent(const char *path) {
+    char *folder = path_folder(path);
+    int   rc = io_fsync_dir(folder);
+    free(folder);
+    return rc;
 }
 
 /* Opens path.tmp, empty, for this writer alone. If another process holds it, waits until that one renames or removes
@@ -258,10 +260,9 @@ static int open_alone(const char *tmp) {
 /* The descriptor `lock` holds the lock of path.tmp until the file has its name. The descriptor fd is closed before
  * that, because a network file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
-    char *tmp = NULL;
-    if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
-    int fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    int rc = fd < 0 ? fd : lock < 0 ? -errno : io_write(fd, data, bytes);
+    char *tmp = xformat("the name of a file", "%s.tmp", path);
+    int   fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int   rc = fd < 0 ? fd : lock < 0 ? -errno : io_write(fd, data, bytes);
     if (rc == 0) rc = io_fsync(fd);
     if (fd >= 0) {
         int closed = io_close(fd);
@@ -372,13 +373,11 @@ int64_t io_free_bytes(const char *folder) {
 
 /* --- names and patterns ------------------------------------------------------------------------------------------- */
 
-int io_paths_add(IoPaths *list, const char *path) {
-    char **grown = realloc(list->path, sizeof *list->path * (list->count + 1));
-    char  *copy = grown ? strdup(path) : NULL;
-    if (grown) list->path = grown;
-    if (!copy) return -ENOMEM;
-    list->path[list->count++] = copy;
-    return 0;
+static const char NAMES[] = "the names of files"; /* what is missing where memory runs out */
+
+void io_paths_add(IoPaths *list, const char *path) {
+    list->path = xrealloc(list->path, sizeof *list->path * (list->count + 1), NAMES);
+    list->path[list->count++] = xstrdup(path, NAMES);
 }
 
 void io_paths_free(IoPaths *list) {
@@ -387,16 +386,12 @@ void io_paths_free(IoPaths *list) {
     *list = (IoPaths){NULL, 0};
 }
 
-static int end_without_memory(const char *folder, int error) {
-    (void)folder;
-    return error == ENOMEM;
-}
+static int end_without_memory(const char *folder, int error) { return (void)folder, error == ENOMEM; }
 
 /* Matches one section of a name, path [folder, end), in the folder path [0, folder), which includes its last slash. The
- * folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
-static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
-    char *pattern = malloc(2 * end + 1), *to = pattern;
-    if (!pattern) return -ENOMEM;
+ * folder is escaped, so that glob() takes it literally. */
+static void match_part(const char *path, size_t folder, size_t end, glob_t *found) {
+    char *pattern = xmalloc(2 * end + 1, NAMES), *to = pattern;
     for (size_t i = 0; i < end; i++) {
         if (i < folder && strchr("*?[\\", path[i])) *to++ = '\\';
         *to++ = path[i];
@@ -404,32 +399,38 @@ static int match_part(const char *path, size_t folder, size_t end, glob_t *found
     *to = 0;
     int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
     free(pattern);
-    return rc == GLOB_NOSPACE || rc == GLOB_ABORTED ? -ENOMEM : rc == 0 ? 1 : 0;
+    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for %s", NAMES);
 }
 
 /* Matches the remaining sections of a name one after another. The first `folder` bytes of path, with their last slash,
  * are already found. */
-static int match_rest(const char *path, size_t folder, IoPaths *found) {
+static void match_rest(const char *path, size_t folder, IoPaths *found) {
     struct stat st;
-    size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/"), count = 1;
-    char       *as_typed = strndup(path, end), **match = &as_typed;
+    size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/");
+    char       *as_typed = xstrndup(path, end, NAMES);
     glob_t      globbed = {0};
-    if (!as_typed) return -ENOMEM;
-    int rc = 0, is_there = lstat(as_typed, &st) == 0;
-    if (!is_there) {
-        rc = strpbrk(as_typed + from, "*?[\\") ? match_part(path, from, end, &globbed) : 0;
-        count = rc > 0 ? globbed.gl_pathc : 0, match = globbed.gl_pathv;
-    }
-    for (size_t i = 0; i < count && rc >= 0; i++) {
-        char *whole = NULL;
-        if (!path[end]) rc = io_paths_add(found, match[i]);
-        else if (asprintf(&whole, "%s%s", match[i], path + end) < 0) rc = -ENOMEM;
-        else rc = match_rest(whole, strlen(match[i]), found);
+    int         is_there = lstat(as_typed, &st) == 0;
+    if (!is_there && strpbrk(as_typed + from, "*?[\\")) match_part(path, from, end, &globbed);
+    for (size_t i = 0; i < (is_there ? 1 : globbed.gl_pathc); i++) {
+        const char *match = is_there ? as_typed : globbed.gl_pathv[i];
+        char       *whole = xformat(NAMES, "%s%s", match, path + end);
+        if (path[end]) match_rest(whole, strlen(match), found);
+        else io_paths_add(found, whole);
         free(whole);
     }
     if (globbed.gl_pathc) globfree(&globbed);
     free(as_typed);
-    return rc < 0 ? rc : 0;
+}
+
+const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *path_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return xstrdup(".", "the name of a folder");
+    return xstrndup(path, slash == path ? 1 : (size_t)(slash - path), "the name of a folder");
 }
 
 int has_ending(const char *path, const char *ending) {
@@ -439,11 +440,10 @@ int has_ending(const char *path, const char *ending) {
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-int io_match(const char *name, IoPaths *found) {
+void io_match(const char *name, IoPaths *found) {
     size_t before = found->count;
-    int    rc = *name ? match_rest(name, 0, found) : 0;
+    if (*name) match_rest(name, 0, found);
     if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, by_bytes);
-    return rc;
 }
 
 /* --- a FILE in memory --------------------------------------------------------------------------------------------- */

@@ -299,7 +299,7 @@ NORETURN static void refuse_missing(const char *path) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *organisation = "";
+    const char *name = path_name(path), *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
@@ -519,7 +519,7 @@ void weights_set_check_json(const char *path) {
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
                                                      * model.safetensors exists */
     };
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base = path_name(path);
     int         in_folder = is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
@@ -575,7 +575,7 @@ static void open_parts(WeightsSet *set) {
 
 WeightsSet weights_set_open(const char *path) {
     WeightsSet  set = {.path = xstrdup(path_in(path).text, FILE_NAME)};
-    const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
+    const char *name = path_name(set.path);
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
     if (is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
@@ -583,8 +583,7 @@ WeightsSet weights_set_open(const char *path) {
         return set;
     }
     if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
-        set.folder = !slash ? xstrdup(".", FILE_NAME)
-                            : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
+        set.folder = path_folder(set.path);
     if (is_index) {
         open_indexed(&set);
         return set;
@@ -858,7 +857,7 @@ static int is_zero(WeightsTensor t) {
 /* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
  * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
+    const char *name = path_name(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */
