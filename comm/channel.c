@@ -404,7 +404,8 @@ int channel_progress(Channel *c) {
     if (c->state == CHANNEL_WHOLE) read_in(c);
     if (c->state == CHANNEL_WHOLE) write_out(c);
     if (c->state == CHANNEL_WHOLE && has_deadline(c) && clock_ms() > c->until)
-        break_channel(c, EXIT_PEER, "did not %s within %d s", c->is_ending ? "close the connection" : "prove the key", CHANNEL_OPENING_MS / 1000);
+        break_channel(c, EXIT_PEER, "did not %s within %d s", c->is_ending ? "close the connection" : "prove the key",
+                      CHANNEL_OPENING_MS / 1000);
     return c->state == CHANNEL_WHOLE ? 0 : -1;
 }
 

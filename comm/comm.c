@@ -36,12 +36,6 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
     c->size = size, c->rank = rank;
 }
 
-/* Notes the least bytes that a rank of W sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan,
- * "Bandwidth optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
-int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
-    return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
-}
-
 int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
     LedgerEntry e = {.op = name, .dim = {elems}, .bytes = sent};
     if (c->world->ledger && c->size > 1) {
@@ -204,51 +198,57 @@ void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_
     if (rest > 0) times->comm_ms += rest;
 }
 
+/* Notes a small call with the least bytes that a rank of W sends, as the mean over the ranks: (W-1)/W of the bytes,
+ * `times` over. An all-reduce sends them twice (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
+ * Returns what comm_note_sent does. */
+static int note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
+    return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
+}
+
 static Blocking enter(Comm *c, const char *name, const char *point) {
-    World   *w = c->world;
-    CommCall call = {name, c->calls++, clock_ms(), 0, ""};
+    CommTrace call = {.name = name, .number = c->calls++, .start_ms = clock_ms()};
     memcpy(call.group, c->name, sizeof call.group);
-    w->blocking = call;
-    Failpoint test = queue_obey_test(w, point);
+    c->world->blocking = call;
+    Failpoint test = queue_obey_test(c->world, point);
     double    now = clock_ms();
     return (Blocking){now, comm_counted_ms(c, now), test};
 }
 
 static void leave(Comm *c, Blocking b) {
     comm_count_wait(c, &c->waits, b.begin_ms, b.counted_ms);
-    c->world->blocking.has_ended = 1;
+    c->world->blocking.end_ms = clock_ms();
     failpoint_done(b.test);
 }
 
 void comm_barrier(Comm *c) {
-    if (comm_note_or_skip(c, "barrier", 0, 0, 0)) return;
+    if (note_or_skip(c, "barrier", 0, 0, 0)) return;
     Blocking b = enter(c, "barrier", "comm.barrier");
     group_barrier(c);
     leave(c, b);
 }
 
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    if (comm_note_or_skip(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
+    if (note_or_skip(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
     Blocking b = enter(c, "broadcast", "comm.broadcast");
     group_broadcast(c, data, bytes, root);
     leave(c, b);
 }
 
-static void all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
+static void all_reduce(Comm *c, void *values, int count, DType type, CommReduce op) {
+    if (note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     group_all_reduce(c, values, count, type, op);
     leave(c, b);
 }
 
-void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_F64, op); }
-void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_I64, op); }
+void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, F64, op); }
+void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, I64, op); }
 
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive) {
     size_t all = 0;
     for (int r = 0; r < c->size; r++) all += bytes[r];
     if (c->size == 1) memcpy(receive, send, all);
-    if (comm_note_or_skip(c, "all-to-all", (int64_t)all, all, 1)) return;
+    if (note_or_skip(c, "all-to-all", (int64_t)all, all, 1)) return;
     Blocking b = enter(c, "all-to-all", "comm.all_to_all");
     group_all_to_all(c, (const char *)send, bytes, (char *)receive);
     leave(c, b);

@@ -107,7 +107,7 @@ struct World {
     int      ops, op_room;
     int64_t  started;           /* number of collectives over buckets started so far */
     int64_t  stalled;           /* a test's rule: collectives from this sequence number on never begin */
-    CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
+    CommTrace blocking;         /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
     Stream         *followed;   /* the stream that computes (world_follow); borrowed; NULL: buckets are in host
@@ -168,10 +168,7 @@ double comm_counted_ms(const Comm *c, double now);
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
 /* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
- * world it notes the collective and the bytes that this rank would send. For small calls that is the mean over the
- * ranks, (W-1)/W of `bytes`, `times` over. */
-int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
-/* Notes a collective that sends `sent` bytes; otherwise like comm_note_or_skip. */
+ * world it notes the collective and the `sent` bytes that this rank would send. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
@@ -185,8 +182,7 @@ void group_free(Comm *c);
 /* Blocking calls. Started collectives progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-typedef enum { NUMBERS_F64, NUMBERS_I64 } NumberType;
-void  group_all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op);
+void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* F64 or I64 */
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 

@@ -78,7 +78,7 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     free(text);
     if (is_key) return 0;
     return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
-                      "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` makes "
-                      "it; copy the server's anew",
+                      "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
+                      "makes it; copy the server's anew",
                       path, DIGITS);
 }

@@ -6,6 +6,7 @@
  * from the second one.
  */
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +45,7 @@ static int has_pmi_server(void) {
 static const char *stale;
 
 Launch launch_detect(void) {
-    Launch none = {0, 0, 1, 0};
-    int    pmix = has_pmix_server();
+    int pmix = has_pmix_server();
     stale = NULL;
     if (has("OMPI_COMM_WORLD_RANK") && pmix)
         return (Launch){1, number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 0), 1};
@@ -56,7 +56,7 @@ Launch launch_detect(void) {
         if (has(RANKS[i])) stale = RANKS[i];
     int tasks = has("SLURM_STEP_ID") ? number("SLURM_STEP_NUM_TASKS", 1) : 1;
     if (tasks > 1) return (Launch){1, number("SLURM_PROCID", 0), tasks, 0};
-    return none;
+    return (Launch){0, 0, 1, 0};
 }
 
 int launch_is_mpirun(Launch launch) {
@@ -65,23 +65,28 @@ int launch_is_mpirun(Launch launch) {
            (launch.size > 0 && number("SLURM_STEP_NUM_TASKS", 1) != launch.size);
 }
 
-/* Reads name and parent of a process: "12 (name) S 11 ..." in /proc. */
-static int read_parent(long pid, char name[16], long *parent) {
-    char  path[64];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+/* Reads values from a file of the system as fscanf does. Returns their number; 0 if the file cannot be opened. */
+__attribute__((format(scanf, 2, 3))) static int scan_file(const char *path, const char *fmt, ...) {
     FILE *file = fopen(path, "r");
-    int   found = file && fscanf(file, "%*d (%15[^)]) %*c %ld", name, parent) == 2;
-    if (file) fclose(file);
+    if (!file) return 0;
+    va_list values;
+    va_start(values, fmt);
+    int found = vfscanf(file, fmt, values);
+    va_end(values);
+    fclose(file);
     return found;
 }
 
 long launch_process(char *name) {
     static const char *const names[] = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"};
     long                     pid = getppid(), parent;
-    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK") && read_parent(pid, name, &parent);
-         above++, pid = parent)
+    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK"); above++, pid = parent) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid); /* "12 (name) S 11 ...", where 11 is the parent */
+        if (scan_file(path, "%*d (%15[^)]) %*c %ld", name, &parent) != 2) return 0;
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(name, names[i]) == 0) return pid;
+    }
     return 0;
 }
 
@@ -111,13 +116,9 @@ typedef struct {
 /* Returns the core of a processor, named by the core's first hardware thread. */
 static int read_core(int cpu) {
     char path[96];
+    int  first;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    FILE *file = fopen(path, "r");
-    int   first = cpu;
-    if (!file) return cpu;
-    if (fscanf(file, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE) first = cpu;
-    fclose(file);
-    return first;
+    return scan_file(path, "%d", &first) == 1 && first >= 0 && first < CPU_SETSIZE ? first : cpu;
 }
 
 /* Returns the cores of a set of processors. core_of[cpu] is the core of a processor, or below 0 if not read yet. */
@@ -194,13 +195,9 @@ int threads_host_processors(World *w) {
 /* Returns how many cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000").
  * Returns a large number if it does not say. */
 static double quota(void) {
-    double period, share = CPU_SETSIZE;
-    FILE  *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!file) return share;
-    if (fscanf(file, "%lf %lf", &share, &period) == 2 && period > 0) share /= period;
-    else share = CPU_SETSIZE;
-    fclose(file);
-    return share;
+    double share, period;
+    int    values = scan_file("/sys/fs/cgroup/cpu.max", "%lf %lf", &share, &period);
+    return values == 2 && period > 0 ? share / period : CPU_SETSIZE;
 }
 
 /* Explains why each rank has one core on a host with more cores than its ranks use together. Under SLURM that is seldom

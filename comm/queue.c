@@ -11,6 +11,7 @@
 #include "comm/internal.h"
 #include "core/thread.h"
 #include "core/failpoints.h"
+#include "core/format.h"
 #include "core/layout.h"
 #include "core/error.h"
 
@@ -89,9 +90,8 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
-    if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
-    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind))
-        copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    if (kind != OP_ALL_GATHER) sums = all - larger_of(0, smaller_of(all - own, piece));
+    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind)) copies = all - larger_of(0, smaller_of(all - next, piece));
     return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
 }
 
@@ -320,19 +320,15 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
 }
 void comm_send_start(Comm *pair, Tensor x) { start(pair, OP_SEND, x, NULL, NULL); }
 void comm_receive_start(Comm *pair, Tensor x) { start(pair, OP_RECEIVE, x, NULL, NULL); }
-void comm_reduce_scatter(Comm *c, Tensor x) {
-    start(c, OP_REDUCE_SCATTER, x, NULL, NULL);
-    comm_finish(c);
-}
-void comm_all_gather(Comm *c, Tensor x) {
-    start(c, OP_ALL_GATHER, x, NULL, NULL);
+
+static void run(Comm *c, OpKind kind, Tensor x) {
+    start(c, kind, x, NULL, NULL);
     comm_finish(c);
 }
 
-void comm_all_reduce_max(Comm *c, Tensor x) {
-    start(c, OP_ALL_MAX, x, NULL, NULL);
-    comm_finish(c);
-}
+void comm_reduce_scatter(Comm *c, Tensor x) { run(c, OP_REDUCE_SCATTER, x); }
+void comm_all_gather(Comm *c, Tensor x) { run(c, OP_ALL_GATHER, x); }
+void comm_all_reduce_max(Comm *c, Tensor x) { run(c, OP_ALL_MAX, x); }
 
 /* Sums over the ranks. Two ranks of the ring gain from chunks that are returned as soon as they are summed. More ranks
  * gain from a gather in both directions, which needs equal pieces. The additions, and so the bits, are the same. */
@@ -340,8 +336,5 @@ void comm_all_reduce(Comm *c, Tensor x) {
     if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % c->size == 0) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
-    } else {
-        start(c, OP_ALL_REDUCE, x, NULL, NULL);
-        comm_finish(c);
-    }
+    } else run(c, OP_ALL_REDUCE, x);
 }

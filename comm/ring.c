@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/simd.h"
 
@@ -40,19 +41,17 @@ SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, in
 }
 SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 
-static void join_bytes(OpKind kind, DType type, char *x, const char *y, int64_t bytes) {
-    if (kind == OP_ALL_MAX) take_larger((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
-    else if (type == F32) add((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
-    else if (type == BF16) add_bf16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
-    else add_f16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
+static void join_bytes(OpKind kind, DType type, void *x, const void *y, int64_t bytes) {
+    if (kind == OP_ALL_MAX) take_larger(x, y, bytes / 4);
+    else if (type == F32) add(x, y, bytes / 4);
+    else if (type == BF16) add_bf16(x, y, bytes / 2);
+    else add_f16(x, y, bytes / 2);
 }
 
 typedef struct {
     char *at;    /* address in x */
     int   bytes;
 } Chunk;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0: SENT or RECEIVED.
  * Beyond the end of x the chunk is empty, and is sent empty. */
@@ -61,8 +60,8 @@ static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
     int64_t piece = (rank - op->way * (back + step) + 3 * size) % size;
-    int64_t from = least(piece * op->piece_bytes + at, op->total_bytes);
-    int64_t bytes = least(op->chunk_bytes, least(op->piece_bytes - at, op->total_bytes - from));
+    int64_t from = smaller_of(piece * op->piece_bytes + at, op->total_bytes);
+    int64_t bytes = smaller_of(op->chunk_bytes, smaller_of(op->piece_bytes - at, op->total_bytes - from));
     return (Chunk){(char *)op->x.data + from, (int)bytes};
 }
 
@@ -132,8 +131,8 @@ int ring_progress(Op *op) {
 static int64_t chunk_bytes(const Op *op) {
     if (op->kind == OP_ALL_GATHER) return COPY_CHUNK_BYTES;
     int64_t quarter = (op->piece_bytes / 4 + 255) / 256 * 256;
-    if (op->comm->size == 2 || quarter > CHUNK_BYTES) return CHUNK_BYTES;
-    return quarter < LEAST_CHUNK_BYTES ? LEAST_CHUNK_BYTES : quarter;
+    if (op->comm->size == 2) return CHUNK_BYTES;
+    return smaller_of(CHUNK_BYTES, larger_of(LEAST_CHUNK_BYTES, quarter));
 }
 
 int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
@@ -165,7 +164,7 @@ void pair_start(Op *op) {
     for (int64_t i = 0; i < parts; i++) {
         char   *at = (char *)op->x.data + i * MPI_MOST_BYTES;
         int64_t left = op->total_bytes - i * MPI_MOST_BYTES;
-        int     bytes = (int)(left < MPI_MOST_BYTES ? left : MPI_MOST_BYTES);
+        int     bytes = (int)smaller_of(left, MPI_MOST_BYTES);
         if (op->kind == OP_SEND)
             MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
         else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/error.h"
 
@@ -109,8 +110,7 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
 static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
 
 static int chunk_bytes(const Op *op, int64_t chunk) {
-    int64_t left = op->piece_bytes - chunk * TREE_CHUNK_BYTES;
-    return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
+    return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
 }
 
 /* Returns the address of a chunk of node i of the tree: in this rank's own node, or in the receive buffer. */
@@ -185,7 +185,8 @@ void tree_sum_start(Op *op) {
     size_t       bytes = comm_tree_bytes(COMM_RING, c->size, t->leaves);
     if (!t->buffer) t->buffer = aligned_alloc(64, bytes);
     if (!t->buffer)
-        fail(EXIT_MEMORY, "no memory for the gradients of %d ranks, which parallel.deterministic adds in order: %zu MiB wanted",
+        fail(EXIT_MEMORY,
+             "no memory for the gradients of %d ranks, which parallel.deterministic adds in order: %zu MiB wanted",
              c->size, bytes >> 20);
     op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
     op->to_send = op->messages * (c->size - 1) * t->mine;

@@ -21,6 +21,8 @@ void  duration_text(char out[32], double ms);
 
 /* Returns the ending of a noun that counts n things: "" for one, otherwise "s". */
 static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+static inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Returns the greatest common divisor of a and b, at least 0 each. */
 static inline int64_t common_divisor(int64_t a, int64_t b) {
     for (int64_t rest; b; a = b, b = rest) rest = a % b;
