@@ -12,20 +12,16 @@
 #include "core/simd.h"
 #include "core/thread.h"
 
-static struct { char name[128]; } cpu;
+static char processor[128]; /* name, once the device is open */
 
 /* Reads the "model name" of the first processor in /proc/cpuinfo. */
 static void read_processor_name(void) {
-    snprintf(cpu.name, sizeof cpu.name, "CPU");
     FILE *f = fopen("/proc/cpuinfo", "r");
     char  line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(cpu.name, sizeof cpu.name, "%.120s", colon + 2);
-        break;
-    }
+    int   is_found = 0;
+    strcpy(processor, "CPU");
+    while (f && !is_found && fgets(line, sizeof line, f))
+        is_found = sscanf(line, "model name%*[ \t]: %120[^\n]", processor) == 1;
     if (f) fclose(f);
 }
 
@@ -50,7 +46,7 @@ void device_open(int local_rank, int threads) {
 int         device_count(void) { return 1; }
 int         device_is_host(void) { return 1; }
 const char *device_backend(void) { return "cpu"; }
-const char *device_name(void) { return cpu.name; }
+const char *device_name(void) { return processor; }
 const char *device_id(void) { return ""; }
 const char *device_isa(void) { return simd_name(); }
 int         device_threads(void) { return omp_get_max_threads(); }
