@@ -4,31 +4,22 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/format.h"
 #include "core/tensor.h"
 
 static const uint8_t MAGIC[4] = {'T', 'G', 'F', '1'};
 
 /* --- the header --------------------------------------------------------------------------------------------------- */
 
-static void put(uint8_t *at, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint64_t get(const uint8_t *at, int bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << 8 * i;
-    return value;
-}
-
 void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]) {
     memset(out, 0, FRAME_HEADER_BYTES);
     memcpy(out, MAGIC, sizeof MAGIC);
     out[4] = h->kind, out[5] = h->type;
-    put(out + 8, (uint64_t)h->round, 8);
-    put(out + 16, (uint64_t)h->offset, 8);
-    put(out + 24, (uint64_t)h->elems, 8);
-    put(out + 32, h->counter, 8);
-    put(out + 40, h->payload_bytes, 4);
+    little_endian_put(out + 8, (uint64_t)h->round, 8);
+    little_endian_put(out + 16, (uint64_t)h->offset, 8);
+    little_endian_put(out + 24, (uint64_t)h->elems, 8);
+    little_endian_put(out + 32, h->counter, 8);
+    little_endian_put(out + 40, h->payload_bytes, 4);
 }
 
 int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
@@ -38,15 +29,15 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
     if (length < FRAME_HEADER_BYTES)
         return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent %zu bytes of a header, not %d", length,
                           FRAME_HEADER_BYTES);
-    if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || get(at + 6, 2) != 0 || get(at + 44, 4) != 0)
+    if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || little_endian(at + 6, 2) != 0 || little_endian(at + 44, 4) != 0)
         return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent bytes that are no frame");
     *h = (FrameHeader){.kind = at[4],
                        .type = at[5],
-                       .round = (int64_t)get(at + 8, 8),
-                       .offset = (int64_t)get(at + 16, 8),
-                       .elems = (int64_t)get(at + 24, 8),
-                       .counter = get(at + 32, 8),
-                       .payload_bytes = (uint32_t)get(at + 40, 4)};
+                       .round = (int64_t)little_endian(at + 8, 8),
+                       .offset = (int64_t)little_endian(at + 16, 8),
+                       .elems = (int64_t)little_endian(at + 24, 8),
+                       .counter = little_endian(at + 32, 8),
+                       .payload_bytes = (uint32_t)little_endian(at + 40, 4)};
     if (h->kind == 0 || h->type >= FRAME_TYPES)
         return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of kind %d and type %d, which there is not",
                           h->kind, h->type);
@@ -94,7 +85,7 @@ static float scale_of(const float *values, int64_t elems, float *inverse) {
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {
     for (int64_t from = 0, n; from < elems; from += n, at += 4 + n) {
         float inverse;
-        n = elems - from < INT8_BLOCK ? elems - from : INT8_BLOCK;
+        n = smaller_of(elems - from, INT8_BLOCK);
         float scale = scale_of(values + from, n, &inverse);
         memcpy(at, &scale, 4);
         int8_t *out = (int8_t *)at + 4;
@@ -107,7 +98,7 @@ static void unpack_int8(float *values, const uint8_t *at, int64_t elems) {
     for (int64_t from = 0, n; from < elems; from += n, at += 4 + n) {
         float         scale;
         const int8_t *in = (const int8_t *)at + 4;
-        n = elems - from < INT8_BLOCK ? elems - from : INT8_BLOCK;
+        n = smaller_of(elems - from, INT8_BLOCK);
         memcpy(&scale, at, 4);
         for (int64_t i = 0; i < n; i++) values[from + i] = scale * (float)in[i];
     }

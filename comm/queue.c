@@ -79,8 +79,8 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
 /* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length is no multiple of the ranks.
  * Its last pieces are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
-    int64_t unit = (int64_t)LAYOUT_ALIGN * c->size, elems = tensor_elems(x);
-    return elems % c->size == 0 ? elems / c->size : (elems + unit - 1) / unit * LAYOUT_ALIGN;
+    int64_t elems = tensor_elems(x);
+    return elems % c->size == 0 ? elems / c->size : round_up(elems, (int64_t)LAYOUT_ALIGN * c->size) / c->size;
 }
 
 /* Returns the bytes that this rank sends around the ring. A sum passes on every piece except this rank's own, a copy

@@ -130,7 +130,7 @@ int ring_progress(Op *op) {
 
 static int64_t chunk_bytes(const Op *op) {
     if (op->kind == OP_ALL_GATHER) return COPY_CHUNK_BYTES;
-    int64_t quarter = (op->piece_bytes / 4 + 255) / 256 * 256;
+    int64_t quarter = round_up(op->piece_bytes / 4, 256);
     if (op->comm->size == 2) return CHUNK_BYTES;
     return smaller_of(CHUNK_BYTES, larger_of(LEAST_CHUNK_BYTES, quarter));
 }

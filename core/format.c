@@ -59,6 +59,18 @@ int ascending_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+int ascending_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+uint64_t little_endian(const void *bytes, int count) {
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++) value |= (uint64_t)((const uint8_t *)bytes)[i] << 8 * i;
+    return value;
+}
+
+void little_endian_put(void *bytes, uint64_t value, int count) {
+    for (int i = 0; i < count; i++) ((uint8_t *)bytes)[i] = (uint8_t)(value >> 8 * i);
+}
+
 int utf8_bytes(const char *text, size_t bytes) {
     const unsigned char *t = (const unsigned char *)text;
     if (bytes == 0)   return 0;

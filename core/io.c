@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/failpoints.h"
+#include "core/format.h"
 
 /* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The
  * call may read the failpoint as f. */
@@ -166,9 +167,8 @@ int io_rmdir(const char *path) { return STATUS("io.rmdir", rmdir(path)); }
 
 /* Makes one folder. An existing one is no error, even where mkdir fails with EROFS or EACCES instead of EEXIST. */
 static int make_folder(const char *path) {
-    struct stat st;
-    int         rc = STATUS("io.mkdir", mkdir(path, 0777));
-    if (rc == 0 || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    int rc = STATUS("io.mkdir", mkdir(path, 0777));
+    if (rc == 0 || io_is_folder(path)) return 0;
     return rc == -EEXIST ? -ENOTDIR : rc;
 }
 
@@ -365,6 +365,11 @@ int64_t io_file_bytes(const char *path) {
     return S_ISDIR(st.st_mode) ? -EISDIR : (int64_t)st.st_size;
 }
 
+int io_is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int64_t io_free_bytes(const char *folder) {
     struct statvfs fs;
     if (statvfs(folder, &fs) < 0) return -errno;
@@ -438,12 +443,10 @@ int has_ending(const char *path, const char *ending) {
     return length >= end && strcmp(path + length - end, ending) == 0;
 }
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
 void io_match(const char *name, IoPaths *found) {
     size_t before = found->count;
     if (*name) match_rest(name, 0, found);
-    if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, by_bytes);
+    if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, ascending_texts);
 }
 
 /* --- a FILE in memory --------------------------------------------------------------------------------------------- */

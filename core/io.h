@@ -78,6 +78,7 @@ int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Reads exactly `bytes` bytes at `offset`. Returns 0, -errno, or -ENODATA if the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* size of the file, or -errno (-EISDIR for a folder) */
+int     io_is_folder(const char *path);                  /* 1 if the path is a folder, or a link to one */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
 /* Returns the part of a path behind its last slash: the path itself if it has none, "" if it ends with one. */

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-
-static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+#include "core/format.h"
 
 /* Gives a row its shape in this rank's memory. is_elsewhere: another rank has its expert. */
 static void cut(const Layout *l, int is_elsewhere, Param *p) {
@@ -101,8 +100,7 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     for (int i = b->first_param; b->hold == BUCKET_OWN && i < b->first_param + b->params; i++) {
         const Param *p = &layout->param[i];
         if (p->bucket != bucket) continue;
-        int64_t from = p->memory > begin ? p->memory : begin;
-        int64_t to = p->memory + p->local_elems < end ? p->memory + p->local_elems : end;
+        int64_t from = larger_of(p->memory, begin), to = smaller_of(p->memory + p->local_elems, end);
         if (from >= to) continue;
         spans[count++] = (Span){.memory = from,
                                 .shard = b->shard + (from - begin),
@@ -125,5 +123,5 @@ FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* a vector is one row of columns */
     /* a block is one row of one slice */
     int64_t block = element / width, column = element % width, rest = width - column;
-    return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
+    return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, smaller_of(left, rest)};
 }

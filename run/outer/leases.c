@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "core/format.h"
 
 enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
@@ -390,11 +391,6 @@ int members_part_in(Members *ms, int64_t lease, const Exact *squares) {
     return 1;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]) {
     if (!isfinite(m->norm))
         return message_fault(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
@@ -406,7 +402,7 @@ int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_B
         if (o->state == MEMBER_ENDED && isfinite(o->norm)) norm[count++] = o->norm;
         if (o->last_round >= 0 && o->last_round >= ms->round - 1) norm[count++] = o->last_norm;
     }
-    qsort(norm, (size_t)count, sizeof *norm, by_size);
+    qsort(norm, (size_t)count, sizeof *norm, ascending_doubles);
     double median = count ? (norm[(count - 1) / 2] + norm[count / 2]) / 2 : 0.0;
     free(norm);
     if (median == 0.0 || m->norm <= MEMBERS_FAR * median) return 1;
