@@ -139,8 +139,7 @@ int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->s
 
 void ring_start(Op *op, int way) {
     Comm *c = op->comm;
-    if (!c->chunk) c->chunk = aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
-    if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
+    if (!c->chunk) c->chunk = xaligned((size_t)(WINDOW * CHUNK_BYTES), "the ring");
     int around = c->size - 1, steps = around;
     if (op_is_all_reduce(op->kind)) steps = 2 * around;
     if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;

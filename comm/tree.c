@@ -182,12 +182,9 @@ int tree_sum_progress(Op *op) {
 void tree_sum_start(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;
-    size_t       bytes = comm_tree_bytes(COMM_RING, c->size, t->leaves);
-    if (!t->buffer) t->buffer = aligned_alloc(64, bytes);
     if (!t->buffer)
-        fail(EXIT_MEMORY,
-             "no memory for the gradients of %d ranks, which parallel.deterministic adds in order: %zu MiB wanted",
-             c->size, bytes >> 20);
+        t->buffer = xaligned(comm_tree_bytes(COMM_RING, c->size, t->leaves),
+                             "the gradients of other ranks, which parallel.deterministic adds in order");
     op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
     op->to_send = op->messages * (c->size - 1) * t->mine;
     post_receives(op);

@@ -53,8 +53,10 @@ int         device_threads(void) { return omp_get_max_threads(); }
 int         device_has_bf16(void) { return simd_has_bf16(); }
 int         device_has_quick_bf16(void) { return simd_has_quick_bf16(); }
 
-size_t device_memory_free(void) { return 0; }
-size_t device_memory_total(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); }
+DeviceMemory device_memory(void) {
+    return (DeviceMemory){.total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+                          .overhead = 64u << 20};
+}
 
 size_t device_memory_peak(void) {
     struct rusage usage;
@@ -75,11 +77,7 @@ void device_free(void *memory, size_t bytes) { munmap(memory, bytes); }
 void *device_alloc_shared(size_t bytes) { return device_alloc_host(bytes, "a test's tensor"); }
 void  device_free_shared(void *memory) { free(memory); }
 
-void *device_alloc_host(size_t bytes, const char *what) {
-    void *memory = aligned_alloc(ARENA_ALIGN, (bytes / ARENA_ALIGN + 1) * ARENA_ALIGN);
-    if (!memory) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
-    return memset(memory, 0, bytes);
-}
+void *device_alloc_host(size_t bytes, const char *what) { return memset(xaligned(bytes, what), 0, bytes); }
 void device_free_host(void *memory) { free(memory); }
 
 Stream stream_create(size_t scratch_bytes) {
@@ -125,10 +123,8 @@ void  graph_destroy(Graph *g) { (void)g; }
 void device_range_begin(const char *name) { (void)name; }
 void device_range_end(void) {}
 
-int    device_pin_host(void *memory, size_t bytes) { return (void)memory, (void)bytes, 0; }
-void   device_unpin_host(void *memory) { (void)memory; }
-void   device_leave_multiprocessors(int count) { (void)count; }
-size_t device_overhead_bytes(void) { return 64u << 20; }
-size_t device_reserve_bytes(void) { return 0; }
+int  device_pin_host(void *memory, size_t bytes) { return (void)memory, (void)bytes, 0; }
+void device_unpin_host(void *memory) { (void)memory; }
+void device_leave_multiprocessors(int count) { (void)count; }
 
 void device_describe(char text[256], char fault[256]) { text[0] = fault[0] = 0; }

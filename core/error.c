@@ -202,6 +202,13 @@ void *xrealloc(void *old, size_t bytes, const char *what) {
     return memory;
 }
 
+void *xaligned(size_t bytes, const char *what) {
+    enum { ALIGN = 256 };
+    void *memory = aligned_alloc(ALIGN, (bytes / ALIGN + 1) * ALIGN);
+    if (!memory) end_without((double)bytes, what);
+    return memory;
+}
+
 char *xstrdup(const char *text, const char *what) {
     size_t bytes = strlen(text) + 1;
     return memcpy(xmalloc(bytes, what), text, bytes);
