@@ -222,20 +222,17 @@ void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_read_times(Comm *c); /* adds the collectives that have ended to times and trace */
 
-/* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
- * progress function returns whether something moved. */
-int  ring_ways(const Comm *c, OpKind kind);      /* returns into how many Ops a collective is split */
-void ring_start(Op *op, int way);                /* starts direction `way`, a number below ring_ways() */
-int  ring_progress(Op *op);
+/* ring.c, which calls tree.c and mpi.c for their ops. The caller of op_start sets op->comm, kind, by, x, sequence,
+ * number, total_bytes, piece_bytes and way. A progress function returns whether something moved. */
+void op_start(Op *op);
+int  op_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-void pair_start(Op *op);                         /* starts one message; in ring.c */
-int  pair_progress(Op *op);
 /* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
  * in flight. 32767 is the least limit that MPI allows. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
-void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
+void ring_add(void *unused, float *x, const float *y, int64_t n); /* x += y, on the host; a TreeAdd */
 
 /* A node of a tree sum and the rank that has it. A Tree (tree.c) lists the nodes of all ranks in the order of their
  * leaves. */

@@ -32,16 +32,8 @@ void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce 
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) { needs_mpi(); }
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **of) { needs_mpi(); }
 
-int  ring_ways(const Comm *c, OpKind kind) { needs_mpi(); }
-void ring_start(Op *op, int way) { needs_mpi(); }
-int  ring_progress(Op *op) { needs_mpi(); }
-void ring_add(float *x, const float *y, int64_t n) { needs_mpi(); }
-void tree_sum_start(Op *op) { needs_mpi(); }
-int  tree_sum_progress(Op *op) { needs_mpi(); }
-void pair_start(Op *op) { needs_mpi(); }
-int  pair_progress(Op *op) { needs_mpi(); }
-void collectives_mpi_start(Op *op) { needs_mpi(); }
-int  collectives_mpi_progress(Op *op) { needs_mpi(); }
+void op_start(Op *op) { needs_mpi(); }
+int  op_progress(Op *op) { needs_mpi(); }
 
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) { needs_mpi(); }
 void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) { needs_mpi(); }

@@ -57,10 +57,7 @@ static void begin_those_ready(World *w) {
         }
         op->is_begun = 1;
         if (c->begun++ == 0) c->busy_since_ms = clock_ms();
-        if (op->kind == OP_TREE_SUM) tree_sum_start(op);
-        else if (op_is_message(op->kind)) pair_start(op);
-        else if (op->by == COMM_RING) ring_start(op, op->way);
-        else collectives_mpi_start(op);
+        op_start(op);
         CommTrace *trace = world_trace_of(w, op->sequence);
         if (trace && trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
     }
@@ -133,15 +130,15 @@ static Op *add_op(Comm *c, OpKind kind, Tensor x) {
 static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
     Op *op = add_op(c, kind, x);
     op->peer = peer;
-    if (!c->is_on_host) op->staged = staging_in(c, kind, &op->x);
+    op->staged = staging_in(c, kind, &op->x);
 }
 
 /* Adds a collective to the queue. MPI cannot add 16-bit floats, so the ring sums them under COMM_MPI. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     Tensor   bucket = x;
-    int      staged = c->is_on_host ? -1 : after ? NOT_STAGED : staging_in(c, kind, &x);
+    int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
     CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
+    int      ways = by == COMM_RING && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* around the ring */
     for (int way = 0; way < ways; way++) {
         Op *op = add_op(c, kind, x);
         op->by = by;
@@ -149,7 +146,7 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
         op->staged = staged;
         op->after = after;
         op->after_number = after ? after->started : 0;
-        op->way = way;
+        op->way = way == 0 ? 1 : -1;
         op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
         if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
     }
@@ -223,12 +220,6 @@ static int is_of(const World *w, int i, int64_t sequence) {
     return i >= 0 && i < w->ops && w->op[i].sequence == sequence;
 }
 
-static int move(Op *op) {
-    if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
-    if (op_is_message(op->kind)) return pair_progress(op);
-    return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
-}
-
 /* Ends an op. Each message has its own copy in host memory; other ops of a collective share one. */
 static void end(World *w, const Op *op, int is_last) {
     CommTrace *trace = world_trace_of(w, op->sequence);
@@ -247,7 +238,7 @@ static int progress(World *w) {
     for (int i = 0; i < w->ops; i++) {
         Op   *op = &w->op[i];
         Comm *c = op->comm;
-        if (op->is_begun) moved |= move(op);
+        if (op->is_begun) moved |= op_progress(op);
         if (!op->is_begun || !op_is_done(op)) {
             w->op[left++] = *op;
             continue;

@@ -25,7 +25,7 @@ SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
-void ring_add(float *x, const float *y, int64_t n) { add(x, y, n); }
+void ring_add(void *unused, float *x, const float *y, int64_t n) { (void)unused, add(x, y, n); }
 
 SIMD_INLINE void add_bf16_body(uint16_t *restrict x, const uint16_t *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = bf16_from_f32(bf16_to_f32(x[i]) + bf16_to_f32(y[i]));
@@ -117,7 +117,7 @@ static int take_message(Op *op) {
 
 /* Moves the op along. A failed test costs a pass of MPI's progress engine, and a yield where MPI yields. So sends are
  * tested only when they block progress. */
-int ring_progress(Op *op) {
+static int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
         post_receives(op);
         post_sends(op);
@@ -135,15 +135,12 @@ static int64_t chunk_bytes(const Op *op) {
     return smaller_of(CHUNK_BYTES, larger_of(LEAST_CHUNK_BYTES, quarter));
 }
 
-int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
-
-void ring_start(Op *op, int way) {
+static void ring_start(Op *op) {
     Comm *c = op->comm;
     if (!c->chunk) c->chunk = xaligned((size_t)(WINDOW * CHUNK_BYTES), "the ring");
     int around = c->size - 1, steps = around;
     if (op_is_all_reduce(op->kind)) steps = 2 * around;
-    if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
-    op->way = way == 0 ? 1 : -1;
+    if (op->kind == OP_ALL_GATHER) steps = op->way > 0 ? around - around / 2 : around / 2;
     op->chunk_bytes = chunk_bytes(op);
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
@@ -155,7 +152,7 @@ void ring_start(Op *op, int way) {
 
 /* --- messages from one rank to another ---------------------------------------------------------------------------- */
 
-void pair_start(Op *op) {
+static void pair_start(Op *op) {
     Comm   *c = op->comm;
     int64_t parts = (op->total_bytes + MPI_MOST_BYTES - 1) / MPI_MOST_BYTES;
     CHECK(parts <= SENDS, "a message of %lld bytes", (long long)op->total_bytes);
@@ -172,10 +169,25 @@ void pair_start(Op *op) {
     else op->messages = parts;
 }
 
-int pair_progress(Op *op) {
+static int pair_progress(Op *op) {
     int moved = 0;
     for (int64_t *ended = op->kind == OP_SEND ? &op->sent : &op->received; !op_is_done(op); moved = 1, ++*ended)
         if (!mpi_is_done(op->comm, &op->send[*ended])) break;
     return moved;
+}
+
+/* --- every op ----------------------------------------------------------------------------------------------------- */
+
+void op_start(Op *op) {
+    if (op->kind == OP_TREE_SUM) tree_sum_start(op);
+    else if (op_is_message(op->kind)) pair_start(op);
+    else if (op->by == COMM_RING) ring_start(op);
+    else collectives_mpi_start(op);
+}
+
+int op_progress(Op *op) {
+    if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
+    if (op_is_message(op->kind)) return pair_progress(op);
+    return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
 }
 #endif

@@ -57,7 +57,7 @@ static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
 
 int staging_in(Comm *c, OpKind kind, Tensor *x) {
     World *w = c->world;
-    if (!w->followed || tensor_elems(*x) == 0) return -1;
+    if (!w->followed || c->is_on_host || tensor_elems(*x) == 0) return -1;
     Staging *s = w->staging;
     if (!s) {
         s = w->staging = (Staging *)xcalloc(1, sizeof *s, "staging between GPU and ranks");

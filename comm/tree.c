@@ -107,8 +107,6 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
 }
 
 #ifndef NO_MPI
-static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
-
 static int chunk_bytes(const Op *op, int64_t chunk) {
     return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
 }
@@ -163,7 +161,7 @@ static int take_chunk(Op *op) {
     if (!done) return 0;
     for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(op, chunk, i);
     char *out = (char *)op->x.data + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
-    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, add_on_host, NULL);
+    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, ring_add, NULL);
     if ((char *)sum != out) memcpy(out, sum, (size_t)chunk_bytes(op, chunk));
     if (++op->received == op->messages) t->owner = -1;
     return 1;

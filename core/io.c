@@ -39,6 +39,15 @@
 /* Makes a call that returns 0 or -1. Returns 0 or -errno. */
 #define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
+/* Makes such a call again as long as a signal interrupts it. */
+#define RETRIED(name, call)             \
+    __extension__({                     \
+        int rc;                         \
+        do rc = STATUS(name, call);     \
+        while (rc == -EINTR);           \
+        rc;                             \
+    })
+
 static int open_retrying(const char *path, int flags, mode_t mode) {
     int fd;
     do fd = FAILABLE("io.open", open(path, flags | O_CLOEXEC, mode));
@@ -137,19 +146,8 @@ void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
     STATUS("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
 }
 
-int io_truncate(int fd, uint64_t bytes) {
-    int rc;
-    do rc = STATUS("io.ftruncate", ftruncate(fd, (off_t)bytes));
-    while (rc == -EINTR);
-    return rc;
-}
-
-int io_fsync(int fd) {
-    int rc;
-    do rc = STATUS("io.fsync", fsync(fd));
-    while (rc == -EINTR);
-    return rc;
-}
+int io_truncate(int fd, uint64_t bytes) { return RETRIED("io.ftruncate", ftruncate(fd, (off_t)bytes)); }
+int io_fsync(int fd) { return RETRIED("io.fsync", fsync(fd)); }
 
 /* A close that fails, or is interrupted, has closed the descriptor all the same. A second close could close another
  * thread's descriptor. */
@@ -278,7 +276,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 /* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
-    while (rc == 0 && (rc = STATUS("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes))) == -EINTR) rc = 0;
+    if (rc == 0) rc = RETRIED("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes));
     if (rc == 0)
         *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
     if (rc == 0 && *memory == MAP_FAILED) rc = -errno;
@@ -305,7 +303,9 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     return (int64_t)have;
 }
 
-static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **data) {
+/* Reads a file into malloc'ed memory with a NUL after the end. Of a file with more than `limit` bytes it reads the first
+ * `limit` (is_cut), or returns -EFBIG. */
+static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut, char **data) {
     *data = NULL;
     int fd = io_open(path, how);
     if (fd < 0) return fd;
@@ -321,36 +321,23 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
         if (!grown) n = -ENOMEM;
         else text = grown, n = read_up_to(fd, text + have, room - have, -1);
         if (n > 0) have += (size_t)n;
-        if (n >= 0 && have > limit) n = -EFBIG;
-    } while (n > 0 && have == room);
+        if (n >= 0 && have > limit && !is_cut) n = -EFBIG;
+    } while (n > 0 && have == room && have <= limit);
     io_close(fd);
     if (n < 0) {
         free(text);
         return n;
     }
+    if (have > limit) have = limit;
     text[have] = 0;
     *data = text;
     return (int64_t)have;
 }
 
-int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, data); }
+int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, 0, data); }
+int64_t io_read_start(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, 1, data); }
 int64_t io_read_input(const char *path, size_t limit, char **data) {
-    return read_whole(path, IO_READ_ANY, limit, data);
-}
-
-int64_t io_read_start(const char *path, size_t limit, char **data) {
-    *data = NULL;
-    struct stat st;
-    int         fd = io_open(path, IO_READ);
-    if (fd < 0) return fd;
-    size_t  room = fstat(fd, &st) == 0 && st.st_size < (off_t)limit ? (size_t)st.st_size : limit;
-    char   *text = malloc(room + 1);
-    int64_t n = text ? read_up_to(fd, text, room, -1) : -ENOMEM;
-    io_close(fd);
-    if (n < 0) return free(text), n;
-    text[n] = 0;
-    *data = text;
-    return n;
+    return read_whole(path, IO_READ_ANY, limit, 0, data);
 }
 
 int io_pread(int fd, void *data, size_t bytes, uint64_t offset) {
