@@ -30,9 +30,9 @@ void comm_drop(Comm *c) {
     free(c);
 }
 
-void comm_make_dry(Comm *c, const int *member, int size, int rank) {
+void comm_make_dry(Comm *c, int size, int rank) {
     c->member = xrealloc(c->member, sizeof *c->member * (size_t)size, "a group of ranks");
-    memcpy(c->member, member, sizeof *member * (size_t)size);
+    for (int r = 0; r < size; r++) c->member[r] = r;
     c->size = size, c->rank = rank;
 }
 
@@ -54,13 +54,13 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     return c;
 }
 
-/* Makes a group of ranks [size] of parent, in ascending order. The lowest rank is the color of comm_split. */
+/* Makes a group of ranks [size] of parent, in this order. The first of them is the color of comm_split. */
 static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name) {
     int at = 0;
-    if (!parent->world->ledger) return comm_split(parent, ranks[0], parent->rank, name);
     while (ranks[at] != parent->rank) at++;
+    if (!parent->world->ledger) return comm_split(parent, ranks[0], at, name);
     Comm *c = comm_make(parent->world, name);
-    comm_make_dry(c, ranks, size, at);
+    comm_make_dry(c, size, at);
     for (int i = 0; i < size; i++) c->member[i] = parent->member[ranks[i]];
     world_list(c->world, c);
     return c;
@@ -85,18 +85,12 @@ Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name
 }
 
 Comm *comm_pair(Comm *parent, int from, int to, const char *name) {
-    int   is_mine = parent->rank == from || parent->rank == to;
     Comm *c = NULL;
-    if (!parent->world->ledger) {
-        c = comm_split(parent, is_mine ? 0 : 1 + parent->rank, parent->rank == from ? 0 : 1, name);
-        if (!is_mine) comm_free(c);
-    } else if (is_mine) {
-        c = comm_make(parent->world, name);
-        comm_make_dry(c, (int[]){parent->member[from], parent->member[to]}, 2, parent->rank == from ? 0 : 1);
-        world_list(c->world, c);
-    }
-    if (is_mine) c->is_pair = 1;
-    return is_mine ? c : NULL;
+    if (parent->rank == from || parent->rank == to) {
+        c = group_of(parent, (int[]){from, to}, 2, name);
+        c->is_pair = 1;
+    } else if (!parent->world->ledger) comm_free(comm_split(parent, parent->rank, 0, name));
+    return c;
 }
 
 void comm_free(Comm *c) {
@@ -111,7 +105,6 @@ void comm_free(Comm *c) {
 World      *comm_world(const Comm *c) { return c->world; }
 int         comm_rank(const Comm *c) { return c->rank; }
 int         comm_size(const Comm *c) { return c->size; }
-const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 

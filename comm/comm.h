@@ -141,7 +141,6 @@ void  comm_free(Comm *c); /* frees a group; all its ranks call it together. NULL
 World      *comm_world(const Comm *c);
 int         comm_rank(const Comm *c); /* this rank's number in the group */
 int         comm_size(const Comm *c);
-const char *comm_name(const Comm *c);
 const char *comm_host(const Comm *c, int rank); /* host of rank `rank` of the group */
 int         comm_member(const Comm *c, int rank); /* number, among all ranks, of rank `rank` of the group */
 

@@ -166,7 +166,7 @@ double comm_counted_ms(const Comm *c, double now);
 /* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
  * in flight counts the same time. counted_ms is comm_counted_ms at begin_ms. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
-void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
+void  comm_make_dry(Comm *c, int size, int rank); /* makes c the group of the first `size` ranks, which do not exist */
 /* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
  * world it notes the collective and the `sent` bytes that this rank would send. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);

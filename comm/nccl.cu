@@ -73,13 +73,6 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     return text;
 }
 
-/* Returns whether NCCL's fault is a lack of memory. NCCL has no code for it; its last error is a line like "Cuda
- * failure 2 'out of memory'" or "Failed to CUDA malloc 9633792 bytes". */
-static int is_out_of_memory(ncclResult_t result, const char *detail) {
-    return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
-           (strstr(detail, "out of memory") || strstr(detail, "malloc"));
-}
-
 /* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
 static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER
@@ -133,19 +126,15 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
-    if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
+    /* NCCL has no code for a lack of memory. Its last error is a line like "Cuda failure 2 'out of memory'" or "Failed
+     * to CUDA malloc 9633792 bytes". */
+    if ((result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
+        (strstr(detail, "out of memory") || strstr(detail, "malloc"))) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
     world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          world_rank(c->world), comm_host(c, c->rank), device_id(), why);
-}
-
-/* Returns the number of the collective that the GPU works on: the first that has not ended. */
-static int64_t current_collective(const Nccl *n) {
-    int64_t i = n->read;
-    while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].time.end) == cudaSuccess) i++;
-    return i;
 }
 
 /* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
@@ -498,9 +487,10 @@ void nccl_poll(Comm *c) {
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
     if (asked != ncclSuccess) state = asked;
     if (state == ncclSuccess || state == ncclInProgress) return;
-    char name[NAME_CHARS];
-    int  is_idle = n->started == 0;
-    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(n), name), state, exit_code_of(state));
+    char    name[NAME_CHARS];
+    int64_t i = n->read; /* the collective that the GPU works on: the first that has not ended */
+    while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].time.end) == cudaSuccess) i++;
+    nccl_failed(c, n->started == 0 ? "the communicator" : name_of(c, i, name), state, exit_code_of(state));
 }
 
 /* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each

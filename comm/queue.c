@@ -270,14 +270,6 @@ void queue_turn(World *w, double *moved_ms) {
     }
 }
 
-/* Waits for collectives up to `number`. Time in which the stream still computes is not exposed. */
-static void wait_until(Comm *c, int64_t number) {
-    double begin = 0, counted = 0, moved = clock_ms();
-    for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
-        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
-    if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
-}
-
 int64_t comm_next(const Comm *c) { return c->started; }
 int     comm_is_idle(const Comm *c) { return c->ops == 0; }
 
@@ -294,7 +286,10 @@ void comm_wait(Comm *c, int64_t sequence) {
         nccl_wait(c, sequence);
         return;
     }
-    wait_until(c, sequence);
+    double begin = 0, counted = 0, moved = clock_ms(); /* time in which the stream still computes is not exposed */
+    for (int idle = 0; is_waited_for(c, sequence); queue_turn(c->world, &moved))
+        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
+    if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
     if (c->world->staging) staging_finish(c->world);
 }
 

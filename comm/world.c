@@ -110,14 +110,11 @@ World *world_join(Launch launch) {
 World *world_dry(int size, int rank, Ledger *ledger) {
     CHECK(rank >= 0 && rank < size, "rank %d of %d", rank, size);
     World *w = xcalloc(1, sizeof *w, "a plan of ranks");
-    int   *member = xmalloc(sizeof *member * (size_t)size, "a plan of ranks");
-    for (int r = 0; r < size; r++) member[r] = r;
     w->size = size, w->rank = rank, w->local_size = 1;
     w->ledger = ledger;
     w->all = comm_make(w, "all");
-    comm_make_dry(w->all, member, size, rank);
+    comm_make_dry(w->all, size, rank);
     world_list(w, w->all);
-    free(member);
     return w;
 }
 

@@ -303,8 +303,8 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     return (int64_t)have;
 }
 
-/* Reads a file into malloc'ed memory with a NUL after the end. Of a file with more than `limit` bytes it reads the first
- * `limit` (is_cut), or returns -EFBIG. */
+/* Reads a file into malloc'ed memory with a NUL after the end. If the file has more than `limit` bytes, it reads the
+ * first `limit` of them (is_cut) or returns -EFBIG. */
 static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut, char **data) {
     *data = NULL;
     int fd = io_open(path, how);

@@ -408,13 +408,6 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-static void fault_duplicate(Scanner *s, const JsonEntry *again, const JsonEntry *first) {
-    char name[120];
-    fault_at(s, 0, "duplicate key %s, first at line %d", json_quote_short(name, sizeof name, again->path),
-             first->key.line);
-    s->fault->at = again->key;
-}
-
 /* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
 static int check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
@@ -429,9 +422,13 @@ static int check_duplicates(Scanner *s) {
             first = i;
             continue;
         }
-        entry[list[i].index].faulty = entry[list[first].index].faulty = 1;
+        JsonEntry *second = &entry[list[i].index], *before = &entry[list[first].index];
+        char       name[120];
+        second->faulty = before->faulty = 1;
         if (!s->collect && again >= 0 && list[i].index > again) continue;
-        fault_duplicate(s, &entry[list[i].index], &entry[list[first].index]);
+        fault_at(s, 0, "duplicate key %s, first at line %d", json_quote_short(name, sizeof name, second->path),
+                 before->key.line);
+        s->fault->at = second->key;
         if (!soften(s)) again = list[i].index;
     }
     free(list);
