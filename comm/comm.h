@@ -66,7 +66,6 @@ World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
 void   world_leave(World *w); /* waits for all ranks and calls MPI_Finalize; free all other groups before */
 
-int         world_rank(const World *w);
 int         world_local_rank(const World *w);  /* number among the ranks of this host */
 int         world_local_size(const World *w);
 /* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if this process cannot see it. Any thread

@@ -134,7 +134,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
     world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
-         world_rank(c->world), comm_host(c, c->rank), device_id(), why);
+         c->world->rank, comm_host(c, c->rank), device_id(), why);
 }
 
 /* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */

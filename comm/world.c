@@ -140,7 +140,6 @@ void world_leave(World *w) {
     free(w);
 }
 
-int world_rank(const World *w) { return w->rank; }
 int world_local_rank(const World *w) { return w->local_rank; }
 int world_local_size(const World *w) { return w->local_size; }
 

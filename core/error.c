@@ -100,7 +100,8 @@ __attribute__((section(".preinit_array"), used)) static void (*take_first)(void)
 
 /* --- the ends ----------------------------------------------------------------------------------------------------- */
 
-NORETURN void fail_silently(int exit_code) {
+/* Ends the job; the fault has been printed. */
+static NORETURN void end_job(int exit_code) {
     void (*at_end)(void *with) = self.at_end;
     self.at_end = NULL; /* at_end may call fail() itself, and must not run a second time */
     if (at_end) at_end(self.end_with);
@@ -123,7 +124,7 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     terminal_plain(plain, sizeof plain, text);
     if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, plain);
     else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", plain);
-    fail_silently(exit_code);
+    end_job(exit_code);
 }
 
 void error_print_lines(const char *lines) {
@@ -140,7 +141,7 @@ void error_print_lines(const char *lines) {
 NORETURN void fail_lines(int exit_code, const char *lines) {
     let_rank_zero_speak_first();
     error_print_lines(lines);
-    fail_silently(exit_code);
+    end_job(exit_code);
 }
 
 void warn(const char *fmt, ...) {
@@ -163,7 +164,7 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     say(stderr, 4,
         RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text,
         file, line, expression, self.rank, self.ranks, host, (long long)self.step);
-    fail_silently(EXIT_INTERNAL);
+    end_job(EXIT_INTERNAL);
 }
 
 int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) {

@@ -86,9 +86,6 @@ void set_action(int signal_number, const struct sigaction *action);
  * should end. */
 void error_end_within(unsigned seconds, int exit_code);
 
-/* Ends the job with exit_code and prints nothing, because another rank reports the fault. */
-NORETURN void fail_silently(int exit_code);
-
 /* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
  * fail(). */
 NORETURN void fail_lines(int exit_code, const char *lines);

@@ -125,7 +125,7 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
  * that ended the job with an error has printed its own message and is left out. */
 static void name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
-    int          first = world_rank(world) - world_local_rank(world);
+    int          first = comm_rank(comm) - world_local_rank(world);
     for (int r = 0; r < world_local_size(world); r++) {
         char place[MESH_TEXT];
         if (world_neighbour(world, r) != state || (state == PROCESS_GONE && signals_reported(r))) continue;
