@@ -123,8 +123,7 @@ static int read_core(int cpu) {
 
 /* Returns the cores of a set of processors. core_of[cpu] is the core of a processor, or below 0 if not read yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
+    cpu_set_t cores = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set)) continue;
         if (core_of[cpu] < 0) core_of[cpu] = read_core(cpu);
@@ -149,9 +148,7 @@ static int may_widen(void) {
 
 /* Divides the host's idle cores among its ranks, in order, and binds this process to its own. */
 static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
-    cpu_set_t carried, given, before = ranks[w->local_rank].mine;
-    CPU_ZERO(&carried);
-    CPU_ZERO(&given);
+    cpu_set_t carried = {{0}}, given = {{0}}, before = ranks[w->local_rank].mine;
     for (int r = 0; r < w->local_size; r++) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
         CPU_OR(&given, &given, &ranks[r].given);
@@ -181,10 +178,8 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
 }
 
 int threads_host_processors(World *w) {
-    cpu_set_t  mine, all;
+    cpu_set_t  mine = {{0}}, all = {{0}};
     cpu_set_t *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    CPU_ZERO(&mine);
-    CPU_ZERO(&all);
     sched_getaffinity(0, sizeof mine, &mine);
     world_local_all_gather(w, &mine, ranks, sizeof mine);
     for (int r = 0; r < w->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
@@ -205,11 +200,10 @@ static double quota(void) {
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     int one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
     if (!one_for_all && (!slurm || thread_asked() == 1)) return;
-    cpu_set_t online, online_cores;
-    CPU_ZERO(&online);
+    cpu_set_t online = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE && cpu < sysconf(_SC_NPROCESSORS_ONLN); cpu++) CPU_SET(cpu, &online);
-    online_cores = cores_of(&online, core_of);
-    int cores = CPU_COUNT(&online_cores);
+    cpu_set_t online_cores = cores_of(&online, core_of);
+    int       cores = CPU_COUNT(&online_cores);
     if (cores <= carried || quota() <= carried) return;
     const char *remedy = "a taskset or cpuset around the launcher binds them all";
     if (slurm) remedy = "sbatch --cpus-per-task=N gives each rank N";
@@ -220,9 +214,9 @@ static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZ
 }
 
 int world_threads(World *w) {
-    Masks  here;
+    Masks  here = {.mine = {{0}}};
     Masks *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    if (sched_getaffinity(0, sizeof here.mine, &here.mine) != 0) CPU_ZERO(&here.mine);
+    sched_getaffinity(0, sizeof here.mine, &here.mine);
     here.given = here.mine;
     if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
     world_local_all_gather(w, &here, ranks, sizeof here);
