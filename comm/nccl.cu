@@ -73,12 +73,6 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     return text;
 }
 
-/* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
-static int exit_code_of(ncclResult_t result) {
-    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER
-                                                                                              : EXIT_INTERNAL;
-}
-
 /* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
  * NCCL no more and uses nothing that the aborted kernels have left. */
 NORETURN static void pause_for_ever(void) {
@@ -120,12 +114,15 @@ void world_abandon(World *w, double wait_ms) {
     for (double begin = clock_ms(); *left > 0 && clock_ms() - begin < wait_ms;) usleep(10000);
 }
 
-/* Ends the job after a failed call. Exit 71 if memory ran out, otherwise exit_code. */
+/* Ends the job after a failed call. Exit 71 if memory ran out, otherwise exit_code. If that is 0: 77 for a fault of a
+ * peer or the network, 70 for one of this program or CUDA. */
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
     if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort made this call fail */
     const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
+    int         is_peers = result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress;
     char        why[512];
+    if (exit_code == 0) exit_code = is_peers ? EXIT_PEER : EXIT_INTERNAL;
     /* NCCL has no code for a lack of memory. Its last error is a line like "Cuda failure 2 'out of memory'" or "Failed
      * to CUDA malloc 9633792 bytes". */
     if ((result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
@@ -156,7 +153,7 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
  * If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
     if (result == ncclInProgress)
-        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
+        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, 0);
     return result;
 }
 
@@ -263,7 +260,7 @@ static void connect_peers(Comm *c) {
         result = await_end(c, enqueue_messages(c, message, count, queue_for(c)));
         free(message);
     }
-    if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, 0);
     CUDA_CHECK(cudaFree(both.data));
 }
 
@@ -430,7 +427,7 @@ static int64_t begin(Comm *c, int64_t elems, int where_before) {
 /* Ends a collective after its work is on the stream; `result` is then no longer "in progress". */
 static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
-    if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
     CUDA_CHECK(cudaEventRecord(c->nccl->collective[i % TRACES].time.end, queue_for(c)));
     CommTrace *trace = world_trace_of(c->world, c->nccl->collective[i % TRACES].sequence);
     if (trace) trace->first_send_ms = clock_ms();
@@ -439,7 +436,7 @@ static void end(Comm *c, int64_t i, ncclResult_t result) {
 void nccl_join(Comm *c, GatherOrder order) {
     Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
-    if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, 0);
     c->nccl->joined = c->nccl->started;
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
@@ -462,7 +459,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     if (is_joined) {
         char         name[NAME_CHARS];
         ncclResult_t result = in_group(c, enqueue(c, kind, x));
-        if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
+        if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
         return;
     }
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
@@ -490,7 +487,7 @@ void nccl_poll(Comm *c) {
     char    name[NAME_CHARS];
     int64_t i = n->read; /* the collective that the GPU works on: the first that has not ended */
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].time.end) == cudaSuccess) i++;
-    nccl_failed(c, n->started == 0 ? "the communicator" : name_of(c, i, name), state, exit_code_of(state));
+    nccl_failed(c, n->started == 0 ? "the communicator" : name_of(c, i, name), state, 0);
 }
 
 /* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each
