@@ -228,8 +228,9 @@ int io_fsync_dir(const char *path) {
 }
 
 int io_fsync_parent(const char *path) {
-    char *folder = path_folder(path);
-    int   rc = io_fsync_dir(folder);
+    size_t bytes = (size_t)(basename(path) - path); /* the folder with its slash */
+    char  *folder = xstrndup(bytes ? path : ".", bytes ? bytes : 1, "the name of a folder");
+    int    rc = io_fsync_dir(folder);
     free(folder);
     return rc;
 }
@@ -412,17 +413,6 @@ static void match_rest(const char *path, size_t folder, IoPaths *found) {
     }
     if (globbed.gl_pathc) globfree(&globbed);
     free(as_typed);
-}
-
-const char *path_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-char *path_folder(const char *path) {
-    const char *slash = strrchr(path, '/');
-    if (!slash) return xstrdup(".", "the name of a folder");
-    return xstrndup(path, slash == path ? 1 : (size_t)(slash - path), "the name of a folder");
 }
 
 int has_ending(const char *path, const char *ending) {

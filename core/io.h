@@ -81,9 +81,6 @@ int64_t io_file_bytes(const char *path);                 /* size of the file, or
 int     io_is_folder(const char *path);                  /* 1 if the path is a folder, or a link to one */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
-/* Returns the part of a path behind its last slash: the path itself if it has none, "" if it ends with one. */
-const char *path_name(const char *path);
-char       *path_folder(const char *path); /* the folder that a path is in, "." if it names none; the caller frees it */
 int     has_ending(const char *path, const char *ending); /* 1 if path ends in `ending`; case matters: .BIN is not
                                                            * .bin */
 

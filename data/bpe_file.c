@@ -26,6 +26,11 @@ enum {
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
 /* Returns whether a byte represents itself in vocab.json and tokenizer.json, as the 188 printable ones of Latin-1 do.
@@ -582,7 +587,7 @@ static int64_t from_base64(char *text, size_t count) {
 
 size_t bpe_file_tiktoken_name(const char *path) {
     static const char *const PACKED[] = {"", ".gz", ".zst", ".xz"};
-    const char *base = path_name(path);
+    const char *base = base_of(path);
     size_t      bytes = strlen(base);
     for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
         char ending[16];
@@ -595,7 +600,7 @@ size_t bpe_file_tiktoken_name(const char *path) {
 static int read_tiktoken(Reading *r, const BpeText *file) {
     char name[64];
     if (!begin(r, file)) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), path_name(file->path));
+    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), base_of(file->path));
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r, " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
@@ -762,11 +767,12 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
  * the sentence in fault. */
 static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
+    const char *slash = strrchr(path, '/');
     if (f->begins > 0) set_start_from(f, path, "post_processor");
     for (int i = 0; i < 2; i++) {
         char beside[PATH_ROOM], why[JSON_FILE_FAULT_CHARS];
         Json json;
-        snprintf(beside, sizeof beside, "%.*s%s", (int)(path_name(path) - path), path, FILES[i]);
+        snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
         int exit_code = json_read_file(beside, BPE_CONFIG_LIMIT, 1, &json, why);
         if (exit_code == -ENOENT || io_file_bytes(beside) == -ENOTDIR) continue;
         if (exit_code) return say(fault, exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
@@ -811,7 +817,7 @@ int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
     if (bpe_file_tiktoken_name(path) > 0 && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
-    if (!is_folder && strcmp(path_name(path), "vocab.json") != 0 && strcmp(path_name(path), "merges.txt") != 0)
+    if (!is_folder && strcmp(base_of(path), "vocab.json") != 0 && strcmp(base_of(path), "merges.txt") != 0)
         return read_files(BPE_TOKENIZER_JSON, path, NULL, f, fault);
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)

@@ -16,6 +16,8 @@
 #include "core/format.h"
 #include "data/tokens_json.h"
 
+static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
@@ -122,7 +124,7 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
 static int is_beside_shards(const char *path) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
                                         "merges.txt"};
-    const char *name = path_name(path), *dot = strrchr(name, '.');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         if (strcmp(name, NAMES[i]) == 0) return 1;
     return dot && strcmp(dot, ".tiktoken") == 0;
@@ -147,7 +149,7 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
         io_paths_add(&real, resolved ? resolved : list->path[i]);
         free(resolved);
     }
-    qsort(real.path, real.count, sizeof *real.path, ascending_texts);
+    qsort(real.path, real.count, sizeof *real.path, by_bytes);
     for (size_t i = 1; i < real.count; i++)
         if (strcmp(real.path[i - 1], real.path[i]) == 0)
             fail(EXIT_DATA, "%s names the file %s twice; name each file once", key, real.path[i]);

@@ -121,6 +121,11 @@ static char *shown_name(const char *name) {
     return shown;
 }
 
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* Writes the name of the file into the commands of a sentence. Each command unpacks and decodes the file as this
  * program does. */
 static void name_source(const Source *s, char *sentence, size_t capacity) {
@@ -137,7 +142,7 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
  * Returns exit_code. */
 static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
     char        glob[2 * NAME_MAX + 8] = "skip=";
-    const char *base = path_name(s->typed);
+    const char *base = base_of(s->typed);
     size_t      used, n = strlen(glob);
     size_t name = strlen(s->name) < NAME_CHARS && strncmp(fault, s->name, strlen(s->name)) == 0 ? strlen(s->name) : 0;
     if (exit_code == EXIT_DATA || exit_code == EXIT_MEMORY) name_source(s, fault + name, DOCUMENT_FAULT_CHARS - name);
@@ -506,7 +511,7 @@ static int is_unfinished(const char *name) {
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
-        if (fnmatch(d->options.skip[i], path_name(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
+        if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
             continue;
         snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
         leave_out(d, path, reason, PACKED_NOT);

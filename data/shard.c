@@ -549,7 +549,7 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
 
 /* Writes the message for a text file, with the command that turns it into tokens, or for a packed file of tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
-    const char *name = path_name(path);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char        out[4200], why[TEXT_FILE_FAULT_CHARS];
     const char *what;
     TextFile   *file;
@@ -632,7 +632,10 @@ void shard_close(Shard *shard) {
     *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}};
 }
 
-const char *shard_name(const Shard *shard) { return path_name(shard->path); }
+const char *shard_name(const Shard *shard) {
+    const char *slash = strrchr(shard->path, '/');
+    return slash ? slash + 1 : shard->path;
+}
 
 uint32_t shard_token(const Shard *shard, int64_t i) {
     const uint8_t *tokens = shard->map + shard->header.data_offset;

@@ -33,7 +33,8 @@ int tokens_folder(const char *shard, int is_target, char *folder, size_t capacit
 
 void tokens_json_path(const char *shard, char *path, size_t capacity) {
     char        folder[4200];
-    snprintf(path, capacity, "%.*stokens.json", (int)(path_name(shard) - shard), shard);
+    const char *slash = strrchr(shard, '/');
+    snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
     if (access(path, F_OK) == 0 || !tokens_folder(shard, 1, folder, sizeof folder)) return;
     char there[4300];
     snprintf(there, sizeof there, "%s/tokens.json", folder);
@@ -41,7 +42,8 @@ void tokens_json_path(const char *shard, char *path, size_t capacity) {
 }
 
 int tokens_json_is_same(const char *a, const char *b) {
-    size_t n = (size_t)(path_name(a) - a), m = (size_t)(path_name(b) - b);
+    const char *end_a = strrchr(a, '/'), *end_b = strrchr(b, '/');
+    size_t      n = end_a ? (size_t)(end_a - a) + 1 : 0, m = end_b ? (size_t)(end_b - b) + 1 : 0;
     return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
 }
 
@@ -114,12 +116,13 @@ int tokens_json_counts(const char *shard, int64_t tokens[2]) {
 
 /* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
 static int64_t tokens_of(const char *notes_path, const char *split) {
-    int64_t tokens = 0;
+    int64_t     tokens = 0;
+    const char *slash = strrchr(notes_path, '/');
     for (int i = 0;; i++) {
         char        path[4300], fault[SHARD_FAULT_CHARS];
         uint8_t     start[16];
         ShardHeader header;
-        snprintf(path, sizeof path, "%.*s%s_%06d.bin", (int)(path_name(notes_path) - notes_path), notes_path, split, i);
+        snprintf(path, sizeof path, "%.*s%s_%06d.bin", slash ? (int)(slash - notes_path) + 1 : 0, notes_path, split, i);
         int64_t bytes = io_file_bytes(path);
         if (bytes < 0) return tokens;
         int fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ),

@@ -28,7 +28,6 @@
 
 #include "core/thread.h"
 #include "core/error.h"
-#include "core/format.h"
 
 void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -554,6 +553,11 @@ const char *matmul_library(void) {
 
 enum { RATE_RUNS = 64 };
 
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 int64_t matmul_rate_size(void) { return 1024; }
 
 static void product_by(Stream *s, Matmul p, Way way) {
@@ -592,7 +596,7 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
             spent += took;
             if (warm) ms[runs++] = took;
         }
-        qsort(ms, (size_t)runs, sizeof ms[0], ascending_doubles);
+        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
         double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
         if (rate > best) best = rate;
     }

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/format.h"
 #include "layers/algorithms.h"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
@@ -523,6 +522,11 @@ template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
     if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
 }
 
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 #ifdef CUDA_EMU
 int64_t matmul_rate_size(void) { return 64; }
 #else
@@ -558,6 +562,6 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     }
     timer_destroy(&timer);
     stream_destroy(&own);
-    qsort(ms, (size_t)runs, sizeof ms[0], ascending_doubles);
+    qsort(ms, (size_t)runs, sizeof ms[0], ascending);
     return 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
 }

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/format.h"
 
 /* --- the order of work -------------------------------------------------------------------------------------------- */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns the k-th forward of a stage, for P stages with V parts each. Each part in order computes P micro-batches,
  * then the first part the next P. Backwards have the same order, with the parts from last to first. */
@@ -16,7 +17,7 @@ static Work forward_at(int64_t P, int64_t V, int64_t k) {
 
 /* Returns how many forwards stage p of P computes before its first backward, with V parts and M micro-batches. */
 static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
-    return V == 1 ? smaller_of(M, P - 1 - p) : smaller_of(M * V, 2 * (P - p - 1) + (V - 1) * P);
+    return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
 }
 
 /* Assigns tapes, the places of activations. A forward uses the lowest free tape of its part; the backward of the same

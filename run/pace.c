@@ -7,16 +7,20 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/format.h"
 #include "run/run.h"
 
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static Pace median_of(const Pace *window) {
     double compute[STRAGGLER_STEPS], wait[STRAGGLER_STEPS];
     for (int i = 0; i < STRAGGLER_STEPS; i++) compute[i] = window[i].compute_ms, wait[i] = window[i].wait_ms;
-    qsort(compute, STRAGGLER_STEPS, sizeof *compute, ascending_doubles);
-    qsort(wait, STRAGGLER_STEPS, sizeof *wait, ascending_doubles);
+    qsort(compute, STRAGGLER_STEPS, sizeof *compute, by_size);
+    qsort(wait, STRAGGLER_STEPS, sizeof *wait, by_size);
     return (Pace){compute[STRAGGLER_STEPS / 2], wait[STRAGGLER_STEPS / 2]};
 }
 

@@ -35,8 +35,9 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
  * none. */
 static const char *unread_tokenizer(const char *weights, char *out, size_t capacity) {
     static const char *const NAMES[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
+    const char *slash = strrchr(weights, '/');
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        snprintf(out, capacity, "%.*s%s", (int)(path_name(weights) - weights), weights, NAMES[i]);
+        snprintf(out, capacity, "%.*s%s", slash ? (int)(slash - weights) + 1 : 0, weights, NAMES[i]);
         if (io_file_bytes(out) > 0) return out;
     }
     return NULL;

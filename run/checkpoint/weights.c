@@ -30,12 +30,13 @@
 /* Reads the length and the header of the file. Allocates no more than the bytes of the file, whatever length it
  * claims. */
 static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
-    uint8_t length[8];
+    uint8_t  length[8];
+    uint64_t n = 0;
     *bytes = 0;
     if (file_bytes < sizeof length) return xcalloc(1, 1, "the header of a file of weights");
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
-    uint64_t n = little_endian(length, 8);
+    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
     /* the parser refuses so long a header by its length alone */
     if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0;
     *bytes = (size_t)(8 + n);
@@ -189,6 +190,8 @@ enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
 
 double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
 
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
 void weights_stats_add(WeightsStats *a, const WeightsStats *b) {
     a->elems += b->elems, a->nans += b->nans, a->infs += b->infs, a->squares += b->squares;
     if (b->least > b->most) return;
@@ -218,10 +221,10 @@ WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t) {
     int64_t      elems = weights_elems(t);
     float       *values = xmalloc(WEIGHTS_BLOCK * sizeof *values, "a block of weights");
     for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
-        int64_t n = smaller_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
         weights_read(w, t, at, n, values);
         #pragma omp parallel for schedule(static)
-        for (int64_t p = 0; p < chunks; p++) chunk[p] = stats_of(values + p * CHUNK, smaller_of(n - p * CHUNK, CHUNK));
+        for (int64_t p = 0; p < chunks; p++) chunk[p] = stats_of(values + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
         for (int64_t p = 0; p < chunks; p++) weights_stats_add(&all, &chunk[p]);
     }
     free(values);
@@ -247,12 +250,12 @@ WeightsDiff weights_diff(const WeightsFile *wa, const SafeTensor *a, const Weigh
     float      *x = xmalloc(WEIGHTS_BLOCK * sizeof *x, "a block of weights"),
                *y = xmalloc(WEIGHTS_BLOCK * sizeof *y, "a block of weights");
     for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
-        int64_t n = smaller_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
         weights_read(wa, a, at, n, x);
         weights_read(wb, b, at, n, y);
         #pragma omp parallel for schedule(static)
         for (int64_t p = 0; p < chunks; p++)
-            chunk[p] = diff_of(x + p * CHUNK, y + p * CHUNK, smaller_of(n - p * CHUNK, CHUNK));
+            chunk[p] = diff_of(x + p * CHUNK, y + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
         for (int64_t p = 0; p < chunks; p++) {
             const WeightsDiff *d = &chunk[p];
             all.elems += d->elems, all.differ += d->differ, all.nans += d->nans;
@@ -276,6 +279,11 @@ static int exists(Path path) {
 
 static int has_file(const char *folder, const char *name) { return exists(path_of("%s/%s", folder, name)); }
 
+static int is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 /* Returns 1 for NAME or ORGANISATION/NAME in letters that the Hugging Face hub allows. A path into an existing folder
  * is no such name. */
 static int is_hub_name(const char *name) {
@@ -291,7 +299,7 @@ NORETURN static void refuse_missing(const char *path) {
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
-    const char *name = path_name(path), *organisation = "";
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *organisation = "";
     if (!is_hub_name(path)) fail(EXIT_DATA, "%s does not exist", path);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i][0], path) == 0) organisation = known[i][1];
@@ -463,7 +471,7 @@ static Path path_in(const char *path) {
     struct stat st;
     Path        newest;
     if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR)) refuse_missing(path);
-    if (!io_is_folder(path)) return path_of("%s", path);
+    if (!is_folder(path)) return path_of("%s", path);
     if (has_file(path, WEIGHTS_SINGLE)) return path_of("%s/" WEIGHTS_SINGLE, path);
     if (has_file(path, WEIGHTS_INDEX)) return path_of("%s/" WEIGHTS_INDEX, path);
     if (has_parts(path)) return path_of("%s", path);
@@ -511,8 +519,8 @@ void weights_set_check_json(const char *path) {
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
                                                      * model.safetensors exists */
     };
-    const char *base = path_name(path);
-    int         in_folder = io_is_folder(path);
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    int         in_folder = is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
@@ -567,15 +575,16 @@ static void open_parts(WeightsSet *set) {
 
 WeightsSet weights_set_open(const char *path) {
     WeightsSet  set = {.path = xstrdup(path_in(path).text, FILE_NAME)};
-    const char *name = path_name(set.path);
+    const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
-    if (io_is_folder(set.path)) {
+    if (is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         open_parts(&set);
         return set;
     }
-    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && io_is_folder(path)))
-        set.folder = path_folder(set.path);
+    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
+        set.folder = !slash ? xstrdup(".", FILE_NAME)
+                            : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
     if (is_index) {
         open_indexed(&set);
         return set;
@@ -849,7 +858,7 @@ static int is_zero(WeightsTensor t) {
 /* Refuses the only file of a folder if it fits the model but is not called model.safetensors. Other programs would not
  * find it either. */
 static void refuse_misnamed(const WeightsSet *set) {
-    const char *name = path_name(set->path);
+    const char *name = strrchr(set->path, '/') ? strrchr(set->path, '/') + 1 : set->path;
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
     if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */

@@ -391,7 +391,7 @@ static void resolve_kind(ConfigLoad *load) {
 
 /* Returns the default of run.dir: "runs/demo" for "configs/demo.json". */
 static const char *default_dir(Config *c, const char *path) {
-    const char *name = path_name(path), *dot = strrchr(name, '.');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     char        dir[4096 + 8];
     int         length = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
     snprintf(dir, sizeof dir, "runs/%.*s", length, name);

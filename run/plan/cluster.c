@@ -279,7 +279,7 @@ Cluster cluster_load(const char *name_or_file) {
         plan_file_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     plan_file_close(&r);
     if (c.attention < 0) c.attention = c.product;
-    const char *base = path_name(path);
+    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     size_t      length = strlen(base), ending = length > 5 && strcmp(base + length - 5, ".json") == 0 ? 5 : 0;
     snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
     return c;

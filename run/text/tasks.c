@@ -429,7 +429,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
 
 /* Returns the default name of a task, malloc'ed: arc_easy for "tasks/arc_easy.jsonl". */
 static char *name_of(const char *path) {
-    const char *name = path_name(path), *dot = strrchr(name, '.');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     return xstrndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name), "the name of a task");
 }
 

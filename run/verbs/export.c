@@ -254,7 +254,7 @@ static int64_t size_in(const Manifest *m, const char *section, const char *key) 
 static void put_model(FILE *out, const Export *e) {
     const Manifest *m = &e->manifest;
     const cJSON    *dir = json_member(json_member(m->config, "run"), "dir");
-    const char     *title = cJSON_IsString(dir) ? path_name(dir->valuestring) : "";
+    const char     *title = cJSON_IsString(dir) ? basename(dir->valuestring) : "";
     fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
     fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", e->model_type);
     put_text(out, title[0] ? title : "GPT");
@@ -270,7 +270,7 @@ static void put_model(FILE *out, const Export *e) {
 
 static void put_loading(FILE *out, const Export *e) {
     char name[1024];
-    json_quote(name, sizeof name, path_name(e->out.text));
+    json_quote(name, sizeof name, basename(e->out.text));
     fprintf(out, "\n## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM%s\n",
             e->has_tokenizer ? ", AutoTokenizer" : "");
     fprintf(out, "model = AutoModelForCausalLM.from_pretrained(%s)\n", name);

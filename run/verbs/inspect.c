@@ -760,7 +760,8 @@ static int inspect_lines(Report *r, const char *path, const Start *start) {
 
 /* Returns 1 if a file looks like .safetensors: its header fits into the file and begins with a brace. */
 static int is_safetensors(const Start *s) {
-    uint64_t header = s->given >= 9 ? little_endian(s->as.byte, 8) : 0;
+    uint64_t header = 0;
+    for (int i = 0; s->given >= 9 && i < 8; i++) header |= (uint64_t)s->as.byte[i] << (8 * i);
     return s->given >= 9 && s->as.byte[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT &&
            header <= (uint64_t)s->bytes - 8;
 }
