@@ -116,8 +116,8 @@ void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product
 void *xrealloc(void *old, size_t bytes, const char *what);
 char *xstrdup(const char *text, const char *what);
 char *xstrndup(const char *text, size_t most, const char *what);
-void *xaligned(size_t bytes, const char *what);          /* as aligned_alloc(3), to 256 bytes */
-char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* as asprintf(3), but returns the text */
+void *xaligned(size_t bytes, const char *what); /* memory aligned to 256 bytes */
+char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* the text that asprintf(3) writes */
 
 #ifdef __cplusplus
 }
