@@ -373,7 +373,7 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
     if (n > 0) return (size_t)n;
     if (n == TLS_ENDED)
         break_channel(c, EXIT_PEER, "closed the connection%s",
-                      c->in_bytes > 0 || tls_is_within(c->tls) ? " within a frame" : "");
+                      c->in_bytes > 0 || tls_lacks(c->tls) > 0 ? " within a frame" : "");
     else if (n < 0 && n != TLS_MUTE) break_channel(c, EXIT_PEER, "is lost: %s", c->tls->why);
     else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* all that the peer had sent has been read */
     return 0;
@@ -439,7 +439,7 @@ static void set_wakes_at(Channel *c) {
     int    is_read = c->is_open && !c->is_ending && !c->is_ready;
     size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;
     if (left >= WAKE_BYTES + RECORD_BYTES) at = WAKE_BYTES;
-    else if (is_read && tls_is_within(c->tls)) at = tls_lacks(c->tls);
+    else if (is_read && tls_lacks(c->tls) > 0) at = tls_lacks(c->tls);
     else if (left > 0) at = left < WAKE_BYTES ? left : WAKE_BYTES;
     if ((int)at == c->wakes_at) return;
     c->wakes_at = (int)at;

@@ -203,5 +203,4 @@ void tls_end(Tls *t) {
 }
 
 int    tls_buffered(const Tls *t) { return SSL_pending(t->ssl); }
-size_t tls_lacks(const Tls *t) { return t->head_bytes == sizeof t->head ? t->body_left : 1; }
-int    tls_is_within(const Tls *t) { return t->head_bytes > 0; }
+size_t tls_lacks(const Tls *t) { return t->head_bytes == sizeof t->head ? t->body_left : t->head_bytes > 0; }

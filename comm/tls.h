@@ -46,8 +46,9 @@ int64_t tls_read(Tls *t, void *out, size_t bytes);
 int64_t tls_write(Tls *t, const void *bytes, size_t length);
 void    tls_end(Tls *t); /* sends the alert close_notify: this side sends nothing more */
 
-int     tls_buffered(const Tls *t);  /* bytes that tls_read returns without the socket */
-size_t  tls_lacks(const Tls *t);     /* bytes that the socket must give before tls_read can go on; at least 1 */
-int     tls_is_within(const Tls *t); /* 1 if the socket's last byte was not the last of a TLS record */
+int     tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
+/* Returns the bytes of a TLS record that the socket must still give before tls_read can go on; at least 1. Returns 0 if
+ * the socket's last byte was the last of a record. */
+size_t  tls_lacks(const Tls *t);
 
 #endif
