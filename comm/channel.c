@@ -55,11 +55,6 @@ static int address_parse(const char *host_port, Address *a, ChannelFault *fault)
     return 0;
 }
 
-int channel_check_address(const char *host_port, ChannelFault *fault) {
-    Address a;
-    return address_parse(host_port, &a, fault) == 0;
-}
-
 /* Returns the addresses of a host, to be freed with freeaddrinfo(), or NULL with *fault set. */
 static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP, .ai_flags = AI_NUMERICSERV};
@@ -227,17 +222,16 @@ struct Channel {
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
 
-/* Breaks the channel and keeps the first fault. Returns -1. */
-static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static int break_channel(Channel *c, ChannelState state, int code, const char *fmt, ...) {
+/* Breaks the channel and keeps the first fault. */
+static void break_channel(Channel *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void break_channel(Channel *c, int code, const char *fmt, ...) {
     char    text[sizeof c->fault.text - CHANNEL_PEER_BYTES - 1];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (c->state == CHANNEL_WHOLE) channel_fault_set(&c->fault, code, "%s %s", c->peer, text);
-    c->state = state;
-    return -1;
+    c->state = CHANNEL_BROKEN;
 }
 
 void channel_close(Channel *c) {
@@ -265,9 +259,9 @@ static void write_out(Channel *c) {
     while (c->state == CHANNEL_WHOLE && c->out_from < c->out_to) {
         int64_t n = tls_write(c->tls, c->out + c->out_from, c->out_to - c->out_from);
         if (n == TLS_LATER) return;
-        if (n == TLS_MUTE) break_channel(c, CHANNEL_MUTE, EXIT_PEER, "is lost: %s", strerror(errno));
-        else if (n < 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
+        if (n < 0) break_channel(c, EXIT_PEER, "is lost: %s", n == TLS_MUTE ? strerror(errno) : c->tls->why);
         else c->out_from += (size_t)n;
+        if (n == TLS_MUTE) c->state = CHANNEL_MUTE;
     }
     c->out_from = c->out_to = 0;
     if (c->is_ending && !c->is_shut) c->is_shut = 1, tls_end(c->tls), shutdown(c->fd, SHUT_WR);
@@ -315,18 +309,15 @@ static int is_tls(Channel *c) {
     if (c->old_bytes == 0 && recv(c->fd, head, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && head[0] == TLS_HANDSHAKE) return 1;
     ssize_t n = recv(c->fd, head + c->old_bytes, OLD_HEAD_BYTES - c->old_bytes, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    if (n <= 0) {
-        if (n == 0) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", CLOSED_EARLY);
-        else break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno));
-        return 0;
-    }
+    if (n == 0) return break_channel(c, EXIT_PEER, "%s", CLOSED_EARLY), 0;
+    if (n < 0) return break_channel(c, EXIT_PEER, "is lost: %s", strerror(errno)), 0;
     c->old_bytes += (size_t)n, c->heard = clock_ms();
     if (memcmp(head, MINE, c->old_bytes < 4 ? c->old_bytes : 4) != 0)
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
+        break_channel(c, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
     else if (c->old_bytes == OLD_HEAD_BYTES) {
         if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* the fault below is right even if this
                                                                                  * send fails */
-        break_channel(c, CHANNEL_BROKEN, EXIT_CONFIG,
+        break_channel(c, EXIT_CONFIG,
                       "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
                       head[4] | (unsigned)head[5] << 8 | (unsigned)head[6] << 16 | (unsigned)head[7] << 24,
                       CHANNEL_PROTOCOL);
@@ -337,25 +328,22 @@ static int is_tls(Channel *c) {
 /* Continues the handshake. Allocates the channel's buffers after the peer has proven the key. */
 static void open_channel(Channel *c) {
     if (!c->is_tls && !(c->is_tls = is_tls(c))) return;
-    uint64_t before = tls_received(c->tls);
+    uint64_t before = c->tls->received;
     int      result = tls_open(c->tls);
-    if (tls_received(c->tls) > before) c->heard = clock_ms();
+    if (c->tls->received > before) c->heard = clock_ms();
     switch (result) {
     case 1: break;
     case TLS_LATER: return;
     case TLS_OTHER_KEY:
-        break_channel(c, CHANNEL_BROKEN, EXIT_CONFIG,
-                      "has another key (outer.key): copy the server's key file to the islands");
+        break_channel(c, EXIT_CONFIG, "has another key (outer.key): copy the server's key file to the islands");
         return;
-    case TLS_ENDED: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", CLOSED_EARLY); return;
-    case TLS_MUTE: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", strerror(errno)); return;
-    default: break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "does not prove the key: %s", tls_why(c->tls)); return;
+    case TLS_ENDED: break_channel(c, EXIT_PEER, "%s", CLOSED_EARLY); return;
+    case TLS_MUTE: break_channel(c, EXIT_PEER, "is lost: %s", strerror(errno)); return;
+    default: break_channel(c, EXIT_PEER, "does not prove the key: %s", c->tls->why); return;
     }
     c->in = malloc(CHANNEL_FRAME_BYTES), c->out = malloc(CHANNEL_OUT_BYTES);
     if (c->in && c->out) c->is_open = 1;
-    else
-        break_channel(c, CHANNEL_BROKEN, EXIT_MEMORY, "cannot be served: no memory for %d MiB of buffers",
-                      CHANNEL_BYTES >> 20);
+    else break_channel(c, EXIT_MEMORY, "cannot be served: no memory for %d MiB of buffers", CHANNEL_BYTES >> 20);
 }
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
@@ -369,39 +357,34 @@ static size_t wants(const Channel *c) {
 static void take_bytes(Channel *c) {
     char fault[FRAME_FAULT_BYTES];
     if (c->in_bytes == FRAME_HEADER_BYTES && !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "%s", fault);
+        break_channel(c, EXIT_PEER, "%s", fault);
     else if (c->in_bytes < wants(c)) return;
     else if (c->header.counter != c->counter_in)
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER,
-                      "sent frame %llu where %llu was due: one was repeated, lost or moved",
+        break_channel(c, EXIT_PEER, "sent frame %llu where %llu was due: one was repeated, lost or moved",
                       (unsigned long long)c->header.counter, (unsigned long long)c->counter_in);
     else c->is_ready = 1, c->counter_in++;
 }
 
 /* Receives up to `bytes` bytes into `at`. Returns how many; 0 if there are none now or the connection has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
-    uint64_t before = tls_received(c->tls);
+    uint64_t before = c->tls->received;
     int64_t  n = tls_read(c->tls, at, bytes);
-    if (tls_received(c->tls) > before) c->heard = clock_ms();
+    if (c->tls->received > before) c->heard = clock_ms();
     if (n > 0) return (size_t)n;
     if (n == TLS_ENDED)
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "closed the connection%s",
-                      c->in_bytes > 0 || tls_is_within(c->tls) ? " within a frame" : "");
-    else if (n < 0 && n != TLS_MUTE) break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "is lost: %s", tls_why(c->tls));
+        break_channel(c, EXIT_PEER, "closed the connection%s",
+                      c->in_bytes > 0 || tls_lacks(c->tls) > 0 ? " within a frame" : "");
+    else if (n < 0 && n != TLS_MUTE) break_channel(c, EXIT_PEER, "is lost: %s", c->tls->why);
     else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* all that the peer had sent has been read */
     return 0;
-}
-
-static void drop_in(Channel *c) {
-    uint8_t dropped[DROP_BYTES];
-    for (int i = 0; i < DROPS && receive(c, dropped, sizeof dropped) > 0; i++) {}
 }
 
 static void read_in(Channel *c) {
     if (!c->is_open) open_channel(c);
     if (!c->is_open) return;
     if (c->is_ending) {
-        drop_in(c);
+        uint8_t dropped[DROP_BYTES];
+        for (int i = 0; i < DROPS && receive(c, dropped, sizeof dropped) > 0; i++) {}
         return;
     }
     while (c->state != CHANNEL_BROKEN && !c->is_ready) {
@@ -421,8 +404,8 @@ int channel_progress(Channel *c) {
     if (c->state == CHANNEL_WHOLE) read_in(c);
     if (c->state == CHANNEL_WHOLE) write_out(c);
     if (c->state == CHANNEL_WHOLE && has_deadline(c) && clock_ms() > c->until)
-        break_channel(c, CHANNEL_BROKEN, EXIT_PEER, "did not %s within %d s",
-                      c->is_ending ? "close the connection" : "prove the key", CHANNEL_OPENING_MS / 1000);
+        break_channel(c, EXIT_PEER, "did not %s within %d s", c->is_ending ? "close the connection" : "prove the key",
+                      CHANNEL_OPENING_MS / 1000);
     return c->state == CHANNEL_WHOLE ? 0 : -1;
 }
 
@@ -456,7 +439,7 @@ static void set_wakes_at(Channel *c) {
     int    is_read = c->is_open && !c->is_ending && !c->is_ready;
     size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;
     if (left >= WAKE_BYTES + RECORD_BYTES) at = WAKE_BYTES;
-    else if (is_read && tls_is_within(c->tls)) at = tls_lacks(c->tls);
+    else if (is_read && tls_lacks(c->tls) > 0) at = tls_lacks(c->tls);
     else if (left > 0) at = left < WAKE_BYTES ? left : WAKE_BYTES;
     if ((int)at == c->wakes_at) return;
     c->wakes_at = (int)at;
@@ -528,20 +511,19 @@ int         channel_is_broken(const Channel *c) { return c->state != CHANNEL_WHO
 size_t      channel_unsent(const Channel *c) { return c->out_to - c->out_from; }
 double      channel_silent_ms(const Channel *c) { return clock_ms() - c->heard; }
 const char *channel_peer(const Channel *c) { return c->peer; }
-int         channel_fault_code(const Channel *c) { return c->fault.code; }
-const char *channel_fault(const Channel *c) { return c->fault.text; }
-uint64_t    channel_sent_bytes(const Channel *c) { return tls_sent(c->tls); }
-uint64_t    channel_received_bytes(const Channel *c) { return tls_received(c->tls); }
+const ChannelFault *channel_fault(const Channel *c) { return &c->fault; }
+uint64_t    channel_sent_bytes(const Channel *c) { return c->tls->sent; }
+uint64_t    channel_received_bytes(const Channel *c) { return c->tls->received; }
 
 /* --- connecting --------------------------------------------------------------------------------------------------- */
 
 /* Waits until the peer has proven the key or the channel is broken. The channel's own deadline ends the wait. */
 static Channel *open_whole(Channel *c, const char *host_port, Between between, ChannelFault *fault) {
     if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
-    while (!channel_is_open(c) && channel_progress(c) == 0 && !between_stops(between))
+    while (!c->is_open && channel_progress(c) == 0 && !between_stops(between))
         channel_wait(&c, 1, -1, BETWEEN_MS);
-    if (channel_is_open(c)) return c;
-    if (channel_is_broken(c)) channel_fault_set(fault, channel_fault_code(c), "%s", channel_fault(c));
+    if (c->is_open) return c;
+    if (channel_is_broken(c)) *fault = c->fault;
     else channel_fault_set(fault, EXIT_PEER, "%s: not yet connected", host_port);
     channel_close(c);
     return NULL;

@@ -47,9 +47,6 @@ typedef struct {
 Channel *channel_connect(const char *host_port, const Key *key, double patience_ms,
                          int (*between)(void *), void *argument, ChannelFault *fault);
 
-/* Returns 1 if "host:port" can be an address, or 0 with *fault set. Does not resolve the name. */
-int channel_check_address(const char *host_port, ChannelFault *fault);
-
 /* Listens on the address host_port and no other. With port 0 the system chooses one. Returns a descriptor, to be closed
  * with close(), or -1. */
 int channel_listen(const char *host_port, ChannelFault *fault);
@@ -100,10 +97,9 @@ size_t      channel_unsent(const Channel *c);      /* bytes in the out buffer */
 double      channel_silent_ms(const Channel *c);   /* ms since the last byte was read; call channel_progress first, so
                                                     * that bytes that have arrived count */
 const char *channel_peer(const Channel *c);        /* address of the peer: "192.0.2.1:port", "[2001:db8::1]:port" */
-int         channel_fault_code(const Channel *c);  /* exit code of a broken channel: EXIT_CONFIG for key or protocol,
-                                                    * otherwise EXIT_PEER */
-const char *channel_fault(const Channel *c);       /* a sentence that begins with the peer's address; "" if the channel
-                                                    * is not broken */
+/* Returns why the channel is broken: EXIT_CONFIG for key or protocol, EXIT_MEMORY, otherwise EXIT_PEER, and a sentence
+ * that begins with the peer's address. Code 0 and "" if it is not broken. */
+const ChannelFault *channel_fault(const Channel *c);
 /* Return the bytes sent and received so far, with those that TLS adds. */
 uint64_t    channel_sent_bytes(const Channel *c);
 uint64_t    channel_received_bytes(const Channel *c);

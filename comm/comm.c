@@ -30,16 +30,10 @@ void comm_drop(Comm *c) {
     free(c);
 }
 
-void comm_make_dry(Comm *c, const int *member, int size, int rank) {
+void comm_make_dry(Comm *c, int size, int rank) {
     c->member = xrealloc(c->member, sizeof *c->member * (size_t)size, "a group of ranks");
-    memcpy(c->member, member, sizeof *member * (size_t)size);
+    for (int r = 0; r < size; r++) c->member[r] = r;
     c->size = size, c->rank = rank;
-}
-
-/* Notes the least bytes that a rank of W sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan,
- * "Bandwidth optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
-int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
-    return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
 }
 
 int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
@@ -60,13 +54,13 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     return c;
 }
 
-/* Makes a group of ranks [size] of parent, in ascending order. The lowest rank is the color of comm_split. */
+/* Makes a group of ranks [size] of parent, in this order. The first of them is the color of comm_split. */
 static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name) {
     int at = 0;
-    if (!parent->world->ledger) return comm_split(parent, ranks[0], parent->rank, name);
     while (ranks[at] != parent->rank) at++;
+    if (!parent->world->ledger) return comm_split(parent, ranks[0], at, name);
     Comm *c = comm_make(parent->world, name);
-    comm_make_dry(c, ranks, size, at);
+    comm_make_dry(c, size, at);
     for (int i = 0; i < size; i++) c->member[i] = parent->member[ranks[i]];
     world_list(c->world, c);
     return c;
@@ -91,18 +85,12 @@ Comm *comm_every(Comm *parent, int first, int stride, int size, const char *name
 }
 
 Comm *comm_pair(Comm *parent, int from, int to, const char *name) {
-    int   is_mine = parent->rank == from || parent->rank == to;
     Comm *c = NULL;
-    if (!parent->world->ledger) {
-        c = comm_split(parent, is_mine ? 0 : 1 + parent->rank, parent->rank == from ? 0 : 1, name);
-        if (!is_mine) comm_free(c);
-    } else if (is_mine) {
-        c = comm_make(parent->world, name);
-        comm_make_dry(c, (int[]){parent->member[from], parent->member[to]}, 2, parent->rank == from ? 0 : 1);
-        world_list(c->world, c);
-    }
-    if (is_mine) c->is_pair = 1;
-    return is_mine ? c : NULL;
+    if (parent->rank == from || parent->rank == to) {
+        c = group_of(parent, (int[]){from, to}, 2, name);
+        c->is_pair = 1;
+    } else if (!parent->world->ledger) comm_free(comm_split(parent, parent->rank, 0, name));
+    return c;
 }
 
 void comm_free(Comm *c) {
@@ -117,7 +105,6 @@ void comm_free(Comm *c) {
 World      *comm_world(const Comm *c) { return c->world; }
 int         comm_rank(const Comm *c) { return c->rank; }
 int         comm_size(const Comm *c) { return c->size; }
-const char *comm_name(const Comm *c) { return c->name; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
@@ -204,51 +191,57 @@ void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_
     if (rest > 0) times->comm_ms += rest;
 }
 
+/* Notes a small call with the least bytes that a rank of W sends, as the mean over the ranks: (W-1)/W of the bytes,
+ * `times` over. An all-reduce sends them twice (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
+ * Returns what comm_note_sent does. */
+static int note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
+    return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
+}
+
 static Blocking enter(Comm *c, const char *name, const char *point) {
-    World   *w = c->world;
-    CommCall call = {name, c->calls++, clock_ms(), 0, ""};
+    CommTrace call = {.name = name, .number = c->calls++, .start_ms = clock_ms()};
     memcpy(call.group, c->name, sizeof call.group);
-    w->blocking = call;
-    Failpoint test = queue_obey_test(w, point);
+    c->world->blocking = call;
+    Failpoint test = queue_obey_test(c->world, point);
     double    now = clock_ms();
     return (Blocking){now, comm_counted_ms(c, now), test};
 }
 
 static void leave(Comm *c, Blocking b) {
     comm_count_wait(c, &c->waits, b.begin_ms, b.counted_ms);
-    c->world->blocking.has_ended = 1;
+    c->world->blocking.end_ms = clock_ms();
     failpoint_done(b.test);
 }
 
 void comm_barrier(Comm *c) {
-    if (comm_note_or_skip(c, "barrier", 0, 0, 0)) return;
+    if (note_or_skip(c, "barrier", 0, 0, 0)) return;
     Blocking b = enter(c, "barrier", "comm.barrier");
     group_barrier(c);
     leave(c, b);
 }
 
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    if (comm_note_or_skip(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
+    if (note_or_skip(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
     Blocking b = enter(c, "broadcast", "comm.broadcast");
     group_broadcast(c, data, bytes, root);
     leave(c, b);
 }
 
-static void all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
-    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
+static void all_reduce(Comm *c, void *values, int count, DType type, CommReduce op) {
+    if (note_or_skip(c, "all-reduce of numbers", count, sizeof(double) * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     group_all_reduce(c, values, count, type, op);
     leave(c, b);
 }
 
-void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_F64, op); }
-void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, NUMBERS_I64, op); }
+void comm_all_reduce_f64(Comm *c, double *values, int n, CommReduce op) { all_reduce(c, values, n, F64, op); }
+void comm_all_reduce_i64(Comm *c, int64_t *values, int n, CommReduce op) { all_reduce(c, values, n, I64, op); }
 
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive) {
     size_t all = 0;
     for (int r = 0; r < c->size; r++) all += bytes[r];
     if (c->size == 1) memcpy(receive, send, all);
-    if (comm_note_or_skip(c, "all-to-all", (int64_t)all, all, 1)) return;
+    if (note_or_skip(c, "all-to-all", (int64_t)all, all, 1)) return;
     Blocking b = enter(c, "all-to-all", "comm.all_to_all");
     group_all_to_all(c, (const char *)send, bytes, (char *)receive);
     leave(c, b);

@@ -66,7 +66,6 @@ World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
 void   world_leave(World *w); /* waits for all ranks and calls MPI_Finalize; free all other groups before */
 
-int         world_rank(const World *w);
 int         world_local_rank(const World *w);  /* number among the ranks of this host */
 int         world_local_size(const World *w);
 /* Returns the state of the process of this host's rank `local`; PROCESS_RUNS if this process cannot see it. Any thread
@@ -95,20 +94,24 @@ void world_follow(World *w, Stream *s);
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
 void world_moved(World *w); /* calls the function of world_watch, for progress elsewhere */
 
-/* A collective: the one that this rank is in, otherwise the oldest in flight, otherwise the last one. Any thread may
- * call world_last_call, also while the main thread hangs in the collective. Ranks of a group at the same point return
- * the same number. -1 and "" if there was none yet. */
+/* A collective, in times of clock_ms(). */
 typedef struct {
-    const char *name;      /* name: "all-reduce", "barrier", ... */
-    int64_t     number;    /* number among the group's collectives, from 0 */
-    double      since_ms;  /* clock_ms() when the collective began */
-    int         has_ended; /* 1 after the collective's end; with NCCL, after comm_times has seen it */
-    char        group[COMM_NAME_CHARS]; /* name of the group; "all" is the group of all ranks */
-} CommCall;
-CommCall world_last_call(const World *w);
+    const char *name;      /* "all-reduce", "barrier", ... */
+    int64_t number;        /* number among the collectives of its group, from 0 */
+    int64_t sequence;      /* number among the process's collectives over buckets, from 0; not set for small calls */
+    double  start_ms;
+    double  first_send_ms; /* when the first message was posted; 0 if none is yet, and for small calls */
+    double  end_ms;        /* when a poll or finish (NCCL: comm_times) saw the collective end; 0 if it is still in
+                            * flight */
+    char    group[COMM_NAME_CHARS]; /* name of the group; "all" is the group of all ranks */
+} CommTrace;
+/* Returns the collective that this rank is in, otherwise the oldest in flight, otherwise the last one. Any thread may
+ * call it, also while the main thread hangs in the collective. Ranks of a group at the same point return the same
+ * number. Number -1 and name "" if there was none yet. */
+CommTrace world_last_call(const World *w);
 /* Writes "all-reduce 12" for the group of all ranks, or "tensor all-reduce 12" for another. Returns text. */
 enum { CALL_CHARS = 96 };
-const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
+const char *world_call_text(const CommTrace *call, char text[CALL_CHARS]);
 /* Aborts NCCL's collectives of every group when this rank is lost. Called from any thread. An abort may hang, so this
  * returns after at most wait_ms. */
 void world_abandon(World *w, double wait_ms);
@@ -137,7 +140,6 @@ void  comm_free(Comm *c); /* frees a group; all its ranks call it together. NULL
 World      *comm_world(const Comm *c);
 int         comm_rank(const Comm *c); /* this rank's number in the group */
 int         comm_size(const Comm *c);
-const char *comm_name(const Comm *c);
 const char *comm_host(const Comm *c, int rank); /* host of rank `rank` of the group */
 int         comm_member(const Comm *c, int rank); /* number, among all ranks, of rank `rank` of the group */
 
@@ -309,18 +311,7 @@ int tree_buffers(int64_t leaves, int ranks);
 
 /* --- for tests and benches: times of collectives, and MPI's own collectives --------------------------------------- */
 
-/* Writes the last collectives over buckets (at most 128) of all groups, oldest first, in times of clock_ms(). Returns
- * their number. */
-typedef struct {
-    const char *name;      /* name of the collective */
-    int64_t number;        /* number among the collectives of its group, from 0 */
-    int64_t sequence;      /* number among the process's collectives over buckets, from 0 */
-    double  start_ms;
-    double  first_send_ms; /* when the first message was posted; 0 if none is yet */
-    double  end_ms;        /* when a poll or finish (NCCL: comm_times) saw the collective end; 0 if it is still in
-                            * flight */
-    char    group[COMM_NAME_CHARS];
-} CommTrace;
+/* Writes the last collectives over buckets (at most 128) of all groups, oldest first. Returns their number. */
 int world_trace(const World *w, CommTrace *out, int max);
 
 /* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. out is

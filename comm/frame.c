@@ -2,44 +2,24 @@
 #include "comm/frame.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "core/format.h"
 #include "core/tensor.h"
 
 static const uint8_t MAGIC[4] = {'T', 'G', 'F', '1'};
 
 /* --- the header --------------------------------------------------------------------------------------------------- */
 
-static void put(uint8_t *at, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint64_t get(const uint8_t *at, int bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << 8 * i;
-    return value;
-}
-
 void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]) {
     memset(out, 0, FRAME_HEADER_BYTES);
     memcpy(out, MAGIC, sizeof MAGIC);
     out[4] = h->kind, out[5] = h->type;
-    put(out + 8, (uint64_t)h->round, 8);
-    put(out + 16, (uint64_t)h->offset, 8);
-    put(out + 24, (uint64_t)h->elems, 8);
-    put(out + 32, h->counter, 8);
-    put(out + 40, h->payload_bytes, 4);
-}
-
-static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, FRAME_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
+    little_endian_put(out + 8, (uint64_t)h->round, 8);
+    little_endian_put(out + 16, (uint64_t)h->offset, 8);
+    little_endian_put(out + 24, (uint64_t)h->elems, 8);
+    little_endian_put(out + 32, h->counter, 8);
+    little_endian_put(out + 40, h->payload_bytes, 4);
 }
 
 int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
@@ -47,28 +27,32 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
     const uint8_t *at = bytes;
     int64_t        end;
     if (length < FRAME_HEADER_BYTES)
-        return refuse(fault, "sent %zu bytes of a header, not %d", length, FRAME_HEADER_BYTES);
-    if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || get(at + 6, 2) != 0 || get(at + 44, 4) != 0)
-        return refuse(fault, "sent bytes that are no frame");
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent %zu bytes of a header, not %d", length,
+                          FRAME_HEADER_BYTES);
+    if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || little_endian(at + 6, 2) != 0 || little_endian(at + 44, 4) != 0)
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent bytes that are no frame");
     *h = (FrameHeader){.kind = at[4],
                        .type = at[5],
-                       .round = (int64_t)get(at + 8, 8),
-                       .offset = (int64_t)get(at + 16, 8),
-                       .elems = (int64_t)get(at + 24, 8),
-                       .counter = get(at + 32, 8),
-                       .payload_bytes = (uint32_t)get(at + 40, 4)};
+                       .round = (int64_t)little_endian(at + 8, 8),
+                       .offset = (int64_t)little_endian(at + 16, 8),
+                       .elems = (int64_t)little_endian(at + 24, 8),
+                       .counter = little_endian(at + 32, 8),
+                       .payload_bytes = (uint32_t)little_endian(at + 40, 4)};
     if (h->kind == 0 || h->type >= FRAME_TYPES)
-        return refuse(fault, "sent a frame of kind %d and type %d, which there is not", h->kind, h->type);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of kind %d and type %d, which there is not",
+                          h->kind, h->type);
     if (h->payload_bytes > FRAME_PAYLOAD_LIMIT)
-        return refuse(fault, "sent a frame of %u bytes, more than %d", h->payload_bytes, FRAME_PAYLOAD_LIMIT);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes, more than %d", h->payload_bytes,
+                          FRAME_PAYLOAD_LIMIT);
     if (h->round < 0 || h->offset < 0 || h->elems < 0 || __builtin_add_overflow(h->offset, h->elems, &end) ||
         end > most_elems)
-        return refuse(fault, "sent a frame of round %lld, offset %lld, %lld values, beyond the %lld there are",
-                      (long long)h->round, (long long)h->offset, (long long)h->elems, (long long)most_elems);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0,
+                          "sent a frame of round %lld, offset %lld, %lld values, beyond the %lld there are",
+                          (long long)h->round, (long long)h->offset, (long long)h->elems, (long long)most_elems);
     if (h->type != FRAME_BYTES &&
         (h->elems > FRAME_PAYLOAD_LIMIT || frame_value_bytes((FrameType)h->type, h->elems) != h->payload_bytes))
-        return refuse(fault, "sent a frame of %u bytes with %lld values of type %d", h->payload_bytes,
-                      (long long)h->elems, h->type);
+        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes with %lld values of type %d",
+                          h->payload_bytes, (long long)h->elems, h->type);
     return 1;
 }
 
@@ -101,7 +85,7 @@ static float scale_of(const float *values, int64_t elems, float *inverse) {
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {
     for (int64_t from = 0, n; from < elems; from += n, at += 4 + n) {
         float inverse;
-        n = elems - from < INT8_BLOCK ? elems - from : INT8_BLOCK;
+        n = smaller_of(elems - from, INT8_BLOCK);
         float scale = scale_of(values + from, n, &inverse);
         memcpy(at, &scale, 4);
         int8_t *out = (int8_t *)at + 4;
@@ -114,7 +98,7 @@ static void unpack_int8(float *values, const uint8_t *at, int64_t elems) {
     for (int64_t from = 0, n; from < elems; from += n, at += 4 + n) {
         float         scale;
         const int8_t *in = (const int8_t *)at + 4;
-        n = elems - from < INT8_BLOCK ? elems - from : INT8_BLOCK;
+        n = smaller_of(elems - from, INT8_BLOCK);
         memcpy(&scale, at, 4);
         for (int64_t i = 0; i < n; i++) values[from + i] = scale * (float)in[i];
     }

@@ -107,7 +107,7 @@ struct World {
     int      ops, op_room;
     int64_t  started;           /* number of collectives over buckets started so far */
     int64_t  stalled;           /* a test's rule: collectives from this sequence number on never begin */
-    CommCall blocking;          /* the small blocking call that the main thread is in, or was in last */
+    CommTrace blocking;         /* the small blocking call that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
 
     Stream         *followed;   /* the stream that computes (world_follow); borrowed; NULL: buckets are in host
@@ -166,12 +166,9 @@ double comm_counted_ms(const Comm *c, double now);
 /* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
  * in flight counts the same time. counted_ms is comm_counted_ms at begin_ms. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
-void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* makes c a group of ranks that do not exist */
+void  comm_make_dry(Comm *c, int size, int rank); /* makes c the group of the first `size` ranks, which do not exist */
 /* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
- * world it notes the collective and the bytes that this rank would send. For small calls that is the mean over the
- * ranks, (W-1)/W of `bytes`, `times` over. */
-int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
-/* Notes a collective that sends `sent` bytes; otherwise like comm_note_or_skip. */
+ * world it notes the collective and the `sent` bytes that this rank would send. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
@@ -185,8 +182,7 @@ void group_free(Comm *c);
 /* Blocking calls. Started collectives progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-typedef enum { NUMBERS_F64, NUMBERS_I64 } NumberType;
-void  group_all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op);
+void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* F64 or I64 */
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
@@ -226,20 +222,17 @@ void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_read_times(Comm *c); /* adds the collectives that have ended to times and trace */
 
-/* ring.c and mpi.c. The caller sets op->comm, kind, x, sequence, number, total_bytes and piece_bytes. A
- * progress function returns whether something moved. */
-int  ring_ways(const Comm *c, OpKind kind);      /* returns into how many Ops a collective is split */
-void ring_start(Op *op, int way);                /* starts direction `way`, a number below ring_ways() */
-int  ring_progress(Op *op);
+/* ring.c, which calls tree.c and mpi.c for their ops. The caller of op_start sets op->comm, kind, by, x, sequence,
+ * number, total_bytes, piece_bytes and way. A progress function returns whether something moved. */
+void op_start(Op *op);
+int  op_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-void pair_start(Op *op);                         /* starts one message; in ring.c */
-int  pair_progress(Op *op);
 /* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
  * in flight. 32767 is the least limit that MPI allows. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
-void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
+void ring_add(void *unused, float *x, const float *y, int64_t n); /* x += y, on the host; a TreeAdd */
 
 /* A node of a tree sum and the rank that has it. A Tree (tree.c) lists the nodes of all ranks in the order of their
  * leaves. */

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,32 +15,10 @@
 
 enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line and NUL */ };
 
-static void random_bytes(void *out, size_t bytes) {
-    if (getrandom(out, bytes, 0) != (ssize_t)bytes)
-        fail(EXIT_IO, "the system gives no random bytes");
-}
-
-static int fault_of(char *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int fault_of(char *fault, int code, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, KEY_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return code;
-}
-
-/* --- the file ----------------------------------------------------------------------------------------------------- */
-
-static void folder_of(const char *path, char out[PATH_MAX]) {
-    const char *slash = strrchr(path, '/');
-    snprintf(out, PATH_MAX, "%.*s", slash ? (int)(slash - path + (slash == path)) : 1, slash ? path : ".");
-}
-
 /* Writes a new key under the name `draft`, then links it to its own name. If two processes make a key, the one that
  * links first wins. */
 static int write_key(const char *draft, const char *path, const char *text) {
-    char folder[PATH_MAX];
-    int  fd = io_open(draft, IO_SECRET);
+    int fd = io_open(draft, IO_SECRET);
     if (fd < 0) return fd;
     int error = io_write(fd, text, strlen(text));
     if (error == 0) error = io_fsync(fd);
@@ -50,26 +27,23 @@ static int write_key(const char *draft, const char *path, const char *text) {
     if (error == 0) error = io_link(draft, path);
     io_unlink(draft);
     if (error == -EEXIST) return 0;
-    folder_of(path, folder);
-    return error ? error : io_fsync_dir(folder);
+    return error ? error : io_fsync_parent(path);
 }
 
 int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     struct stat st;
-    Key         key;
-    uint64_t    name;
+    struct { Key key; uint64_t name; } random;
     char        text[TEXT_BYTES], draft[PATH_MAX];
     if (lstat(path, &st) == 0) return 0;
-    random_bytes(&key, sizeof key);
-    random_bytes(&name, sizeof name);
-    for (int i = 0; i < KEY_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", key.bytes[i]);
+    if (getrandom(&random, sizeof random, 0) != sizeof random) fail(EXIT_IO, "the system gives no random bytes");
+    for (int i = 0; i < KEY_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", random.key.bytes[i]);
     strcat(text, "\n");
-    int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)name);
+    int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)random.name);
     int error = length < (int)sizeof draft ? write_key(draft, path, text) : -ENAMETOOLONG;
-    explicit_bzero(text, sizeof text), explicit_bzero(&key, sizeof key);
-    if (error)
-        return fault_of(fault, EXIT_IO, "cannot make the key file %s (outer.key): %s", path, io_error_text(error));
-    return 0;
+    explicit_bzero(text, sizeof text), explicit_bzero(&random, sizeof random);
+    if (!error) return 0;
+    return fault_text(fault, KEY_FAULT_BYTES, EXIT_IO, "cannot make the key file %s (outer.key): %s", path,
+                      io_error_text(error));
 }
 
 /* Parses the digits, with at most one end of line. */
@@ -84,25 +58,27 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     struct stat st;
     char       *text = NULL;
     if (stat(path, &st) != 0)
-        return fault_of(fault, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
-                        "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
-                        "(scp -p SERVER:%s %s)",
-                        path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
+        return fault_text(fault, KEY_FAULT_BYTES, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
+                          "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
+                          "(scp -p SERVER:%s %s)",
+                          path, io_error_text(errno), shell_word(path).text, shell_word(path).text);
     if (!S_ISREG(st.st_mode))
-        return fault_of(fault, EXIT_CONFIG, "outer.key: %s %s", path, io_error_text(io_kind(st.st_mode)));
+        return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG, "outer.key: %s %s", path,
+                          io_error_text(io_kind(st.st_mode)));
     if (st.st_mode & (S_IRWXG | S_IRWXO))
-        return fault_of(fault, EXIT_CONFIG, "others than its owner may use the key file %s (outer.key): chmod 600 %s",
-                        path, shell_word(path).text);
+        return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
+                          "others than its owner may use the key file %s (outer.key): chmod 600 %s", path,
+                          shell_word(path).text);
     int64_t bytes = io_read_file(path, 4096, &text);
     if (bytes < 0 && bytes != -EFBIG)
-        return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path,
-                        io_error_text((int)bytes));
+        return fault_text(fault, KEY_FAULT_BYTES, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path,
+                          io_error_text((int)bytes));
     int is_key = bytes >= 0 && parse_key(text, bytes, key);
     if (bytes > 0) explicit_bzero(text, (size_t)bytes);
     free(text);
-    if (!is_key)
-        return fault_of(fault, EXIT_CONFIG,
-                        "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
-                        "makes it; copy the server's anew", path, DIGITS);
-    return 0;
+    if (is_key) return 0;
+    return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
+                      "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
+                      "makes it; copy the server's anew",
+                      path, DIGITS);
 }

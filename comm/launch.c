@@ -6,6 +6,7 @@
  * from the second one.
  */
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +45,7 @@ static int has_pmi_server(void) {
 static const char *stale;
 
 Launch launch_detect(void) {
-    Launch none = {0, 0, 1, 0};
-    int    pmix = has_pmix_server();
+    int pmix = has_pmix_server();
     stale = NULL;
     if (has("OMPI_COMM_WORLD_RANK") && pmix)
         return (Launch){1, number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 0), 1};
@@ -56,7 +56,7 @@ Launch launch_detect(void) {
         if (has(RANKS[i])) stale = RANKS[i];
     int tasks = has("SLURM_STEP_ID") ? number("SLURM_STEP_NUM_TASKS", 1) : 1;
     if (tasks > 1) return (Launch){1, number("SLURM_PROCID", 0), tasks, 0};
-    return none;
+    return (Launch){0, 0, 1, 0};
 }
 
 int launch_is_mpirun(Launch launch) {
@@ -65,23 +65,28 @@ int launch_is_mpirun(Launch launch) {
            (launch.size > 0 && number("SLURM_STEP_NUM_TASKS", 1) != launch.size);
 }
 
-/* Reads name and parent of a process: "12 (name) S 11 ..." in /proc. */
-static int read_parent(long pid, char name[16], long *parent) {
-    char  path[64];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+/* Reads values from a file of the system as fscanf does. Returns their number; 0 if the file cannot be opened. */
+__attribute__((format(scanf, 2, 3))) static int scan_file(const char *path, const char *fmt, ...) {
     FILE *file = fopen(path, "r");
-    int   found = file && fscanf(file, "%*d (%15[^)]) %*c %ld", name, parent) == 2;
-    if (file) fclose(file);
+    if (!file) return 0;
+    va_list values;
+    va_start(values, fmt);
+    int found = vfscanf(file, fmt, values);
+    va_end(values);
+    fclose(file);
     return found;
 }
 
 long launch_process(char *name) {
     static const char *const names[] = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte"};
     long                     pid = getppid(), parent;
-    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK") && read_parent(pid, name, &parent);
-         above++, pid = parent)
+    for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK"); above++, pid = parent) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid); /* "12 (name) S 11 ...", where 11 is the parent */
+        if (scan_file(path, "%*d (%15[^)]) %*c %ld", name, &parent) != 2) return 0;
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(name, names[i]) == 0) return pid;
+    }
     return 0;
 }
 
@@ -111,19 +116,14 @@ typedef struct {
 /* Returns the core of a processor, named by the core's first hardware thread. */
 static int read_core(int cpu) {
     char path[96];
+    int  first;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    FILE *file = fopen(path, "r");
-    int   first = cpu;
-    if (!file) return cpu;
-    if (fscanf(file, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE) first = cpu;
-    fclose(file);
-    return first;
+    return scan_file(path, "%d", &first) == 1 && first >= 0 && first < CPU_SETSIZE ? first : cpu;
 }
 
 /* Returns the cores of a set of processors. core_of[cpu] is the core of a processor, or below 0 if not read yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
+    cpu_set_t cores = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set)) continue;
         if (core_of[cpu] < 0) core_of[cpu] = read_core(cpu);
@@ -148,9 +148,7 @@ static int may_widen(void) {
 
 /* Divides the host's idle cores among its ranks, in order, and binds this process to its own. */
 static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
-    cpu_set_t carried, given, before = ranks[w->local_rank].mine;
-    CPU_ZERO(&carried);
-    CPU_ZERO(&given);
+    cpu_set_t carried = {{0}}, given = {{0}}, before = ranks[w->local_rank].mine;
     for (int r = 0; r < w->local_size; r++) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
         CPU_OR(&given, &given, &ranks[r].given);
@@ -180,10 +178,8 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
 }
 
 int threads_host_processors(World *w) {
-    cpu_set_t  mine, all;
+    cpu_set_t  mine = {{0}}, all = {{0}};
     cpu_set_t *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    CPU_ZERO(&mine);
-    CPU_ZERO(&all);
     sched_getaffinity(0, sizeof mine, &mine);
     world_local_all_gather(w, &mine, ranks, sizeof mine);
     for (int r = 0; r < w->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
@@ -194,13 +190,9 @@ int threads_host_processors(World *w) {
 /* Returns how many cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000").
  * Returns a large number if it does not say. */
 static double quota(void) {
-    double period, share = CPU_SETSIZE;
-    FILE  *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!file) return share;
-    if (fscanf(file, "%lf %lf", &share, &period) == 2 && period > 0) share /= period;
-    else share = CPU_SETSIZE;
-    fclose(file);
-    return share;
+    double share, period;
+    int    values = scan_file("/sys/fs/cgroup/cpu.max", "%lf %lf", &share, &period);
+    return values == 2 && period > 0 ? share / period : CPU_SETSIZE;
 }
 
 /* Explains why each rank has one core on a host with more cores than its ranks use together. Under SLURM that is seldom
@@ -208,11 +200,10 @@ static double quota(void) {
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     int one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
     if (!one_for_all && (!slurm || thread_asked() == 1)) return;
-    cpu_set_t online, online_cores;
-    CPU_ZERO(&online);
+    cpu_set_t online = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE && cpu < sysconf(_SC_NPROCESSORS_ONLN); cpu++) CPU_SET(cpu, &online);
-    online_cores = cores_of(&online, core_of);
-    int cores = CPU_COUNT(&online_cores);
+    cpu_set_t online_cores = cores_of(&online, core_of);
+    int       cores = CPU_COUNT(&online_cores);
     if (cores <= carried || quota() <= carried) return;
     const char *remedy = "a taskset or cpuset around the launcher binds them all";
     if (slurm) remedy = "sbatch --cpus-per-task=N gives each rank N";
@@ -223,9 +214,9 @@ static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZ
 }
 
 int world_threads(World *w) {
-    Masks  here;
+    Masks  here = {.mine = {{0}}};
     Masks *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    if (sched_getaffinity(0, sizeof here.mine, &here.mine) != 0) CPU_ZERO(&here.mine);
+    sched_getaffinity(0, sizeof here.mine, &here.mine);
     here.given = here.mine;
     if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
     world_local_all_gather(w, &here, ranks, sizeof here);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/error.h"
 
@@ -224,9 +225,7 @@ void group_barrier(Comm *c) {
     await(c, request);
 }
 
-static int piece_at(size_t at, size_t bytes) {
-    return (int)(bytes - at < MPI_MOST_BYTES ? bytes - at : MPI_MOST_BYTES);
-}
+static int piece_at(size_t at, size_t bytes) { return (int)smaller_of((int64_t)(bytes - at), MPI_MOST_BYTES); }
 
 void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
     for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
@@ -236,9 +235,9 @@ void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
     }
 }
 
-void group_all_reduce(Comm *c, void *values, int count, NumberType type, CommReduce op) {
+void group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op) {
     MPI_Request  request;
-    MPI_Datatype of = type == NUMBERS_F64 ? MPI_DOUBLE : MPI_INT64_T;
+    MPI_Datatype of = type == F64 ? MPI_DOUBLE : MPI_INT64_T;
     MPI_Op       operation = op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN;
     MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, of, operation, c->small, &request));
     await(c, request);
@@ -267,14 +266,13 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
     }
 }
 
-/* Sends data to rank `peer`, or receives it from there. */
-typedef enum { BYTES_SEND, BYTES_RECEIVE } BytesWay;
-static void move_bytes(Comm *c, BytesWay way, void *data, size_t bytes, int peer) {
+/* Sends data to rank `peer` (OP_SEND), or receives it from there (OP_RECEIVE). */
+static void move_bytes(Comm *c, OpKind way, void *data, size_t bytes, int peer) {
     for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
         MPI_Request request;
         char       *from = (char *)data + at;
         int         piece = piece_at(at, bytes);
-        if (way == BYTES_SEND) MPI_CHECK(c->world, MPI_Isend(from, piece, MPI_BYTE, peer, 0, c->small, &request));
+        if (way == OP_SEND) MPI_CHECK(c->world, MPI_Isend(from, piece, MPI_BYTE, peer, 0, c->small, &request));
         else MPI_CHECK(c->world, MPI_Irecv(from, piece, MPI_BYTE, peer, 0, c->small, &request));
         await(c, request);
     }
@@ -291,7 +289,7 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->small, &request));
     await(c, request);
     if (c->rank != root) {
-        move_bytes(c, BYTES_SEND, (void *)data, bytes, root);
+        move_bytes(c, OP_SEND, (void *)data, bytes, root);
         return NULL;
     }
     size_t total = 0;
@@ -299,7 +297,7 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
     free(of);
     char *all = xmalloc(total, "what a rank gathers"), *to = all;
     for (int r = 0; r < c->size; r++) {
-        if (r != root) move_bytes(c, BYTES_RECEIVE, to, (*bytes_of_rank)[r], r);
+        if (r != root) move_bytes(c, OP_RECEIVE, to, (*bytes_of_rank)[r], r);
         else if (bytes) memcpy(to, data, bytes);
         to += (*bytes_of_rank)[r];
     }
@@ -339,10 +337,7 @@ void collectives_mpi_start(Op *op) {
             MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT,
                                                op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM, c->ring, &op->send[0]));
             break;
-        case OP_TREE_SUM:
-        case OP_SEND:
-        case OP_RECEIVE:
-        case OP_EXCHANGE: CHECK(0, "MPI adds in an order of its own, and messages are ring.c's");
+        default: CHECK(0, "MPI adds in an order of its own, and messages are ring.c's");
     }
 }
 

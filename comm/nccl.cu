@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/kernel.cuh"
 #include "core/layout.h"
@@ -33,13 +34,11 @@
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
 enum { PAUSE_US = 1000, LEAVE_MS = 500 /* LEAVE_MS: how long an abort waits for a call that the main thread is in */ };
 
-enum { WAITS = TRACES };
-
+typedef struct { cudaEvent_t begin, end; } Interval; /* a time on the GPU */
 typedef struct {
-    cudaEvent_t begin, end;
-    int64_t     elems, number, sequence; /* number: among the group's collectives; sequence: among this process's */
+    Interval time;
+    int64_t  elems, number, sequence; /* number: among the group's collectives; sequence: among this process's */
 } Collective;
-typedef struct { cudaEvent_t begin, end; } Wait;
 
 struct Nccl {
     ncclComm_t   comm;
@@ -51,7 +50,7 @@ struct Nccl {
     int64_t      joined;             /* collectives from this number on are one call of NCCL; -1: no such call is
                                       * open */
     int          joined_before;      /* the open call is GATHERS_BEHIND */
-    Wait         wait[WAITS];        /* waits of the followed stream in comm_finish */
+    Interval     wait[TRACES];       /* waits of the followed stream in comm_finish; wait i is in place i % TRACES */
     int64_t      waits, waits_read;
     double       polled_ms;
     int          abandoned;          /* atomic: any thread may abort, once */
@@ -69,22 +68,9 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     const Collective *one = &c->nccl->collective[i % TRACES];
     const CommTrace  *trace = world_trace_of(c->world, one->sequence);
     char              call[CALL_CHARS] = "a collective";
-    if (trace) world_call_text(trace->name, trace->number, trace->group, call);
+    if (trace) world_call_text(trace, call);
     snprintf(text, NAME_CHARS, "%s of %lld elements", call, (long long)one->elems);
     return text;
-}
-
-/* Returns whether NCCL's fault is a lack of memory. NCCL has no code for it; its last error is a line like "Cuda
- * failure 2 'out of memory'" or "Failed to CUDA malloc 9633792 bytes". */
-static int is_out_of_memory(ncclResult_t result, const char *detail) {
-    return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
-           (strstr(detail, "out of memory") || strstr(detail, "malloc"));
-}
-
-/* Returns 77 for a fault of a peer or the network, 70 for one of this program or CUDA. */
-static int exit_code_of(ncclResult_t result) {
-    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER
-                                                                                              : EXIT_INTERNAL;
 }
 
 /* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
@@ -128,24 +114,24 @@ void world_abandon(World *w, double wait_ms) {
     for (double begin = clock_ms(); *left > 0 && clock_ms() - begin < wait_ms;) usleep(10000);
 }
 
+/* Ends the job after a failed call. Exit 71 if memory ran out, otherwise exit_code. If that is 0: 77 for a fault of a
+ * peer or the network, 70 for one of this program or CUDA. */
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
     if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort made this call fail */
     const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
+    int         is_peers = result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress;
     char        why[512];
-    if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
+    if (exit_code == 0) exit_code = is_peers ? EXIT_PEER : EXIT_INTERNAL;
+    /* NCCL has no code for a lack of memory. Its last error is a line like "Cuda failure 2 'out of memory'" or "Failed
+     * to CUDA malloc 9633792 bytes". */
+    if ((result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
+        (strstr(detail, "out of memory") || strstr(detail, "malloc"))) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
     world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
-         world_rank(c->world), comm_host(c, c->rank), device_id(), why);
-}
-
-/* Returns the number of the collective that the GPU works on: the first that has not ended. */
-static int64_t current_collective(const Nccl *n) {
-    int64_t i = n->read;
-    while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
-    return i;
+         c->world->rank, comm_host(c, c->rank), device_id(), why);
 }
 
 /* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
@@ -167,19 +153,11 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
  * If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
     if (result == ncclInProgress)
-        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, EXIT_INTERNAL);
+        nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, 0);
     return result;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
-
-static int has_passed(cudaEvent_t event) {
-    cudaError_t answer = cudaEventQuery(event);
-    if (answer == cudaSuccess) return 1;
-    if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
-    cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
-    return 0;
-}
 
 static ncclDataType_t type_of(DType type) {
     switch (type) {
@@ -230,16 +208,14 @@ static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
 
 /* --- the communicator --------------------------------------------------------------------------------------------- */
 
-static void make_events(Nccl *n) {
-    CUDA_CHECK(cudaEventCreateWithFlags(&n->reached, cudaEventDisableTiming));
-    for (int i = 0; i < TRACES; i++) {
-        CUDA_CHECK(cudaEventCreate(&n->collective[i].begin));
-        CUDA_CHECK(cudaEventCreate(&n->collective[i].end));
-    }
-    for (int i = 0; i < WAITS; i++) {
-        CUDA_CHECK(cudaEventCreate(&n->wait[i].begin));
-        CUDA_CHECK(cudaEventCreate(&n->wait[i].end));
-    }
+static void interval_create(Interval *s) {
+    CUDA_CHECK(cudaEventCreate(&s->begin));
+    CUDA_CHECK(cudaEventCreate(&s->end));
+}
+
+static void interval_destroy(Interval s) {
+    CUDA_CHECK(cudaEventDestroy(s.begin));
+    CUDA_CHECK(cudaEventDestroy(s.end));
 }
 
 /* Waits until everything on the stream has ended. */
@@ -248,7 +224,7 @@ static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     double begin = clock_ms();
     result = settle(c, result, PAUSE_US);
     CUDA_CHECK(cudaEventRecord(n->reached, queue_for(c)));
-    while (result == ncclSuccess && !has_passed(n->reached)) {
+    while (result == ncclSuccess && !event_is_past(Event{n->reached})) {
         Inside       inside(c);
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &result);
         if (asked != ncclSuccess) result = asked;
@@ -284,7 +260,7 @@ static void connect_peers(Comm *c) {
         result = await_end(c, enqueue_messages(c, message, count, queue_for(c)));
         free(message);
     }
-    if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, 0);
     CUDA_CHECK(cudaFree(both.data));
 }
 
@@ -295,12 +271,9 @@ const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MIN
 /* Returns an eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
  * (device_leave_multiprocessors). Beside inline collectives no kernel runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
-    int eighth = device_multiprocessors() / 8;
+    int eighth = (int)larger_of(1, smaller_of(device_multiprocessors() / 8, NCCL_BLOCKS));
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
-    return comm_max_blocks(use == COMM_FOR_PAIR   ? NCCL_PAIR_BLOCKS
-                           : eighth < 1           ? 1
-                           : eighth > NCCL_BLOCKS ? NCCL_BLOCKS
-                                                  : eighth);
+    return comm_max_blocks(use == COMM_FOR_PAIR ? NCCL_PAIR_BLOCKS : eighth);
 }
 
 void nccl_open(Comm *c) {
@@ -335,7 +308,8 @@ void nccl_open(Comm *c) {
         CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
         if (!c->is_pair) c->world->nccl_queue = n->queue;
     }
-    make_events(n);
+    CUDA_CHECK(cudaEventCreateWithFlags(&n->reached, cudaEventDisableTiming));
+    for (int i = 0; i < TRACES; i++) interval_create(&n->collective[i].time), interval_create(&n->wait[i]);
     connect_peers(c);
 }
 
@@ -348,14 +322,7 @@ void nccl_close(Comm *c) {
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* if it is not settled the communicator may be
                                                                    * gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
-    for (int i = 0; i < TRACES; i++) {
-        CUDA_CHECK(cudaEventDestroy(n->collective[i].begin));
-        CUDA_CHECK(cudaEventDestroy(n->collective[i].end));
-    }
-    for (int i = 0; i < WAITS; i++) {
-        CUDA_CHECK(cudaEventDestroy(n->wait[i].begin));
-        CUDA_CHECK(cudaEventDestroy(n->wait[i].end));
-    }
+    for (int i = 0; i < TRACES; i++) interval_destroy(n->collective[i].time), interval_destroy(n->wait[i]);
     CUDA_CHECK(cudaEventDestroy(n->reached));
     if (n->received) device_free(n->received, n->received_bytes);
     if (c->is_pair) CUDA_CHECK(cudaStreamDestroy(n->queue));
@@ -426,7 +393,7 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Stream             ours = *c->world->followed;
     ours.queue = n->queue;
     for (int64_t first = 0; first < piece; first += most) {
-        int64_t elems = piece - first < most ? piece - first : most;
+        int64_t elems = smaller_of(piece - first, most);
         float  *out = ptr<float>(x) + c->rank * piece + first;
         ncclResult_t result = enqueue_chunk(c, x, nodes, piece, first, elems);
         result = settle(c, result, 0);
@@ -453,15 +420,15 @@ static int64_t begin(Comm *c, int64_t elems, int where_before) {
         CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
         CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     }
-    CUDA_CHECK(cudaEventRecord(one->begin, queue_for(c)));
+    CUDA_CHECK(cudaEventRecord(one->time.begin, queue_for(c)));
     return i;
 }
 
 /* Ends a collective after its work is on the stream; `result` is then no longer "in progress". */
 static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
-    if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
-    CUDA_CHECK(cudaEventRecord(c->nccl->collective[i % TRACES].end, queue_for(c)));
+    if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
+    CUDA_CHECK(cudaEventRecord(c->nccl->collective[i % TRACES].time.end, queue_for(c)));
     CommTrace *trace = world_trace_of(c->world, c->nccl->collective[i % TRACES].sequence);
     if (trace) trace->first_send_ms = clock_ms();
 }
@@ -469,7 +436,7 @@ static void end(Comm *c, int64_t i, ncclResult_t result) {
 void nccl_join(Comm *c, GatherOrder order) {
     Inside       inside(c);
     ncclResult_t result = ncclGroupStart();
-    if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, "a group of gathers", result, 0);
     c->nccl->joined = c->nccl->started;
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
@@ -492,7 +459,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     if (is_joined) {
         char         name[NAME_CHARS];
         ncclResult_t result = in_group(c, enqueue(c, kind, x));
-        if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
+        if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
         return;
     }
     end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
@@ -517,9 +484,10 @@ void nccl_poll(Comm *c) {
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
     if (asked != ncclSuccess) state = asked;
     if (state == ncclSuccess || state == ncclInProgress) return;
-    char name[NAME_CHARS];
-    int  is_idle = n->started == 0;
-    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(n), name), state, exit_code_of(state));
+    char    name[NAME_CHARS];
+    int64_t i = n->read; /* the collective that the GPU works on: the first that has not ended */
+    while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].time.end) == cudaSuccess) i++;
+    nccl_failed(c, n->started == 0 ? "the communicator" : name_of(c, i, name), state, 0);
 }
 
 /* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each
@@ -534,12 +502,12 @@ void nccl_wait(Comm *c, int64_t number) {
         nccl_poll(c);
         return;
     }
-    if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
-    if (n->waits - n->waits_read == WAITS) n->waits_read++;
-    const Wait  *wait = &n->wait[n->waits++ % WAITS];
+    if (n->waits - n->waits_read == TRACES) nccl_read_times(c);
+    if (n->waits - n->waits_read == TRACES) n->waits_read++;
+    const Interval *wait = &n->wait[n->waits++ % TRACES];
     cudaStream_t followed = stream_queue(c->world->followed);
     CUDA_CHECK(cudaEventRecord(wait->begin, followed));
-    CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(last - 1) % TRACES].end, 0));
+    CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(last - 1) % TRACES].time.end, 0));
     CUDA_CHECK(cudaEventRecord(wait->end, followed));
     n->finished = last;
     nccl_poll(c);
@@ -547,9 +515,9 @@ void nccl_wait(Comm *c, int64_t number) {
 
 /* --- times: without waiting --------------------------------------------------------------------------------------- */
 
-static double elapsed_ms(cudaEvent_t from, cudaEvent_t to) {
+static double interval_ms(Interval s) {
     float ms;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, s.begin, s.end));
     return ms;
 }
 
@@ -558,16 +526,16 @@ void nccl_read_times(Comm *c) {
     Nccl *n = c->nccl;
     for (; n->read < n->started; n->read++) {
         const Collective *one = &n->collective[n->read % TRACES];
-        if (!has_passed(one->end)) break;
-        double ms = elapsed_ms(one->begin, one->end);
+        if (!event_is_past(Event{one->time.end})) break;
+        double ms = interval_ms(one->time);
         c->times.comm_ms += ms;
         if (c->is_inline) c->times.exposed_ms += ms;
         CommTrace *trace = world_trace_of(c->world, one->sequence);
         if (trace) trace->end_ms = clock_ms();
     }
     for (; n->waits_read < n->waits; n->waits_read++) {
-        const Wait *wait = &n->wait[n->waits_read % WAITS];
-        if (!has_passed(wait->end)) break;
-        c->times.exposed_ms += elapsed_ms(wait->begin, wait->end);
+        Interval wait = n->wait[n->waits_read % TRACES];
+        if (!event_is_past(Event{wait.end})) break;
+        c->times.exposed_ms += interval_ms(wait);
     }
 }

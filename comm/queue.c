@@ -11,6 +11,7 @@
 #include "comm/internal.h"
 #include "core/thread.h"
 #include "core/failpoints.h"
+#include "core/format.h"
 #include "core/layout.h"
 #include "core/error.h"
 
@@ -56,10 +57,7 @@ static void begin_those_ready(World *w) {
         }
         op->is_begun = 1;
         if (c->begun++ == 0) c->busy_since_ms = clock_ms();
-        if (op->kind == OP_TREE_SUM) tree_sum_start(op);
-        else if (op_is_message(op->kind)) pair_start(op);
-        else if (op->by == COMM_RING) ring_start(op, op->way);
-        else collectives_mpi_start(op);
+        op_start(op);
         CommTrace *trace = world_trace_of(w, op->sequence);
         if (trace && trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
     }
@@ -78,8 +76,8 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
 /* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length is no multiple of the ranks.
  * Its last pieces are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
-    int64_t unit = (int64_t)LAYOUT_ALIGN * c->size, elems = tensor_elems(x);
-    return elems % c->size == 0 ? elems / c->size : (elems + unit - 1) / unit * LAYOUT_ALIGN;
+    int64_t elems = tensor_elems(x);
+    return elems % c->size == 0 ? elems / c->size : round_up(elems, (int64_t)LAYOUT_ALIGN * c->size) / c->size;
 }
 
 /* Returns the bytes that this rank sends around the ring. A sum passes on every piece except this rank's own, a copy
@@ -89,9 +87,8 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
-    if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
-    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind))
-        copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    if (kind != OP_ALL_GATHER) sums = all - larger_of(0, smaller_of(all - own, piece));
+    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind)) copies = all - larger_of(0, smaller_of(all - next, piece));
     return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
 }
 
@@ -133,15 +130,15 @@ static Op *add_op(Comm *c, OpKind kind, Tensor x) {
 static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
     Op *op = add_op(c, kind, x);
     op->peer = peer;
-    if (!c->is_on_host) op->staged = staging_in(c, kind, &op->x);
+    op->staged = staging_in(c, kind, &op->x);
 }
 
 /* Adds a collective to the queue. MPI cannot add 16-bit floats, so the ring sums them under COMM_MPI. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     Tensor   bucket = x;
-    int      staged = c->is_on_host ? -1 : after ? NOT_STAGED : staging_in(c, kind, &x);
+    int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
     CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
+    int      ways = by == COMM_RING && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* around the ring */
     for (int way = 0; way < ways; way++) {
         Op *op = add_op(c, kind, x);
         op->by = by;
@@ -149,7 +146,7 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
         op->staged = staged;
         op->after = after;
         op->after_number = after ? after->started : 0;
-        op->way = way;
+        op->way = way == 0 ? 1 : -1;
         op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
         if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
     }
@@ -223,12 +220,6 @@ static int is_of(const World *w, int i, int64_t sequence) {
     return i >= 0 && i < w->ops && w->op[i].sequence == sequence;
 }
 
-static int move(Op *op) {
-    if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
-    if (op_is_message(op->kind)) return pair_progress(op);
-    return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
-}
-
 /* Ends an op. Each message has its own copy in host memory; other ops of a collective share one. */
 static void end(World *w, const Op *op, int is_last) {
     CommTrace *trace = world_trace_of(w, op->sequence);
@@ -247,7 +238,7 @@ static int progress(World *w) {
     for (int i = 0; i < w->ops; i++) {
         Op   *op = &w->op[i];
         Comm *c = op->comm;
-        if (op->is_begun) moved |= move(op);
+        if (op->is_begun) moved |= op_progress(op);
         if (!op->is_begun || !op_is_done(op)) {
             w->op[left++] = *op;
             continue;
@@ -279,14 +270,6 @@ void queue_turn(World *w, double *moved_ms) {
     }
 }
 
-/* Waits for collectives up to `number`. Time in which the stream still computes is not exposed. */
-static void wait_until(Comm *c, int64_t number) {
-    double begin = 0, counted = 0, moved = clock_ms();
-    for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
-        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
-    if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
-}
-
 int64_t comm_next(const Comm *c) { return c->started; }
 int     comm_is_idle(const Comm *c) { return c->ops == 0; }
 
@@ -303,7 +286,10 @@ void comm_wait(Comm *c, int64_t sequence) {
         nccl_wait(c, sequence);
         return;
     }
-    wait_until(c, sequence);
+    double begin = 0, counted = 0, moved = clock_ms(); /* time in which the stream still computes is not exposed */
+    for (int idle = 0; is_waited_for(c, sequence); queue_turn(c->world, &moved))
+        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
+    if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
     if (c->world->staging) staging_finish(c->world);
 }
 
@@ -320,19 +306,15 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
 }
 void comm_send_start(Comm *pair, Tensor x) { start(pair, OP_SEND, x, NULL, NULL); }
 void comm_receive_start(Comm *pair, Tensor x) { start(pair, OP_RECEIVE, x, NULL, NULL); }
-void comm_reduce_scatter(Comm *c, Tensor x) {
-    start(c, OP_REDUCE_SCATTER, x, NULL, NULL);
-    comm_finish(c);
-}
-void comm_all_gather(Comm *c, Tensor x) {
-    start(c, OP_ALL_GATHER, x, NULL, NULL);
+
+static void run(Comm *c, OpKind kind, Tensor x) {
+    start(c, kind, x, NULL, NULL);
     comm_finish(c);
 }
 
-void comm_all_reduce_max(Comm *c, Tensor x) {
-    start(c, OP_ALL_MAX, x, NULL, NULL);
-    comm_finish(c);
-}
+void comm_reduce_scatter(Comm *c, Tensor x) { run(c, OP_REDUCE_SCATTER, x); }
+void comm_all_gather(Comm *c, Tensor x) { run(c, OP_ALL_GATHER, x); }
+void comm_all_reduce_max(Comm *c, Tensor x) { run(c, OP_ALL_MAX, x); }
 
 /* Sums over the ranks. Two ranks of the ring gain from chunks that are returned as soon as they are summed. More ranks
  * gain from a gather in both directions, which needs equal pieces. The additions, and so the bits, are the same. */
@@ -340,8 +322,5 @@ void comm_all_reduce(Comm *c, Tensor x) {
     if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % c->size == 0) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
-    } else {
-        start(c, OP_ALL_REDUCE, x, NULL, NULL);
-        comm_finish(c);
-    }
+    } else run(c, OP_ALL_REDUCE, x);
 }

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/simd.h"
 
@@ -24,7 +25,7 @@ SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
-void ring_add(float *x, const float *y, int64_t n) { add(x, y, n); }
+void ring_add(void *unused, float *x, const float *y, int64_t n) { (void)unused, add(x, y, n); }
 
 SIMD_INLINE void add_bf16_body(uint16_t *restrict x, const uint16_t *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = bf16_from_f32(bf16_to_f32(x[i]) + bf16_to_f32(y[i]));
@@ -40,19 +41,17 @@ SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, in
 }
 SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 
-static void join_bytes(OpKind kind, DType type, char *x, const char *y, int64_t bytes) {
-    if (kind == OP_ALL_MAX) take_larger((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
-    else if (type == F32) add((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
-    else if (type == BF16) add_bf16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
-    else add_f16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
+static void join_bytes(OpKind kind, DType type, void *x, const void *y, int64_t bytes) {
+    if (kind == OP_ALL_MAX) take_larger(x, y, bytes / 4);
+    else if (type == F32) add(x, y, bytes / 4);
+    else if (type == BF16) add_bf16(x, y, bytes / 2);
+    else add_f16(x, y, bytes / 2);
 }
 
 typedef struct {
     char *at;    /* address in x */
     int   bytes;
 } Chunk;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0: SENT or RECEIVED.
  * Beyond the end of x the chunk is empty, and is sent empty. */
@@ -61,8 +60,8 @@ static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
     int64_t piece = (rank - op->way * (back + step) + 3 * size) % size;
-    int64_t from = least(piece * op->piece_bytes + at, op->total_bytes);
-    int64_t bytes = least(op->chunk_bytes, least(op->piece_bytes - at, op->total_bytes - from));
+    int64_t from = smaller_of(piece * op->piece_bytes + at, op->total_bytes);
+    int64_t bytes = smaller_of(op->chunk_bytes, smaller_of(op->piece_bytes - at, op->total_bytes - from));
     return (Chunk){(char *)op->x.data + from, (int)bytes};
 }
 
@@ -118,7 +117,7 @@ static int take_message(Op *op) {
 
 /* Moves the op along. A failed test costs a pass of MPI's progress engine, and a yield where MPI yields. So sends are
  * tested only when they block progress. */
-int ring_progress(Op *op) {
+static int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
         post_receives(op);
         post_sends(op);
@@ -131,21 +130,17 @@ int ring_progress(Op *op) {
 
 static int64_t chunk_bytes(const Op *op) {
     if (op->kind == OP_ALL_GATHER) return COPY_CHUNK_BYTES;
-    int64_t quarter = (op->piece_bytes / 4 + 255) / 256 * 256;
-    if (op->comm->size == 2 || quarter > CHUNK_BYTES) return CHUNK_BYTES;
-    return quarter < LEAST_CHUNK_BYTES ? LEAST_CHUNK_BYTES : quarter;
+    int64_t quarter = round_up(op->piece_bytes / 4, 256);
+    if (op->comm->size == 2) return CHUNK_BYTES;
+    return smaller_of(CHUNK_BYTES, larger_of(LEAST_CHUNK_BYTES, quarter));
 }
 
-int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
-
-void ring_start(Op *op, int way) {
+static void ring_start(Op *op) {
     Comm *c = op->comm;
-    if (!c->chunk) c->chunk = aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
-    if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
+    if (!c->chunk) c->chunk = xaligned((size_t)(WINDOW * CHUNK_BYTES), "the ring");
     int around = c->size - 1, steps = around;
     if (op_is_all_reduce(op->kind)) steps = 2 * around;
-    if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
-    op->way = way == 0 ? 1 : -1;
+    if (op->kind == OP_ALL_GATHER) steps = op->way > 0 ? around - around / 2 : around / 2;
     op->chunk_bytes = chunk_bytes(op);
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
@@ -157,7 +152,7 @@ void ring_start(Op *op, int way) {
 
 /* --- messages from one rank to another ---------------------------------------------------------------------------- */
 
-void pair_start(Op *op) {
+static void pair_start(Op *op) {
     Comm   *c = op->comm;
     int64_t parts = (op->total_bytes + MPI_MOST_BYTES - 1) / MPI_MOST_BYTES;
     CHECK(parts <= SENDS, "a message of %lld bytes", (long long)op->total_bytes);
@@ -165,7 +160,7 @@ void pair_start(Op *op) {
     for (int64_t i = 0; i < parts; i++) {
         char   *at = (char *)op->x.data + i * MPI_MOST_BYTES;
         int64_t left = op->total_bytes - i * MPI_MOST_BYTES;
-        int     bytes = (int)(left < MPI_MOST_BYTES ? left : MPI_MOST_BYTES);
+        int     bytes = (int)smaller_of(left, MPI_MOST_BYTES);
         if (op->kind == OP_SEND)
             MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
         else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
@@ -174,10 +169,25 @@ void pair_start(Op *op) {
     else op->messages = parts;
 }
 
-int pair_progress(Op *op) {
+static int pair_progress(Op *op) {
     int moved = 0;
     for (int64_t *ended = op->kind == OP_SEND ? &op->sent : &op->received; !op_is_done(op); moved = 1, ++*ended)
         if (!mpi_is_done(op->comm, &op->send[*ended])) break;
     return moved;
+}
+
+/* --- every op ----------------------------------------------------------------------------------------------------- */
+
+void op_start(Op *op) {
+    if (op->kind == OP_TREE_SUM) tree_sum_start(op);
+    else if (op_is_message(op->kind)) pair_start(op);
+    else if (op->by == COMM_RING) ring_start(op);
+    else collectives_mpi_start(op);
+}
+
+int op_progress(Op *op) {
+    if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
+    if (op_is_message(op->kind)) return pair_progress(op);
+    return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
 }
 #endif

@@ -29,14 +29,6 @@ struct Staging {
     int          pending; /* a copy back is queued that the followed stream does not wait for yet */
 };
 
-static struct Staging *opened(World *w) {
-    if (w->staging) return w->staging;
-    Staging *s = w->staging = (Staging *)xcalloc(1, sizeof *s, "staging between GPU and ranks");
-    CUDA_CHECK(cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming));
-    return s;
-}
-
 /* Returns the smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block
  * has the width of the widest type. So after the first step each bucket finds its block. */
 static int take_block(Staging *s, size_t bytes) {
@@ -65,8 +57,13 @@ static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
 
 int staging_in(Comm *c, OpKind kind, Tensor *x) {
     World *w = c->world;
-    if (!w->followed || tensor_elems(*x) == 0) return -1;
-    Staging *s = opened(w);
+    if (!w->followed || c->is_on_host || tensor_elems(*x) == 0) return -1;
+    Staging *s = w->staging;
+    if (!s) {
+        s = w->staging = (Staging *)xcalloc(1, sizeof *s, "staging between GPU and ranks");
+        CUDA_CHECK(cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking));
+        CUDA_CHECK(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming));
+    }
     int      b = take_block(s, (size_t)tensor_elems(*x) * sizeof(float));
     Block   *block = &s->block[b];
     size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : kind == OP_RECEIVE ? 0 : tensor_bytes(*x);
@@ -80,18 +77,17 @@ int staging_in(Comm *c, OpKind kind, Tensor *x) {
     return b;
 }
 
-/* Clears "not ready", which CUDA keeps as an error that the next launch would report. */
-static int has_passed(cudaError_t answer) {
+int staging_is_in(World *w, int staged) { return event_is_past(Event{w->staging->block[staged].is_in}); }
+
+int staging_stream_is_idle(World *w) {
+    cudaError_t answer = w->followed ? cudaStreamQuery(stream_queue(w->followed)) : cudaSuccess;
     if (answer == cudaErrorNotReady) {
-        cudaGetLastError();
+        cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
         return 0;
     }
     CUDA_CHECK(answer);
     return 1;
 }
-
-int staging_is_in(World *w, int staged) { return has_passed(cudaEventQuery(w->staging->block[staged].is_in)); }
-int staging_stream_is_idle(World *w) { return !w->followed || has_passed(cudaStreamQuery(stream_queue(w->followed))); }
 
 void staging_out(Comm *c, int staged, OpKind kind, Tensor bucket) {
     Staging *s = c->world->staging;

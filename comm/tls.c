@@ -15,19 +15,6 @@
 static const char IDENTITY[] = "train_gpt", CIPHER[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char CIPHER_ID[] = {0x13, 0x01};
 
-struct Tls {
-    SSL     *ssl;
-    int      fd;
-    Key      key;
-    int      write_error; /* errno of the socket's refusal to take bytes; 0: none */
-    int      read_error;
-    int      has_ended;   /* the peer has closed its direction */
-    uint8_t  head[SSL3_RT_HEADER_LENGTH]; /* [head_bytes] header of the record that the socket is at        */
-    size_t   head_bytes, body_left;       /* body_left: unread bytes of that record, once head is complete */
-    uint64_t sent, received;
-    char     why[200];
-};
-
 /* --- the socket as OpenSSL sees it -------------------------------------------------------------------------------- */
 
 /* Sends bytes. A socket that takes no more is reported to OpenSSL as one that is full for now, because OpenSSL would
@@ -135,8 +122,10 @@ static void make_contexts(void) {
         SSL_CTX_set_psk_use_session_callback(c, offer_key);
     }
     if (!is_made)
-        fail(EXIT_IO, "this machine's OpenSSL refuses TLS 1.3 with %s, by which islands and servers talk: %s; its openssl.cnf "
-             "may forbid it", CIPHER, ERR_reason_error_string(ERR_peek_error()));
+        fail(EXIT_IO,
+             "this machine's OpenSSL refuses TLS 1.3 with %s, by which islands and servers talk: %s; its openssl.cnf "
+             "may forbid it",
+             CIPHER, ERR_reason_error_string(ERR_peek_error()));
 }
 
 Tls *tls_create(int fd, Side side, const Key *key) {
@@ -144,8 +133,8 @@ Tls *tls_create(int fd, Side side, const Key *key) {
     pthread_once(&once, make_contexts);
     Tls *t = OPENSSL_zalloc(sizeof *t);
     BIO *b = t ? BIO_new(method) : NULL;
-    if (t) t->ssl = b ? SSL_new(context[side]) : NULL;
-    if (!t || !t->ssl) {
+    if (b) t->ssl = SSL_new(context[side]);
+    if (!b || !t->ssl) {
         BIO_free(b);
         OPENSSL_free(t);
         return NULL;
@@ -213,9 +202,5 @@ void tls_end(Tls *t) {
     SSL_shutdown(t->ssl);
 }
 
-int         tls_buffered(const Tls *t) { return SSL_pending(t->ssl); }
-size_t      tls_lacks(const Tls *t) { return t->head_bytes == sizeof t->head ? t->body_left : 1; }
-int         tls_is_within(const Tls *t) { return t->head_bytes > 0; }
-uint64_t    tls_sent(const Tls *t) { return t->sent; }
-uint64_t    tls_received(const Tls *t) { return t->received; }
-const char *tls_why(const Tls *t) { return t->why; }
+int    tls_buffered(const Tls *t) { return SSL_pending(t->ssl); }
+size_t tls_lacks(const Tls *t) { return t->head_bytes == sizeof t->head ? t->body_left : t->head_bytes > 0; }

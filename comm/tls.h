@@ -10,9 +10,21 @@
 
 #include "comm/key.h"
 
-typedef struct Tls Tls;
+/* One end of a connection. Its user may read `sent`, `received` and `why`; the other fields belong to tls.c. */
+typedef struct {
+    struct ssl_st *ssl;       /* OpenSSL's connection; owned */
+    int      fd;
+    Key      key;
+    int      write_error;     /* errno of the socket's refusal to take bytes; 0: none */
+    int      read_error;
+    int      has_ended;       /* the peer has closed its direction */
+    uint8_t  head[5];         /* [head_bytes] header of the TLS record that the socket is at */
+    size_t   head_bytes, body_left; /* body_left: unread bytes of that record, once head is complete */
+    uint64_t sent, received;  /* bytes on the wire so far, with those of TLS */
+    char     why[200];        /* reason of TLS_FAILED, for a sentence */
+} Tls;
 
-/* Why a call moved no bytes. After TLS_ENDED and TLS_FAILED only tls_why and tls_free may follow; after TLS_MUTE
+/* Why a call moved no bytes. After TLS_ENDED and TLS_FAILED only tls_free may follow; after TLS_MUTE
  * tls_read as well. */
 typedef enum {
     TLS_LATER = 0,   /* the socket has nothing to read, or takes nothing now */
@@ -34,11 +46,9 @@ int64_t tls_read(Tls *t, void *out, size_t bytes);
 int64_t tls_write(Tls *t, const void *bytes, size_t length);
 void    tls_end(Tls *t); /* sends the alert close_notify: this side sends nothing more */
 
-int         tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
-size_t      tls_lacks(const Tls *t);    /* bytes that the socket must give before tls_read can go on; at least 1 */
-int         tls_is_within(const Tls *t); /* 1 if the socket's last byte was not the last of a TLS record */
-uint64_t    tls_sent(const Tls *t);     /* bytes on the wire so far, with those of TLS */
-uint64_t    tls_received(const Tls *t);
-const char *tls_why(const Tls *t);      /* reason of TLS_FAILED, for a sentence */
+int     tls_buffered(const Tls *t); /* bytes that tls_read returns without the socket */
+/* Returns the bytes of a TLS record that the socket must still give before tls_read can go on; at least 1. Returns 0 if
+ * the socket's last byte was the last of a record. */
+size_t  tls_lacks(const Tls *t);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "comm/internal.h"
+#include "core/format.h"
 #include "core/thread.h"
 #include "core/error.h"
 
@@ -106,11 +107,8 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
 }
 
 #ifndef NO_MPI
-static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
-
 static int chunk_bytes(const Op *op, int64_t chunk) {
-    int64_t left = op->piece_bytes - chunk * TREE_CHUNK_BYTES;
-    return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
+    return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
 }
 
 /* Returns the address of a chunk of node i of the tree: in this rank's own node, or in the receive buffer. */
@@ -163,7 +161,7 @@ static int take_chunk(Op *op) {
     if (!done) return 0;
     for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(op, chunk, i);
     char *out = (char *)op->x.data + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
-    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, add_on_host, NULL);
+    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, ring_add, NULL);
     if ((char *)sum != out) memcpy(out, sum, (size_t)chunk_bytes(op, chunk));
     if (++op->received == op->messages) t->owner = -1;
     return 1;
@@ -182,11 +180,9 @@ int tree_sum_progress(Op *op) {
 void tree_sum_start(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;
-    size_t       bytes = comm_tree_bytes(COMM_RING, c->size, t->leaves);
-    if (!t->buffer) t->buffer = aligned_alloc(64, bytes);
     if (!t->buffer)
-        fail(EXIT_MEMORY, "no memory for the gradients of %d ranks, which parallel.deterministic adds in order: %zu MiB wanted",
-             c->size, bytes >> 20);
+        t->buffer = xaligned(comm_tree_bytes(COMM_RING, c->size, t->leaves),
+                             "the gradients of other ranks, which parallel.deterministic adds in order");
     op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
     op->to_send = op->messages * (c->size - 1) * t->mine;
     post_receives(op);

@@ -87,7 +87,7 @@ void world_renumber(World *w) {
 World *world_join(Launch launch) {
     World *w = xcalloc(1, sizeof *w, "the ranks");
     w->size = w->local_size = 1;
-    w->blocking = (CommCall){"", -1, 0, 1, "all"};
+    w->blocking = (CommTrace){.name = "", .number = -1, .end_ms = clock_ms(), .group = "all"};
     w->stalled = INT64_MAX;
     Failpoint f = failpoint("comm.init");
     if (launch.launched) world_start(w, launch);
@@ -110,14 +110,11 @@ World *world_join(Launch launch) {
 World *world_dry(int size, int rank, Ledger *ledger) {
     CHECK(rank >= 0 && rank < size, "rank %d of %d", rank, size);
     World *w = xcalloc(1, sizeof *w, "a plan of ranks");
-    int   *member = xmalloc(sizeof *member * (size_t)size, "a plan of ranks");
-    for (int r = 0; r < size; r++) member[r] = r;
     w->size = size, w->rank = rank, w->local_size = 1;
     w->ledger = ledger;
     w->all = comm_make(w, "all");
-    comm_make_dry(w->all, member, size, rank);
+    comm_make_dry(w->all, size, rank);
     world_list(w, w->all);
-    free(member);
     return w;
 }
 
@@ -143,7 +140,6 @@ void world_leave(World *w) {
     free(w);
 }
 
-int world_rank(const World *w) { return w->rank; }
 int world_local_rank(const World *w) { return w->local_rank; }
 int world_local_size(const World *w) { return w->local_size; }
 
@@ -175,21 +171,15 @@ void world_moved(World *w) {
     w->watch(w->watch_ctx);
 }
 
-static CommCall call_of(const CommTrace *t, int has_ended) {
-    CommCall call = {t->name, t->number, t->start_ms, has_ended, ""};
-    memcpy(call.group, t->group, sizeof call.group);
-    return call;
-}
-
-CommCall world_last_call(const World *w) {
-    CommCall last = w->blocking;
-    if (!last.has_ended) return last;
+CommTrace world_last_call(const World *w) {
+    CommTrace last = w->blocking;
+    if (last.end_ms == 0) return last;
     /* the loop includes number `started`, a collective that may be starting now */
     for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) {
         const CommTrace *t = &w->trace[i % TRACES];
         if (!t->name || t->sequence != i) continue;
-        if (t->end_ms == 0) return call_of(t, 0);
-        if (t->start_ms > last.since_ms) last = call_of(t, 1);
+        if (t->end_ms == 0) return *t;
+        if (t->start_ms > last.start_ms) last = *t;
     }
     return last;
 }
@@ -206,18 +196,18 @@ int world_trace(const World *w, CommTrace *out, int max) {
     return (int)count;
 }
 
-const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]) {
-    int is_all = strcmp(group, "all") == 0;
-    snprintf(text, CALL_CHARS, "%s%s%s %lld", is_all ? "" : group, is_all ? "" : " ", name, (long long)number);
+const char *world_call_text(const CommTrace *call, char text[CALL_CHARS]) {
+    int is_all = strcmp(call->group, "all") == 0;
+    snprintf(text, CALL_CHARS, "%s%s%s %lld", is_all ? "" : call->group, is_all ? "" : " ", call->name,
+             (long long)call->number);
     return text;
 }
 
 void world_failed(const World *w, const char *why) {
-    char     host[HOST_CHARS] = "?", call[CALL_CHARS], where[CALL_CHARS + 8] = "setting up";
-    CommCall last = world_last_call(w);
+    char      host[HOST_CHARS] = "?", call[CALL_CHARS], where[CALL_CHARS + 8] = "setting up";
+    CommTrace last = world_last_call(w);
     gethostname(host, sizeof host - 1);
     if (last.number >= 0)
-        snprintf(where, sizeof where, "%s%s", last.has_ended ? "after " : "",
-                 world_call_text(last.name, last.number, last.group, call));
+        snprintf(where, sizeof where, "%s%s", last.end_ms > 0 ? "after " : "", world_call_text(&last, call));
     fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
 }

@@ -12,20 +12,16 @@
 #include "core/simd.h"
 #include "core/thread.h"
 
-static struct { char name[128]; } cpu;
+static char processor[128]; /* name, once the device is open */
 
 /* Reads the "model name" of the first processor in /proc/cpuinfo. */
 static void read_processor_name(void) {
-    snprintf(cpu.name, sizeof cpu.name, "CPU");
     FILE *f = fopen("/proc/cpuinfo", "r");
     char  line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(cpu.name, sizeof cpu.name, "%.120s", colon + 2);
-        break;
-    }
+    int   is_found = 0;
+    strcpy(processor, "CPU");
+    while (f && !is_found && fgets(line, sizeof line, f))
+        is_found = sscanf(line, "model name%*[ \t]: %120[^\n]", processor) == 1;
     if (f) fclose(f);
 }
 
@@ -50,15 +46,17 @@ void device_open(int local_rank, int threads) {
 int         device_count(void) { return 1; }
 int         device_is_host(void) { return 1; }
 const char *device_backend(void) { return "cpu"; }
-const char *device_name(void) { return cpu.name; }
+const char *device_name(void) { return processor; }
 const char *device_id(void) { return ""; }
 const char *device_isa(void) { return simd_name(); }
 int         device_threads(void) { return omp_get_max_threads(); }
 int         device_has_bf16(void) { return simd_has_bf16(); }
 int         device_has_quick_bf16(void) { return simd_has_quick_bf16(); }
 
-size_t device_memory_free(void) { return 0; }
-size_t device_memory_total(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); }
+DeviceMemory device_memory(void) {
+    return (DeviceMemory){.total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+                          .overhead = 64u << 20};
+}
 
 size_t device_memory_peak(void) {
     struct rusage usage;
@@ -79,11 +77,7 @@ void device_free(void *memory, size_t bytes) { munmap(memory, bytes); }
 void *device_alloc_shared(size_t bytes) { return device_alloc_host(bytes, "a test's tensor"); }
 void  device_free_shared(void *memory) { free(memory); }
 
-void *device_alloc_host(size_t bytes, const char *what) {
-    void *memory = aligned_alloc(ARENA_ALIGN, (bytes / ARENA_ALIGN + 1) * ARENA_ALIGN);
-    if (!memory) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
-    return memset(memory, 0, bytes);
-}
+void *device_alloc_host(size_t bytes, const char *what) { return memset(xaligned(bytes, what), 0, bytes); }
 void device_free_host(void *memory) { free(memory); }
 
 Stream stream_create(size_t scratch_bytes) {
@@ -129,10 +123,8 @@ void  graph_destroy(Graph *g) { (void)g; }
 void device_range_begin(const char *name) { (void)name; }
 void device_range_end(void) {}
 
-int    device_pin_host(void *memory, size_t bytes) { return (void)memory, (void)bytes, 0; }
-void   device_unpin_host(void *memory) { (void)memory; }
-void   device_leave_multiprocessors(int count) { (void)count; }
-size_t device_overhead_bytes(void) { return 64u << 20; }
-size_t device_reserve_bytes(void) { return 0; }
+int  device_pin_host(void *memory, size_t bytes) { return (void)memory, (void)bytes, 0; }
+void device_unpin_host(void *memory) { (void)memory; }
+void device_leave_multiprocessors(int count) { (void)count; }
 
 void device_describe(char text[256], char fault[256]) { text[0] = fault[0] = 0; }

@@ -187,30 +187,22 @@ int         device_resident_blocks(void) {
     return blocks > LEAST ? blocks : LEAST;
 }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
-size_t      device_memory_free(void) {
-    size_t available = 0, total = 0;
-    if (gpu.is_open) CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    return available;
-}
-size_t      device_memory_total(void) { return gpu.properties.totalGlobalMem; }
 size_t      device_memory_peak(void) { return gpu.context_bytes + gpu.peak_bytes; }
-size_t      device_overhead_bytes(void) {
-    size_t available, total;
-    if (!gpu.is_open) return 0;
-    CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    return total - available > gpu.used_bytes ? total - available - gpu.used_bytes : 0;
+
+/* The reserve is for what is not measured: code that CUDA loads at a kernel's first launch (cuBLASLt's and ours), the
+ * captured micro-step of some three hundred kernels, and rounding of our few allocations to pages of 2 MiB. */
+DeviceMemory device_memory(void) {
+    DeviceMemory m = {0, gpu.properties.totalGlobalMem, 0, (size_t)256 << 20};
+    size_t       there;
+    if (!gpu.is_open) return m;
+    CUDA_CHECK(cudaMemGetInfo(&m.free, &there));
+    if (there - m.free > gpu.used_bytes) m.overhead = there - m.free - gpu.used_bytes;
+    return m;
 }
-/* Memory that is not measured: code that CUDA loads at a kernel's first launch (cuBLASLt's and ours), the captured
- * micro-step of some three hundred kernels, and rounding of our few allocations to pages of 2 MiB. */
-size_t      device_reserve_bytes(void) { return (size_t)256 << 20; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static void *host_alloc(size_t bytes, const char *what) {
-    void *memory = aligned_alloc(ARENA_ALIGN, (bytes / ARENA_ALIGN + 1) * ARENA_ALIGN);
-    if (!memory) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
-    return memset(memory, 0, bytes);
-}
+static void *host_alloc(size_t bytes, const char *what) { return memset(xaligned(bytes, what), 0, bytes); }
 
 void *device_alloc(size_t bytes, const char *what) {
     if (gpu.is_none) return host_alloc(bytes, what);

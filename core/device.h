@@ -49,9 +49,17 @@ int         device_has_quick_bf16(void); /* the device computes bf16 matrix prod
 /* Sets how many multiprocessors persistent kernels leave to other kernels from now on. A block without a free
  * multiprocessor starts only when the first blocks end, and doubles the kernel's time. Does nothing on the CPU. */
 void        device_leave_multiprocessors(int count);
-size_t      device_memory_free(void); /* free bytes now; 0 if not known (the CPU) */
-size_t      device_memory_total(void);/* bytes of memory that the device has                          */
 size_t      device_memory_peak(void); /* largest number of bytes this process has used (CPU: resident set) */
+
+/* Memory of the device in bytes, now. Before device_open only `reserve` is known on a GPU; the others are 0. */
+typedef struct {
+    size_t free;     /* 0 on the CPU, where it is not known */
+    size_t total;
+    size_t overhead; /* what others take beside our allocations, for plan. GPU: measured, CUDA's context, loaded code,
+                      * NCCL's buffers, other processes. CPU: the program and its libraries, a constant measured once */
+    size_t reserve;  /* an estimate of what CUDA and cuBLASLt take besides during training; 0 on the CPU */
+} DeviceMemory;
+DeviceMemory device_memory(void);
 
 Stream stream_create(size_t scratch_bytes);
 /* Returns a dry stream. Its scratch grows with each use, and stream.scratch.peak_bytes is the size that a real stream
@@ -117,13 +125,6 @@ void  graph_destroy(Graph *g);           /* does nothing if the handle is NULL *
 /* A named range on the timeline of a profiler (NVTX). Costs nothing when no profiler runs. */
 void device_range_begin(const char *name);
 void device_range_end(void);
-
-/* Returns the bytes that others take on the device beside our allocations, for plan.
- *   GPU   measured at the call: CUDA's context, loaded code, NCCL's buffers, other processes; 0 before device_open
- *   CPU   the program and its libraries, a constant measured once */
-size_t device_overhead_bytes(void);
-/* Returns an estimate of the further bytes that CUDA and cuBLASLt take on a GPU during training. 0 on the CPU. */
-size_t device_reserve_bytes(void);
 
 /* Writes the versions of driver and library to text, and to fault the reason why device_open would find no GPU. fault
  * is "" if it would find one; both are "" on the CPU. */

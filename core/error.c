@@ -48,18 +48,12 @@ int __sigaction(int signal_number, const struct sigaction *action, struct sigact
 #endif
 void set_action(int signal_number, const struct sigaction *action) { __sigaction(signal_number, action, NULL); }
 
-static void end_now(int signal_number) {
-    (void)signal_number;
-    _exit(self.forced_code);
-}
+static void end_now(int signal_number) { (void)signal_number, _exit(self.forced_code); }
 
 void error_end_within(unsigned seconds, int exit_code) {
-    struct sigaction action;
+    struct sigaction action = {.sa_handler = end_now, .sa_flags = SA_ONSTACK};
     sigset_t         alarm_alone;
     self.forced_code = exit_code;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = end_now;
-    action.sa_flags = SA_ONSTACK;
     set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
@@ -106,7 +100,8 @@ __attribute__((section(".preinit_array"), used)) static void (*take_first)(void)
 
 /* --- the ends ----------------------------------------------------------------------------------------------------- */
 
-NORETURN void fail_silently(int exit_code) {
+/* Ends the job; the fault has been printed. */
+static NORETURN void end_job(int exit_code) {
     void (*at_end)(void *with) = self.at_end;
     self.at_end = NULL; /* at_end may call fail() itself, and must not run a second time */
     if (at_end) at_end(self.end_with);
@@ -129,7 +124,7 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     terminal_plain(plain, sizeof plain, text);
     if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, plain);
     else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", plain);
-    fail_silently(exit_code);
+    end_job(exit_code);
 }
 
 void error_print_lines(const char *lines) {
@@ -146,7 +141,7 @@ void error_print_lines(const char *lines) {
 NORETURN void fail_lines(int exit_code, const char *lines) {
     let_rank_zero_speak_first();
     error_print_lines(lines);
-    fail_silently(exit_code);
+    end_job(exit_code);
 }
 
 void warn(const char *fmt, ...) {
@@ -169,7 +164,15 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     say(stderr, 4,
         RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text,
         file, line, expression, self.rank, self.ranks, host, (long long)self.step);
-    fail_silently(EXIT_INTERNAL);
+    end_job(EXIT_INTERNAL);
+}
+
+int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, capacity, fmt, args);
+    va_end(args);
+    return result;
 }
 
 /* --- allocations -------------------------------------------------------------------------------------------------- */
@@ -200,6 +203,13 @@ void *xrealloc(void *old, size_t bytes, const char *what) {
     return memory;
 }
 
+void *xaligned(size_t bytes, const char *what) {
+    enum { ALIGN = 256 };
+    void *memory = aligned_alloc(ALIGN, (bytes / ALIGN + 1) * ALIGN);
+    if (!memory) end_without((double)bytes, what);
+    return memory;
+}
+
 char *xstrdup(const char *text, const char *what) {
     size_t bytes = strlen(text) + 1;
     return memcpy(xmalloc(bytes, what), text, bytes);
@@ -210,4 +220,13 @@ char *xstrndup(const char *text, size_t most, const char *what) {
     char  *copy = memcpy(xmalloc(bytes + 1, what), text, bytes);
     copy[bytes] = 0;
     return copy;
+}
+
+char *xformat(const char *what, const char *fmt, ...) {
+    char   *text;
+    va_list args;
+    va_start(args, fmt);
+    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "no memory for %s", what);
+    va_end(args);
+    return text;
 }

@@ -86,9 +86,6 @@ void set_action(int signal_number, const struct sigaction *action);
  * should end. */
 void error_end_within(unsigned seconds, int exit_code);
 
-/* Ends the job with exit_code and prints nothing, because another rank reports the fault. */
-NORETURN void fail_silently(int exit_code);
-
 /* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
  * fail(). */
 NORETURN void fail_lines(int exit_code, const char *lines);
@@ -105,6 +102,10 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
 #define CHECK(cond, ...) \
     do { if (!(cond)) check_failed(#cond, __FILE__, __LINE__, __VA_ARGS__); } while (0)
 
+/* Writes a formatted sentence to fault [capacity]. Returns `result`, so that a function can return its failure in the
+ * same statement. */
+int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) PRINTF_LIKE(4, 5);
+
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
 /* Each function returns memory as its namesake in the C library does. Where there is none it ends the job with
@@ -115,6 +116,8 @@ void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product
 void *xrealloc(void *old, size_t bytes, const char *what);
 char *xstrdup(const char *text, const char *what);
 char *xstrndup(const char *text, size_t most, const char *what);
+void *xaligned(size_t bytes, const char *what); /* memory aligned to 256 bytes */
+char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* the text that asprintf(3) writes */
 
 #ifdef __cplusplus
 }

@@ -2,12 +2,12 @@
 #include "core/format.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/io.h"
 
 ShortText bytes_text(double bytes) {
     ShortText t;
@@ -59,6 +59,18 @@ int ascending_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+int ascending_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+uint64_t little_endian(const void *bytes, int count) {
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++) value |= (uint64_t)((const uint8_t *)bytes)[i] << 8 * i;
+    return value;
+}
+
+void little_endian_put(void *bytes, uint64_t value, int count) {
+    for (int i = 0; i < count; i++) ((uint8_t *)bytes)[i] = (uint8_t)(value >> 8 * i);
+}
+
 int utf8_bytes(const char *text, size_t bytes) {
     const unsigned char *t = (const unsigned char *)text;
     if (bytes == 0)   return 0;
@@ -98,18 +110,6 @@ ShellWord shell_word(const char *word) {
     return w;
 }
 
-/* A sentence under construction. used is `capacity` once something did not fit. */
-typedef struct { char *text; size_t capacity, used; } Sentence;
-
-static void add(Sentence *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void add(Sentence *s, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    int bytes = vsnprintf(s->text + s->used, s->capacity - s->used, fmt, args);
-    va_end(args);
-    s->used = bytes >= 0 && s->used + (size_t)bytes < s->capacity ? s->used + (size_t)bytes : s->capacity;
-}
-
 /* Returns the next placeholder in the sentence that is a separate word, with the space before it. NULL if there is
  * none. */
 static const char *next_place(const char *sentence, size_t *length) {
@@ -126,42 +126,43 @@ static const char *next_place(const char *sentence, size_t *length) {
 }
 
 /* Adds a command, from `command` up to its placeholder at place [length]. */
-static void add_command(Sentence *s, const char *command, const char *place, size_t length, ShellFile file) {
+static void add_command(FILE *out, const char *command, const char *place, size_t length, ShellFile file) {
     int         is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<';
     const char *stage[] = {is_packed ? NULL : file.unpack, is_packed ? NULL : file.decode};
     const char *here = file.path && file.path[0] == '-' ? "./" : "";
     ShellWord   word = shell_word(file.path ? file.path : "");
     int         bytes = (int)(place - command), stages = 0;
     if (file.path && !stage[0] && !stage[1]) {
-        add(s, "%.*s%s%s", bytes + 1, command, here, word.text);
+        fprintf(out, "%.*s%s%s", bytes + 1, command, here, word.text);
         return;
     }
-    if (!file.path) add(s, "... | ");
+    if (!file.path) fprintf(out, "... | ");
     for (int i = 0; i < 2; i++) {
         if (!stage[i]) continue;
-        add(s, "%s%s", stages > 0 ? " | " : "", stage[i]);
-        if (stages++ == 0 && file.path) add(s, " < %s%s", here, word.text);
+        fprintf(out, "%s%s", stages > 0 ? " | " : "", stage[i]);
+        if (stages++ == 0 && file.path) fprintf(out, " < %s%s", here, word.text);
     }
-    if (is_filter) add(s, "%s%.*s", stages > 0 ? " | " : "", bytes - (int)strlen(" <"), command);
-    else           add(s, "%s%.*s NEW", stages > 0 ? " > NEW && " : "cat > NEW && ", bytes, command);
+    if (is_filter) fprintf(out, "%s%.*s", stages > 0 ? " | " : "", bytes - (int)strlen(" <"), command);
+    else           fprintf(out, "%s%.*s NEW", stages > 0 ? " > NEW && " : "cat > NEW && ", bytes, command);
 }
 
 void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
-    size_t      length;
-    Sentence    s = {malloc(capacity), capacity, 0};
+    size_t      length, bytes;
+    char       *text;
+    FILE       *out = memory_file_open(&text, &bytes);
     const char *at = sentence, *place;
-    if (!s.text) return;
     for (; (place = next_place(at, &length)); at = place + length) {
         const char *command = NULL; /* the last "$ " before the placeholder that begins a command */
         for (const char *next = at; (next = strstr(next, "$ ")) && next < place; next++)
             if (next == at || next[-1] == ' ' || next[-1] == '(') command = next;
-        add(&s, "%.*s", (int)((command ? command : place) - at), at);
-        if (command) add_command(&s, command + 2, place, length, file);
-        else add_command(&s, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
+        fprintf(out, "%.*s", (int)((command ? command : place) - at), at);
+        if (command) add_command(out, command + 2, place, length, file);
+        else add_command(out, place, place, length, (ShellFile){.path = file.path ? file.path : "FILE"});
     }
-    add(&s, "%s", at);
-    if (s.used < capacity) memcpy(sentence, s.text, s.used + 1);
-    free(s.text);
+    fprintf(out, "%s", at);
+    fclose(out);
+    if (bytes < capacity) memcpy(sentence, text, bytes + 1);
+    free(text);
 }
 
 void shell_name_file(char *sentence, size_t capacity, const char *path) {

@@ -5,6 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 enum { SHOWN_BYTES = 160 }; /* longest value or range in a message */
@@ -21,13 +25,22 @@ void  duration_text(char out[32], double ms);
 
 /* Returns the ending of a noun that counts n things: "" for one, otherwise "s". */
 static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+static inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Returns the greatest common divisor of a and b, at least 0 each. */
 static inline int64_t common_divisor(int64_t a, int64_t b) {
     for (int64_t rest; b; a = b, b = rest) rest = a % b;
     return a;
 }
-/* Compares two doubles for qsort(). */
+/* Returns the least multiple of `multiple` that is at least n. */
+static inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+/* Compare two doubles, or two strings by byte, for qsort(). */
 int ascending_doubles(const void *a, const void *b);
+int ascending_texts(const void *a, const void *b);
+
+/* Read and write a number of `count` bytes, the lowest first. */
+uint64_t little_endian(const void *bytes, int count);
+void     little_endian_put(void *bytes, uint64_t value, int count);
 
 /* Returns the number of bytes of the UTF-8 sequence at text (1 to 4), or 0 if none within `bytes` is valid. */
 int utf8_bytes(const char *text, size_t bytes);
@@ -50,5 +63,9 @@ typedef struct { const char *path, *unpack, *decode; } ShellFile;
 void shell_read_file(char *sentence, size_t capacity, ShellFile file);
 /* Does the same as shell_read_file for a file without filters. */
 void shell_name_file(char *sentence, size_t capacity, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -19,18 +19,12 @@ void inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias) {
 
 double inject_loss(double tokens) { return is_word(failpoint("guard.loss"), "rise") ? 6.0 * tokens : 0.0; }
 
-#ifdef FAILPOINTS
-static uint64_t calls_so_far(const char *name) { return (uint64_t)failpoint_calls(name); }
-#else
-static uint64_t calls_so_far(const char *name) { return (void)name, 0; }
-#endif
-
 void inject_flip(Stream *s, const char *name, Tensor x) {
     if (s->ledger || !is_word(failpoint(name), "flip")) return;
     uint32_t random[4];
     uint8_t  bytes[sizeof(float)];
     size_t   width = dtype_bytes(x.type);
-    rng_words(random, 0, RNG_TEST, calls_so_far(name));
+    rng_words(random, 0, RNG_TEST, (uint64_t)failpoint_calls(name));
     int64_t  at = (int64_t)(((uint64_t)random[0] << 32 | random[1]) % (uint64_t)x.dim[0]);
     Tensor   one = tensor_slice(x, at, 1);
     device_to_host(s, bytes, one);

@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/failpoints.h"
+#include "core/format.h"
 
 /* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The
  * call may read the failpoint as f. */
@@ -37,6 +38,15 @@
 
 /* Makes a call that returns 0 or -1. Returns 0 or -errno. */
 #define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
+
+/* Makes such a call again as long as a signal interrupts it. */
+#define RETRIED(name, call)             \
+    __extension__({                     \
+        int rc;                         \
+        do rc = STATUS(name, call);     \
+        while (rc == -EINTR);           \
+        rc;                             \
+    })
 
 static int open_retrying(const char *path, int flags, mode_t mode) {
     int fd;
@@ -136,19 +146,8 @@ void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
     STATUS("io.writeback", sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE));
 }
 
-int io_truncate(int fd, uint64_t bytes) {
-    int rc;
-    do rc = STATUS("io.ftruncate", ftruncate(fd, (off_t)bytes));
-    while (rc == -EINTR);
-    return rc;
-}
-
-int io_fsync(int fd) {
-    int rc;
-    do rc = STATUS("io.fsync", fsync(fd));
-    while (rc == -EINTR);
-    return rc;
-}
+int io_truncate(int fd, uint64_t bytes) { return RETRIED("io.ftruncate", ftruncate(fd, (off_t)bytes)); }
+int io_fsync(int fd) { return RETRIED("io.fsync", fsync(fd)); }
 
 /* A close that fails, or is interrupted, has closed the descriptor all the same. A second close could close another
  * thread's descriptor. */
@@ -166,16 +165,14 @@ int io_rmdir(const char *path) { return STATUS("io.rmdir", rmdir(path)); }
 
 /* Makes one folder. An existing one is no error, even where mkdir fails with EROFS or EACCES instead of EEXIST. */
 static int make_folder(const char *path) {
-    struct stat st;
-    int         rc = STATUS("io.mkdir", mkdir(path, 0777));
-    if (rc == 0 || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) return 0;
+    int rc = STATUS("io.mkdir", mkdir(path, 0777));
+    if (rc == 0 || io_is_folder(path)) return 0;
     return rc == -EEXIST ? -ENOTDIR : rc;
 }
 
 int io_mkdirs(const char *path) {
-    char *prefix = strdup(path);
-    if (!prefix) return -ENOMEM;
-    int rc = 0;
+    char *prefix = xstrdup(path, "the name of a folder");
+    int   rc = 0;
     for (char *at = prefix + (*prefix == '/'); rc == 0 && (at = strchr(at, '/')); at++) {
         *at = 0;
         rc = make_folder(prefix);
@@ -208,11 +205,7 @@ static int remove_tree(const char *path, int below) {
     struct dirent *entry;
     while (rc == 0 && (entry = readdir(folder))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        char *child = NULL;
-        if (asprintf(&child, "%s/%s", path, entry->d_name) < 0) {
-            rc = -ENOMEM;
-            break;
-        }
+        char       *child = xformat("the name of a file", "%s/%s", path, entry->d_name);
         struct stat st;
         if (lstat(child, &st) == 0 && S_ISDIR(st.st_mode)) rc = below > 0 ? remove_tree(child, below - 1) : -ENOTEMPTY;
         else rc = io_unlink(child);
@@ -232,6 +225,14 @@ int io_fsync_dir(const char *path) {
     int rc = io_fsync(fd);
     io_close(fd);
     return rc == -EINVAL ? 0 : rc; /* the file system cannot sync folders */
+}
+
+int io_fsync_parent(const char *path) {
+    size_t bytes = (size_t)(basename(path) - path); /* the folder with its slash */
+    char  *folder = xstrndup(bytes ? path : ".", bytes ? bytes : 1, "the name of a folder");
+    int    rc = io_fsync_dir(folder);
+    free(folder);
+    return rc;
 }
 
 /* Opens path.tmp, empty, for this writer alone. If another process holds it, waits until that one renames or removes
@@ -258,10 +259,9 @@ static int open_alone(const char *tmp) {
 /* The descriptor `lock` holds the lock of path.tmp until the file has its name. The descriptor fd is closed before
  * that, because a network file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
-    char *tmp = NULL;
-    if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
-    int fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    int rc = fd < 0 ? fd : lock < 0 ? -errno : io_write(fd, data, bytes);
+    char *tmp = xformat("the name of a file", "%s.tmp", path);
+    int   fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int   rc = fd < 0 ? fd : lock < 0 ? -errno : io_write(fd, data, bytes);
     if (rc == 0) rc = io_fsync(fd);
     if (fd >= 0) {
         int closed = io_close(fd);
@@ -277,7 +277,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 /* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
-    while (rc == 0 && (rc = STATUS("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes))) == -EINTR) rc = 0;
+    if (rc == 0) rc = RETRIED("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes));
     if (rc == 0)
         *memory = FAILABLE("io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
     if (rc == 0 && *memory == MAP_FAILED) rc = -errno;
@@ -304,7 +304,9 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     return (int64_t)have;
 }
 
-static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **data) {
+/* Reads a file into malloc'ed memory with a NUL after the end. If the file has more than `limit` bytes, it reads the
+ * first `limit` of them (is_cut) or returns -EFBIG. */
+static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut, char **data) {
     *data = NULL;
     int fd = io_open(path, how);
     if (fd < 0) return fd;
@@ -320,36 +322,23 @@ static int64_t read_whole(const char *path, IoOpen how, size_t limit, char **dat
         if (!grown) n = -ENOMEM;
         else text = grown, n = read_up_to(fd, text + have, room - have, -1);
         if (n > 0) have += (size_t)n;
-        if (n >= 0 && have > limit) n = -EFBIG;
-    } while (n > 0 && have == room);
+        if (n >= 0 && have > limit && !is_cut) n = -EFBIG;
+    } while (n > 0 && have == room && have <= limit);
     io_close(fd);
     if (n < 0) {
         free(text);
         return n;
     }
+    if (have > limit) have = limit;
     text[have] = 0;
     *data = text;
     return (int64_t)have;
 }
 
-int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, data); }
+int64_t io_read_file(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, 0, data); }
+int64_t io_read_start(const char *path, size_t limit, char **data) { return read_whole(path, IO_READ, limit, 1, data); }
 int64_t io_read_input(const char *path, size_t limit, char **data) {
-    return read_whole(path, IO_READ_ANY, limit, data);
-}
-
-int64_t io_read_start(const char *path, size_t limit, char **data) {
-    *data = NULL;
-    struct stat st;
-    int         fd = io_open(path, IO_READ);
-    if (fd < 0) return fd;
-    size_t  room = fstat(fd, &st) == 0 && st.st_size < (off_t)limit ? (size_t)st.st_size : limit;
-    char   *text = malloc(room + 1);
-    int64_t n = text ? read_up_to(fd, text, room, -1) : -ENOMEM;
-    io_close(fd);
-    if (n < 0) return free(text), n;
-    text[n] = 0;
-    *data = text;
-    return n;
+    return read_whole(path, IO_READ_ANY, limit, 0, data);
 }
 
 int io_pread(int fd, void *data, size_t bytes, uint64_t offset) {
@@ -364,6 +353,11 @@ int64_t io_file_bytes(const char *path) {
     return S_ISDIR(st.st_mode) ? -EISDIR : (int64_t)st.st_size;
 }
 
+int io_is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int64_t io_free_bytes(const char *folder) {
     struct statvfs fs;
     if (statvfs(folder, &fs) < 0) return -errno;
@@ -372,13 +366,11 @@ int64_t io_free_bytes(const char *folder) {
 
 /* --- names and patterns ------------------------------------------------------------------------------------------- */
 
-int io_paths_add(IoPaths *list, const char *path) {
-    char **grown = realloc(list->path, sizeof *list->path * (list->count + 1));
-    char  *copy = grown ? strdup(path) : NULL;
-    if (grown) list->path = grown;
-    if (!copy) return -ENOMEM;
-    list->path[list->count++] = copy;
-    return 0;
+static const char NAMES[] = "the names of files"; /* what is missing where memory runs out */
+
+void io_paths_add(IoPaths *list, const char *path) {
+    list->path = xrealloc(list->path, sizeof *list->path * (list->count + 1), NAMES);
+    list->path[list->count++] = xstrdup(path, NAMES);
 }
 
 void io_paths_free(IoPaths *list) {
@@ -387,16 +379,12 @@ void io_paths_free(IoPaths *list) {
     *list = (IoPaths){NULL, 0};
 }
 
-static int end_without_memory(const char *folder, int error) {
-    (void)folder;
-    return error == ENOMEM;
-}
+static int end_without_memory(const char *folder, int error) { return (void)folder, error == ENOMEM; }
 
 /* Matches one section of a name, path [folder, end), in the folder path [0, folder), which includes its last slash. The
- * folder is escaped, so that glob() takes it literally. Returns 1, 0 if nothing matches, or -ENOMEM. */
-static int match_part(const char *path, size_t folder, size_t end, glob_t *found) {
-    char *pattern = malloc(2 * end + 1), *to = pattern;
-    if (!pattern) return -ENOMEM;
+ * folder is escaped, so that glob() takes it literally. */
+static void match_part(const char *path, size_t folder, size_t end, glob_t *found) {
+    char *pattern = xmalloc(2 * end + 1, NAMES), *to = pattern;
     for (size_t i = 0; i < end; i++) {
         if (i < folder && strchr("*?[\\", path[i])) *to++ = '\\';
         *to++ = path[i];
@@ -404,32 +392,27 @@ static int match_part(const char *path, size_t folder, size_t end, glob_t *found
     *to = 0;
     int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
     free(pattern);
-    return rc == GLOB_NOSPACE || rc == GLOB_ABORTED ? -ENOMEM : rc == 0 ? 1 : 0;
+    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for %s", NAMES);
 }
 
 /* Matches the remaining sections of a name one after another. The first `folder` bytes of path, with their last slash,
  * are already found. */
-static int match_rest(const char *path, size_t folder, IoPaths *found) {
+static void match_rest(const char *path, size_t folder, IoPaths *found) {
     struct stat st;
-    size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/"), count = 1;
-    char       *as_typed = strndup(path, end), **match = &as_typed;
+    size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/");
+    char       *as_typed = xstrndup(path, end, NAMES);
     glob_t      globbed = {0};
-    if (!as_typed) return -ENOMEM;
-    int rc = 0, is_there = lstat(as_typed, &st) == 0;
-    if (!is_there) {
-        rc = strpbrk(as_typed + from, "*?[\\") ? match_part(path, from, end, &globbed) : 0;
-        count = rc > 0 ? globbed.gl_pathc : 0, match = globbed.gl_pathv;
-    }
-    for (size_t i = 0; i < count && rc >= 0; i++) {
-        char *whole = NULL;
-        if (!path[end]) rc = io_paths_add(found, match[i]);
-        else if (asprintf(&whole, "%s%s", match[i], path + end) < 0) rc = -ENOMEM;
-        else rc = match_rest(whole, strlen(match[i]), found);
+    int         is_there = lstat(as_typed, &st) == 0;
+    if (!is_there && strpbrk(as_typed + from, "*?[\\")) match_part(path, from, end, &globbed);
+    for (size_t i = 0; i < (is_there ? 1 : globbed.gl_pathc); i++) {
+        const char *match = is_there ? as_typed : globbed.gl_pathv[i];
+        char       *whole = xformat(NAMES, "%s%s", match, path + end);
+        if (path[end]) match_rest(whole, strlen(match), found);
+        else io_paths_add(found, whole);
         free(whole);
     }
     if (globbed.gl_pathc) globfree(&globbed);
     free(as_typed);
-    return rc < 0 ? rc : 0;
 }
 
 int has_ending(const char *path, const char *ending) {
@@ -437,13 +420,10 @@ int has_ending(const char *path, const char *ending) {
     return length >= end && strcmp(path + length - end, ending) == 0;
 }
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-int io_match(const char *name, IoPaths *found) {
+void io_match(const char *name, IoPaths *found) {
     size_t before = found->count;
-    int    rc = *name ? match_rest(name, 0, found) : 0;
-    if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, by_bytes);
-    return rc;
+    if (*name) match_rest(name, 0, found);
+    if (found->count > before) qsort(found->path + before, found->count - before, sizeof *found->path, ascending_texts);
 }
 
 /* --- a FILE in memory --------------------------------------------------------------------------------------------- */

@@ -56,6 +56,7 @@ int io_mkdir_own(const char *path);                      /* makes one folder tha
 int io_remove_tree(const char *path);                    /* removes a folder that we made: its files and one level of
                                                           * folders; 0 if it is absent */
 int io_fsync_dir(const char *path);
+int io_fsync_parent(const char *path);                   /* syncs the folder that the path is in */
 
 /* Writes path.tmp, fsyncs it and renames it to path: readers see the old bytes or the new ones. If another process
  * writes the same file, waits at most 5 s, then returns -EBUSY. */
@@ -77,6 +78,7 @@ int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Reads exactly `bytes` bytes at `offset`. Returns 0, -errno, or -ENODATA if the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* size of the file, or -errno (-EISDIR for a folder) */
+int     io_is_folder(const char *path);                  /* 1 if the path is a folder, or a link to one */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
 int     has_ending(const char *path, const char *ending); /* 1 if path ends in `ending`; case matters: .BIN is not
@@ -85,9 +87,9 @@ int     has_ending(const char *path, const char *ending); /* 1 if path ends in `
 typedef struct { char **path; size_t count; } IoPaths; /* owned, with the strings */
 /* Finds the files that match a name and adds them to *found, sorted by byte. A section of the name between slashes is
  * taken literally if such a file or folder exists, even if it holds *, ? or [. Any other section is a pattern of
- * glob(3). Returns 0, also if nothing matches, or -ENOMEM. */
-int  io_match(const char *name, IoPaths *found);
-int  io_paths_add(IoPaths *list, const char *path);      /* adds a copy; returns 0 or -ENOMEM */
+ * glob(3). */
+void io_match(const char *name, IoPaths *found);
+void io_paths_add(IoPaths *list, const char *path);      /* adds a copy */
 void io_paths_free(IoPaths *list);
 
 /* Opens a FILE that writes to memory: *text always holds the *bytes written so far and a NUL. The caller frees *text

@@ -319,11 +319,16 @@ static int fault_expected(Scanner *s, const char *expected) {
     return fault_at(s, s->at, "expected %s, found %s", expected, found(s, text));
 }
 
-static int open_container(Scanner *s) {
-    if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH);
+/* Scans an opening bracket. Returns 1 if an item follows, 0 if the closing bracket does and is scanned, -1 at a
+ * fault. */
+static int first_item(Scanner *s, int close) {
+    if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH), -1;
     s->at++;
     skip_space(s);
-    return 1;
+    if (peek(s) != close) return 1;
+    s->at++;
+    s->depth--;
+    return 0;
 }
 
 /* Scans what follows an item. Returns 1 at a comma (another item follows), 0 at the closing bracket, -1 at a fault. */
@@ -338,21 +343,18 @@ static int next_item(Scanner *s, int close) {
         fault_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
         return -1;
     }
-    size_t comma = s->at++;
-    JsonPlace at = place_of(s, comma);
+    JsonPlace comma = place_of(s, s->at++);
     skip_space(s);
     if (peek(s) != close) return 1;
     fault_at(s, s->at, "a comma before '%c' (JSON allows none after the last item)", close);
-    s->fault->at = at;
+    s->fault->at = comma;
     return -1;
 }
 
 static int scan_object(Scanner *s, int self) {
     size_t path_bytes = s->path_bytes;
-    int    more;
-    if (!open_container(s)) return 0;
-    if (peek(s) == '}') { s->at++; s->depth--; return 1; }
-    do {
+    int    more = first_item(s, '}');
+    for (; more > 0; more = next_item(s, '}')) {
         JsonPlace key = place_of(s, s->at);
         if (peek(s) != '"') return fault_expected(s, "a key in double quotes");
         if (s->path_bytes && !put(s, 1, ".", 1)) return 0;
@@ -366,25 +368,21 @@ static int scan_object(Scanner *s, int self) {
         s->json->entry[entry].value = place_of(s, s->at);
         if (!scan_value(s, entry)) return 0;
         s->path[s->path_bytes = path_bytes] = '\0';
-        more = next_item(s, '}');
-    } while (more > 0);
+    }
     return more == 0;
 }
 
 static int scan_array(Scanner *s, int self) {
     size_t path_bytes = s->path_bytes;
-    int    more, index = 0;
-    if (!open_container(s)) return 0;
-    if (peek(s) == ']') { s->at++; s->depth--; return 1; }
-    do {
+    int    more = first_item(s, ']');
+    for (int index = 0; more > 0; more = next_item(s, ']')) {
         char name[16];
         snprintf(name, sizeof name, "[%d]", index++);
         if (!put(s, 1, name, strlen(name))) return 0;
         int entry = add_entry(s, self, -1, place_of(s, s->at));
         if (!scan_value(s, entry)) return 0;
         s->path[s->path_bytes = path_bytes] = '\0';
-        more = next_item(s, ']');
-    } while (more > 0);
+    }
     return more == 0;
 }
 
@@ -410,20 +408,11 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-static int fault_duplicate(Scanner *s, int again, int first) {
-    const JsonEntry *entry = s->json->entry;
-    char             name[120];
-    json_quote_short(name, sizeof name, entry[again].path);
-    fault_at(s, 0, "duplicate key %s, first at line %d", name, entry[first].key.line);
-    s->fault->at = entry[again].key;
-    return 0;
-}
-
 /* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
 static int check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
-    int        count = 0, again = -1, before = -1;
+    int        count = 0, again = -1; /* again: the entry of the fault, the first in the file, if none is soft */
     for (int i = 0; i < s->json->entries; i++)
         if (s->link[i].name_at >= 0)
             list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
@@ -433,18 +422,17 @@ static int check_duplicates(Scanner *s) {
             first = i;
             continue;
         }
-        entry[list[i].index].faulty = entry[list[first].index].faulty = 1;
-        if (s->collect) {
-            fault_duplicate(s, list[i].index, list[first].index);
-            soften(s);
-        } else if (again < 0 || list[i].index < again) {
-            again = list[i].index;
-            before = list[first].index;
-        }
+        JsonEntry *second = &entry[list[i].index], *before = &entry[list[first].index];
+        char       name[120];
+        second->faulty = before->faulty = 1;
+        if (!s->collect && again >= 0 && list[i].index > again) continue;
+        fault_at(s, 0, "duplicate key %s, first at line %d", json_quote_short(name, sizeof name, second->path),
+                 before->key.line);
+        s->fault->at = second->key;
+        if (!soften(s)) again = list[i].index;
     }
     free(list);
-    if (again >= 0) return fault_duplicate(s, again, before);
-    return 1;
+    return again < 0;
 }
 
 static int compare_places(const void *a, const void *b) {

@@ -5,24 +5,10 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/format.h"
 
-static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-/* How ranks share the experts: each rank has `each` of them, in order of rank. */
-typedef struct { int ranks, rank, each; } ExpertShare;
-static int is_elsewhere(ExpertShare of, const Param *p) {
-    return of.ranks > 1 && p->expert && (p->expert - 1) / of.each != of.rank;
-}
-
-static ExpertShare share_of(const Layout *l, LayoutPlace place) {
-    int experts = 0;
-    for (int i = 0; i < l->params; i++)
-        if (l->param[i].expert > experts) experts = l->param[i].expert;
-    CHECK(experts % l->expert_ranks == 0, "%d experts among %d ranks", experts, l->expert_ranks);
-    return (ExpertShare){l->expert_ranks, place.expert_rank, experts / l->expert_ranks};
-}
-
-static void cut(const Layout *l, ExpertShare experts, Param *p) {
+/* Gives a row its shape in this rank's memory. is_elsewhere: another rank has its expert. */
+static void cut(const Layout *l, int is_elsewhere, Param *p) {
     int64_t t = l->tensor_ranks, i = l->tensor_rank, *last = &p->local[p->dims - 1];
     p->local[0] = p->dim[0], p->local[1] = p->dims == 2 ? p->dim[1] : 1;
     p->elems = p->local[0] * p->local[1];
@@ -31,7 +17,7 @@ static void cut(const Layout *l, ExpertShare experts, Param *p) {
     CHECK(p->cut == CUT_VOCABULARY || p->cut == CUT_NONE || p->local[0] * p->local[1] * t == p->elems,
           "%s among %lld tensor ranks", p->name, (long long)t);
     CHECK(p->cut != CUT_HEADS || *last % 3 == 0, "%s has no thirds", p->name);
-    if (is_elsewhere(experts, p)) p->local[0] = 0;
+    if (is_elsewhere) p->local[0] = 0;
     p->local_elems = p->local[0] * p->local[1];
     if (p->cut != CUT_VOCABULARY) return;
     p->local[0] = round_up(p->dim[0], p->pad * t) / t;
@@ -58,13 +44,18 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     l->shard_elems += is_own ? b->piece_elems : 0;
 }
 
-/* Gives each row its place in the files, and finds the rows of each bucket. */
-static void list_rows(Layout *l, LayoutPlace place) {
-    ExpertShare experts = share_of(l, place);
+/* Gives each row its place in the files, and finds the rows of each bucket. Each of the ranks that divide the experts
+ * has the same number of them, in order of rank. */
+static void list_rows(Layout *l, int expert_rank) {
+    int experts = 0;
+    for (int i = 0; i < l->params; i++)
+        if (l->param[i].expert > experts) experts = l->param[i].expert;
+    CHECK(experts % l->expert_ranks == 0, "%d experts among %d ranks", experts, l->expert_ranks);
+    int each = experts / l->expert_ranks;
     for (int i = 0; i < l->params; i++) {
         Param  *p = &l->param[i];
         Bucket *b = &l->bucket[p->bucket];
-        cut(l, experts, p);
+        cut(l, p->expert && l->expert_ranks > 1 && (p->expert - 1) / each != expert_rank, p);
         p->offset = l->elems;
         l->elems += p->elems;
         if (b->params == 0) b->first_param = i;
@@ -76,18 +67,18 @@ Layout layout_create(const Param *rows, int params, LayoutPlace place) {
     CHECK(params > 0 && place.ranks > 0, "%d rows, %d ranks", params, place.ranks);
     CHECK(place.tensor_rank >= 0 && place.tensor_rank < place.tensor_ranks, "tensor rank %d of %d", place.tensor_rank,
           place.tensor_ranks);
-    Layout l = {0};
-    l.params = params;
-    l.ranks = place.ranks;
-    l.tensor_ranks = place.tensor_ranks, l.tensor_rank = place.tensor_rank;
-    l.expert_ranks = place.expert_ranks > 1 ? place.expert_ranks : 1;
+    Layout l = {.params = params,
+                .ranks = place.ranks,
+                .tensor_ranks = place.tensor_ranks,
+                .tensor_rank = place.tensor_rank,
+                .expert_ranks = place.expert_ranks > 1 ? place.expert_ranks : 1};
     CHECK(l.ranks % l.expert_ranks == 0, "%d ranks, of which %d divide the experts", l.ranks, l.expert_ranks);
     for (int i = 0; i < params; i++)
         if (rows[i].bucket >= l.buckets) l.buckets = rows[i].bucket + 1;
     l.param = xmalloc(sizeof(Param) * (size_t)params, "a table of parameters");
     l.bucket = xcalloc((size_t)l.buckets, sizeof(Bucket), "a table of parameters");
     memcpy(l.param, rows, sizeof(Param) * (size_t)params);
-    list_rows(&l, place);
+    list_rows(&l, place.expert_rank);
     for (int b = 0; b < l.buckets; b++) {
         CHECK(l.bucket[b].params > 0, "bucket %d has no rows", b);
         l.bucket[b].hold = place.hold ? place.hold[b] : BUCKET_OWN;
@@ -109,16 +100,14 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     for (int i = b->first_param; b->hold == BUCKET_OWN && i < b->first_param + b->params; i++) {
         const Param *p = &layout->param[i];
         if (p->bucket != bucket) continue;
-        int64_t from = p->memory > begin ? p->memory : begin;
-        int64_t to = p->memory + p->local_elems < end ? p->memory + p->local_elems : end;
+        int64_t from = larger_of(p->memory, begin), to = smaller_of(p->memory + p->local_elems, end);
         if (from >= to) continue;
-        Span *s = &spans[count++];
-        s->memory = from;
-        s->shard = b->shard + (from - begin);
-        s->first = from - p->memory;
-        s->elems = to - from;
-        s->param = i;
-        s->group = p->group;
+        spans[count++] = (Span){.memory = from,
+                                .shard = b->shard + (from - begin),
+                                .first = from - p->memory,
+                                .elems = to - from,
+                                .param = i,
+                                .group = p->group};
     }
     return count;
 }
@@ -134,5 +123,5 @@ FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* a vector is one row of columns */
     /* a block is one row of one slice */
     int64_t block = element / width, column = element % width, rest = width - column;
-    return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
+    return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, smaller_of(left, rest)};
 }

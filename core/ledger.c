@@ -6,19 +6,16 @@
 
 #include "core/error.h"
 
-static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
-    return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes &&
-           memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
-}
-
 void ledger_note(Ledger *l, LedgerEntry e) {
     if (l->times < 0 || (e.kind != LEDGER_OP && !l->in_order)) return;
     int64_t count = (e.count ? e.count : 1) * (l->times ? l->times : 1);
-    for (int i = l->entries - 1; i >= 0 && !l->in_order; i--)
-        if (is_same(&l->entry[i], &e)) {
-            l->entry[i].count += count;
-            return;
-        }
+    for (int i = l->entries - 1; i >= 0 && !l->in_order; i--) {
+        LedgerEntry *same = &l->entry[i];
+        if (strcmp(same->group, e.group) != 0 || same->flops != e.flops || same->bytes != e.bytes ||
+            memcmp(same->dim, e.dim, sizeof e.dim) != 0 || strcmp(same->op, e.op) != 0) continue;
+        same->count += count;
+        return;
+    }
     if (l->entries == l->room) {
         l->room = l->room ? 2 * l->room : 64;
         l->entry = xrealloc(l->entry, sizeof e * (size_t)l->room, "a plan of operations");

@@ -10,31 +10,17 @@
 #include <cpuid.h>
 #endif
 
-/* CPUID leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM, CPUID). */
-static int cpu_has_avx512_bf16(void) {
+/* Return what CPUID says in leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM). */
 #if defined(__x86_64__)
+static int cpu_has_avx512_bf16(void) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-#else
-    return 0;
-#endif
 }
 static int cpu_has_amx_bf16(void) {
-#if defined(__x86_64__)
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
-#else
-    return 0;
-#endif
 }
-static int cpu_is_intel(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    return __builtin_cpu_is("intel") != 0;
-#else
-    return 0;
 #endif
-}
 
 static const char *const NAMES[] = {"sse2", "avx2", "avx512", "avx512bf16"};
 enum { ISAS = sizeof NAMES / sizeof *NAMES };
@@ -45,7 +31,8 @@ static Isa asked_cap(void) {
     for (int isa = 0; isa < ISAS; isa++)
         if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
     fail(EXIT_CONFIG,
-         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset for this processor's",
+         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset "
+         "for this processor's",
          asked);
 }
 
@@ -56,8 +43,8 @@ static Isa detect(void) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = ISA_AVX2;
     if (isa == ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) isa = ISA_AVX512;
-#endif
     if (isa == ISA_AVX512 && (cpu_has_avx512_bf16() || cpu_has_amx_bf16())) isa = ISA_AVX512_BF16;
+#endif
     return isa < cap ? isa : cap;
 }
 
@@ -68,15 +55,24 @@ Isa simd_isa(void) {
     return (Isa)isa;
 }
 
-int         simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
+int simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
 
 /* A virtual machine may hide AMX. oneDNN then multiplies bf16 by VDPBF16PS: on a Sapphire Rapids core 82 GFLOP/s, where
  * fp32 reaches 160 (n = 1024, 23 November 2026). On AMD's cores VDPBF16PS does twice the multiplications of fp32. */
 int simd_has_quick_bf16(void) {
+#if defined(__x86_64__)
     static _Atomic int known = -1; /* cached, because each product calls this, and in a virtual machine cpuid takes as
                                     * long as a small product */
     int is_quick = atomic_load_explicit(&known, memory_order_relaxed);
-    if (is_quick < 0) atomic_store_explicit(&known, is_quick = cpu_has_amx_bf16() || !cpu_is_intel(), memory_order_relaxed);
+    if (is_quick < 0) {
+        __builtin_cpu_init();
+        is_quick = cpu_has_amx_bf16() || !__builtin_cpu_is("intel");
+        atomic_store_explicit(&known, is_quick, memory_order_relaxed);
+    }
     return is_quick && simd_has_bf16();
+#else
+    return 0;
+#endif
 }
+
 const char *simd_name(void) { return NAMES[simd_isa()]; }

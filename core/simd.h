@@ -245,7 +245,8 @@ SIMD_INLINE f32reg reg_exp(f32reg x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    i32reg power = ((i32reg)shifted << 23) + (127 << 23); /* the low bits of shifted hold n; the constant's bits shift out */
+    /* the low bits of shifted hold n; the constant's bits shift out */
+    i32reg power = ((i32reg)shifted << 23) + (127 << 23);
     i32reg below = x < low;
     return (f32reg)((i32reg)(p * (f32reg)power) & ~below);
 }

@@ -132,7 +132,7 @@ static int is_beside_shards(const char *path) {
 
 void dataset_files(const char *name, IoPaths *files) {
     size_t first = files->count, kept = first;
-    if (io_match(name, files) < 0) fail(EXIT_MEMORY, "no memory for the names of the files of %s", name);
+    io_match(name, files);
     for (size_t i = first; i < files->count; i++) {
         if (strcmp(files->path[i], name) == 0 || !is_beside_shards(files->path[i]))
             files->path[kept++] = files->path[i];
@@ -146,8 +146,7 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
     IoPaths real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {
         char *resolved = realpath(list->path[i], NULL);
-        if (io_paths_add(&real, resolved ? resolved : list->path[i]) < 0)
-            fail(EXIT_MEMORY, "no memory for the names of the token files");
+        io_paths_add(&real, resolved ? resolved : list->path[i]);
         free(resolved);
     }
     qsort(real.path, real.count, sizeof *real.path, by_bytes);

@@ -191,7 +191,7 @@ static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
     size_t        sharing = r->device_sharers > 1 ? (size_t)r->device_sharers : 1;
-    size_t        available = device_memory_free() / sharing, wanted = p->device_bytes - p->library_bytes;
+    size_t        available = device_memory().free / sharing, wanted = p->device_bytes - p->library_bytes;
     int64_t       lacking = available > 0 && wanted > available;
     comm_all_reduce_i64(r->comm, &lacking, 1, COMM_MAX);
     if (!lacking) return;

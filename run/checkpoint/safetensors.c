@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/format.h"
 
 /* Most structural characters ({ [ , and so on) in a header. A tensor needs about six. More than a million would cost
  * more memory than the JSON tree of any known model. */
@@ -144,8 +145,7 @@ static const struct { const char *start; size_t bytes; const char *what; } OTHER
 
 static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *s, char *fault) {
     if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
-    uint64_t n = 0;
-    for (int i = 0; i < 8; i++) n |= (uint64_t)data[i] << (8 * i);
+    uint64_t n = little_endian(data, 8);
     for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
         if ((bytes == 8 || data[8] != '{') && memcmp(data, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes) == 0)
             return fault_is(fault, "%s", OTHER_FORMS[i].what);
@@ -209,7 +209,7 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
     fputc('}', out);
     fprintf(out, "%*s", (int)(-*bytes & 7), "");
     fclose(out);
-    for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
+    little_endian_put(text, (uint64_t)(*bytes - 8), 8);
     return text;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/format.h"
 
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 
@@ -16,14 +17,9 @@
  * almost no noise, and such a small rise is harmless. */
 static const double SPIKES_RISE = 0.2;
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median of count values. Sorts them. */
 static double median(double *value, int count) {
-    qsort(value, (size_t)count, sizeof *value, ascending);
+    qsort(value, (size_t)count, sizeof *value, ascending_doubles);
     return count % 2 ? value[count / 2] : 0.5 * (value[count / 2 - 1] + value[count / 2]);
 }
 

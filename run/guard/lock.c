@@ -405,8 +405,7 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     snprintf(l->by, sizeof l->by, "%s: ", verb), snprintf(l->key, sizeof l->key, "%s", key);
     if ((size_t)snprintf(l->dir, sizeof l->dir, "%s", output) >= sizeof l->dir)
         fail(EXIT_CONFIG, "%sthe name of %s= is too long", l->by, key);
-    const char *slash = strrchr(output, '/');
-    size_t      folder = slash ? (size_t)(slash + 1 - output) : 0, bytes = strlen(output);
+    size_t folder = (size_t)(basename(output) - output), bytes = strlen(output);
     if (kind != LOCK_INTO && bytes - folder > LONGEST_NAME) bytes = folder + LONGEST_NAME;
     snprintf(l->path, sizeof l->path, kind == LOCK_INTO ? "%.*s/.out.lock" : "%.*s.lock", (int)bytes, output);
     snprintf(l->made, sizeof l->made, "%s", kind == LOCK_WHOLE ? "" : output);

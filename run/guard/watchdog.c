@@ -113,19 +113,19 @@ static void print_stacks(void) {
 
 /* Writes "collective barrier 12 is in flight since 5.0 s", or "collective tensor all-gather 812 ..." for a group. */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
-    CommCall    call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
+    CommTrace   call = comm ? world_last_call(comm_world(comm)) : (CommTrace){.name = "", .number = -1};
     char        text[CALL_CHARS];
-    const char *name = world_call_text(call.name, call.number, call.group, text);
+    const char *name = world_call_text(&call, text);
     if (call.number < 0) snprintf(out, room, "no collective was started");
-    else if (call.has_ended) snprintf(out, room, "the last collective, %s, has ended", name);
-    else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
+    else if (call.end_ms > 0) snprintf(out, room, "the last collective, %s, has ended", name);
+    else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.start_ms) * 1e-3);
 }
 
 /* Names the ranks of this host whose processes are in this state. The ranks of a host have consecutive numbers. A rank
  * that ended the job with an error has printed its own message and is left out. */
 static void name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
     const World *world = comm_world(comm);
-    int          first = world_rank(world) - world_local_rank(world);
+    int          first = comm_rank(comm) - world_local_rank(world);
     for (int r = 0; r < world_local_size(world); r++) {
         char place[MESH_TEXT];
         if (world_neighbour(world, r) != state || (state == PROCESS_GONE && signals_reported(r))) continue;

@@ -330,7 +330,7 @@ void link_keep(Link *l) {
     if (l->send.is_on) send_values(l);
     while (!l->is_broken && !l->fetch.has_chunk && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
-    if (got < 0) break_link(l, "%s", channel_fault(l->server));
+    if (got < 0) break_link(l, "%s", channel_fault(l->server)->text);
     if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
     /* the next frame stays unread until the chunk is used */

@@ -66,7 +66,7 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
         if (send_frame(s, p, h, block)) continue;
-        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel) : channel_peer(p->channel));
+        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
     }
     free(block);
 }
@@ -150,7 +150,7 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
         int got = channel_next(p->channel, &h, &payload);
         if (got > 0 && (!message_check(&h, FROM_FOLLOWER, fault) || !server_take_of_follower(s, p, &h, payload, fault)))
             server_lose_follower(p, fault);
-        if (got < 0) server_lose_follower(p, channel_fault(p->channel));
+        if (got < 0) server_lose_follower(p, channel_fault(p->channel)->text);
         peer_send(s, p);
         if (got == 0 && is_quiet(s, p, &quiet)) lose_silent(s, p);
         if (got == 0) channel_wait(&p->channel, 1, -1, LOOK_MS);

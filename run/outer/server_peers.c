@@ -231,11 +231,11 @@ void server_lose_member(Server *s, Member *m, const char *why) {
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
-    if (p->part && !s->is_dismissed && !s->lingers) server_lose_follower(p, channel_fault(p->channel));
+    if (p->part && !s->is_dismissed && !s->lingers) server_lose_follower(p, channel_fault(p->channel)->text);
     if (p->part > 0) s->follower[p->part] = NULL;
     if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->received[p->rank] == 2))
         server_lose_member(s, m, "is lost");
-    else if (!m && channel_fault_code(p->channel) == EXIT_CONFIG) warn("%s", channel_fault(p->channel));
+    else if (!m && channel_fault(p->channel)->code == EXIT_CONFIG) warn("%s", channel_fault(p->channel)->text);
     peers_remove(&s->peers, i);
 }
 

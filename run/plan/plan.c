@@ -63,6 +63,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1);
     arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
+    DeviceMemory device = device_memory();
     Plan p = {.act = act,
               .ranks = ranks,
               .parameters = layout.elems,
@@ -81,9 +82,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .activation_bytes = model.activations,
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
-              .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() +
-                               (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm, use)),
+              .library_bytes = device.overhead,
+              .reserve_bytes = device.reserve + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm, use)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = exchange_bytes(c, ranks, mesh, &layout, leaves) + tree_bytes - nccl_bytes,
@@ -164,7 +164,7 @@ static void print_row(FILE *out, size_t bytes, const char *fmt, ...) {
 /* Prints the memory of a GPU that libraries and other programs use. */
 static void print_others(FILE *out, const Plan *p) {
     int has_nccl = !p->ranks.joined && p->ranks.count > 1 && p->ranks.comm == COMM_NCCL;
-    print_row(out, p->library_bytes, device_memory_total() ? "not ours, as measured: context, libraries, other programs"
+    print_row(out, p->library_bytes, device_memory().total ? "not ours, as measured: context, libraries, other programs"
                                                            : "not ours: the context, not measured without a GPU");
     print_row(out, p->reserve_bytes, has_nccl ? "not ours, an estimate: NCCL, kernels, cuBLASLt, graph"
                                               : "not ours, an estimate: kernels loaded later, cuBLASLt, graph");

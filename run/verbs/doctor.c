@@ -114,7 +114,7 @@ static double number_in(const char *path, const char *word) {
 
 static void check_memory(Verdict *v) {
     double available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
-           limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
+           limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory().total;
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
     if (limit > 0 && limit < all) {
         double used = number_in("/sys/fs/cgroup/memory.current", "");

@@ -246,11 +246,6 @@ static void put_text(FILE *out, const char *text) {
     }
 }
 
-static const char *last_part(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static int64_t size_in(const Manifest *m, const char *section, const char *key) {
     const cJSON *value = json_member(json_member(m->config, section), key);
     return cJSON_IsNumber(value) ? (int64_t)value->valuedouble : 0;
@@ -259,7 +254,7 @@ static int64_t size_in(const Manifest *m, const char *section, const char *key) 
 static void put_model(FILE *out, const Export *e) {
     const Manifest *m = &e->manifest;
     const cJSON    *dir = json_member(json_member(m->config, "run"), "dir");
-    const char     *title = cJSON_IsString(dir) ? last_part(dir->valuestring) : "";
+    const char     *title = cJSON_IsString(dir) ? basename(dir->valuestring) : "";
     fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
     fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", e->model_type);
     put_text(out, title[0] ? title : "GPT");
@@ -275,7 +270,7 @@ static void put_model(FILE *out, const Export *e) {
 
 static void put_loading(FILE *out, const Export *e) {
     char name[1024];
-    json_quote(name, sizeof name, last_part(e->out.text));
+    json_quote(name, sizeof name, basename(e->out.text));
     fprintf(out, "\n## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM%s\n",
             e->has_tokenizer ? ", AutoTokenizer" : "");
     fprintf(out, "model = AutoModelForCausalLM.from_pretrained(%s)\n", name);
@@ -471,10 +466,7 @@ static void put_in_place(const Export *e) {
     if (error == -ENOTEMPTY || error == -EEXIST)
         give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
     if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));
-    Path  parent = e->out; /* stays "." if out= is a name without a folder */
-    char *slash = strrchr(parent.text, '/');
-    if (slash) slash[slash == parent.text] = 0;
-    error = io_fsync_dir(slash ? parent.text : ".");
+    error = io_fsync_parent(e->out.text);
     if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
 }
 

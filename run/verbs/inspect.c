@@ -118,7 +118,8 @@ enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200, NAMED = 3 /* data files and checkp
 
 static int holds(const char *folder, const char *pattern) {
     IoPaths found = {NULL, 0};
-    int     is_found = io_match(path_of("%s/%s", folder, pattern).text, &found) == 0 && found.count > 0;
+    io_match(path_of("%s/%s", folder, pattern).text, &found);
+    int is_found = found.count > 0;
     io_paths_free(&found);
     return is_found;
 }
@@ -256,8 +257,8 @@ static void inspect_shard(Report *r, const char *path) {
 static void inspect_shards(Report *r, const char *folder) {
     IoPaths found = {NULL, 0};
     int64_t tokens = 0, files = 0;
-    if (io_match(path_of("%s/*.bin", folder).text, &found) < 0 || found.count == 0)
-        fail(EXIT_DATA, "%s holds no token file any more", folder);
+    io_match(path_of("%s/*.bin", folder).text, &found);
+    if (found.count == 0) fail(EXIT_DATA, "%s holds no token file any more", folder);
     report_text(r, "kind", "a folder of token files");
     for (size_t i = 0; i < found.count; i++) {
         Shard s = shard_open(found.path[i], 0);
@@ -352,8 +353,8 @@ static void inspect_weights(Report *r, const char *path) {
     IoPaths found = {NULL, 0};
     int     is_folder = path_kind(path) != PATH_FILE;
     report_text(r, "kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
-    if (is_folder && (io_match(path_of("%s/*.safetensors", path).text, &found) < 0 || found.count == 0))
-        fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
+    if (is_folder) io_match(path_of("%s/*.safetensors", path).text, &found);
+    if (is_folder && found.count == 0) fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
     if (is_folder) weights_set_check_json(path);
     for (size_t i = 0; i < found.count; i++) add_file(r, &t, found.path[i]);
     io_paths_free(&found);

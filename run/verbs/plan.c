@@ -88,7 +88,7 @@ static void print_sent(const Plan *p) {
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     int    ranks = p->ranks.count, devices = device_count();
     int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* number of ranks that share a device */
-    double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
+    double all = (double)p->device_bytes * sharing, there = (double)device_memory().total;
     char   whose[40] = "";
     if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
     if (there > 0)

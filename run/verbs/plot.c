@@ -220,7 +220,7 @@ static void refuse_kind(const char *key, const char *path) {
 
 /* Returns the absolute path of a file that may be missing, malloc'ed. Returns NULL if its folder is missing. */
 static char *absolute(const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = basename(path);
     char       *whole = realpath(path, NULL), *typed = strndup(path, (size_t)(name - path));
     char       *folder = whole || !typed ? NULL : realpath(*typed ? typed : ".", NULL);
     if (folder && asprintf(&whole, "%s/%s", folder, name) < 0) whole = NULL;

@@ -225,8 +225,8 @@ static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
 /* Prints where the weights come from: "step 400 of runs/mine (checkpoints/step_00000400)", or only the path if the
  * checkpoint has another name. */
 static void print_origin(const char *checkpoint, const Model *m) {
-    const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint, *inside = "/checkpoints/";
-    size_t      run = slash ? (size_t)(slash - checkpoint) + 1 : 0, length = strlen(inside);
+    const char *name = basename(checkpoint), *inside = "/checkpoints/";
+    size_t      run = (size_t)(name - checkpoint), length = strlen(inside);
     int         is_of_run = run >= length && strncmp(checkpoint + run - length, inside, length) == 0;
     long long   step = -1;
     ModelShape  shape = m->spec.shards.shape;

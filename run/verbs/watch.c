@@ -17,6 +17,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
+#include "core/format.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"
@@ -107,11 +108,6 @@ static void read_log(WatchRun *w) {
     fclose(f);
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median time of the recent steps in ms, or NaN if there are none. */
 static double median_ms(const WatchRun *w) {
     double sorted[WATCH_RECENT];
@@ -119,7 +115,7 @@ static double median_ms(const WatchRun *w) {
     for (int i = 0; i < most; i++)
         if (isfinite(w->recent_ms[i])) sorted[count++] = w->recent_ms[i];
     if (count == 0) return NAN;
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);
     return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 

@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
 
     device_open(0, device_threads());
     /* read before libraries load more, because device_memory_peak() does not include that either */
-    size_t overhead = device_overhead_bytes();
+    size_t overhead = device_memory().overhead;
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);
     Model *m = model_create(

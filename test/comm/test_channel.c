@@ -36,8 +36,8 @@ static void echo_frames(Echo *e, Channel **c) {
     while ((got = channel_next(*c, &h, &payload)) > 0)
         while (channel_send(*c, h, payload) == 0) channel_flush(*c, 100);
     if (got == 0) return;
-    e->sent = channel_sent_bytes(*c), e->received = channel_received_bytes(*c), e->code = channel_fault_code(*c);
-    snprintf(e->fault, sizeof e->fault, "%s", channel_fault(*c));
+    e->sent = channel_sent_bytes(*c), e->received = channel_received_bytes(*c), e->code = channel_fault(*c)->code;
+    snprintf(e->fault, sizeof e->fault, "%s", channel_fault(*c)->text);
     channel_close(*c);
     *c = NULL;
 }
@@ -92,7 +92,7 @@ static void a_whole_talk(void **state) {
     assert_non_null(c);
     assert_string_equal(channel_peer(c), e.address);
     assert_true(channel_is_open(c) && !channel_is_broken(c));
-    assert_string_equal(channel_fault(c), "");
+    assert_string_equal(channel_fault(c)->text, "");
     for (int i = 0; i < COUNT; i++) {
         uint8_t    *x = filled(sizes[i], (uint8_t)i);
         FrameHeader h = {.kind = (uint8_t)(i + 1), .type = FRAME_BYTES, .round = i, .offset = 10 * i, .elems = 3 * i,
@@ -240,7 +240,7 @@ static void last_words_reach_a_peer_that_sends(void **state) {
     assert_int_equal(got, sent);
     assert_memory_equal(payload, "why", 3);
     assert_int_equal(next_frame(client, &h, &payload), -1);
-    assert_non_null(strstr(channel_fault(client), "closed the connection"));
+    assert_non_null(strstr(channel_fault(client)->text, "closed the connection"));
     channel_close(client);
     assert_int_equal(next_frame(server, &h, &payload), -1);
     channel_close(server);
@@ -348,14 +348,19 @@ static void addresses_that_are_none(void **state) {
                                       "host:70707"};
     ChannelFault             fault;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_false(channel_check_address(bad[i], &fault));
-        assert_int_equal(fault.code, EXIT_CONFIG);
-        assert_non_null(strstr(fault.text, bad[i]));
         assert_null(channel_connect(bad[i], &KEY, 60e3, NULL, NULL, &fault));
         assert_int_equal(channel_listen(bad[i], &fault), -1);
+        assert_int_equal(fault.code, EXIT_CONFIG);
+        assert_non_null(strstr(fault.text, bad[i]));
+        assert_non_null(strstr(fault.text, "is no address"));
     }
-    static const char *const good[] = {"host.example:7070", "10.0.0.1:1", "[2001:db8::1]:65535", "localhost:0"};
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(channel_check_address(good[i], &fault));
+    /* addresses, although this machine may have none of them */
+    static const char *const good[] = {"localhost.localdomain:0", "10.0.0.1:1", "[2001:db8::1]:65535", "localhost:0"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        int fd = channel_listen(good[i], &fault);
+        assert_true(fd >= 0 || !strstr(fault.text, "is no address"));
+        if (fd >= 0) close(fd);
+    }
 }
 
 /* Sending to a peer that is gone breaks the channel and raises no SIGPIPE. */

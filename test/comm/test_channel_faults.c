@@ -34,10 +34,10 @@ static void assert_broken(Line *l, int code, const char *words) {
     assert_int_equal(channel_progress(l->server), -1);
     assert_true(channel_is_broken(l->server));
     assert_int_equal(channel_send(l->server, bytes_frame(0), NULL), -1);
-    const char *fault = channel_fault(l->server);
+    const char *fault = channel_fault(l->server)->text;
     the_client_of(l, peer);
     if (strncmp(fault, peer, strlen(peer)) != 0 || !strstr(fault, words)) fail_msg("\"%s\", not \"%s\"", fault, words);
-    assert_int_equal(channel_fault_code(l->server), code);
+    assert_int_equal(channel_fault(l->server)->code, code);
 }
 
 /* Writes to out the encrypted bytes that the client's channel sends for a frame with this text. Returns their
@@ -155,7 +155,7 @@ static void a_hostile_peer_with_the_key(void **state) {
         assert_int_equal(channel_next(l.server, &h, (const void **)&fault) > 0, 0);
         for (int n = 0; n < 100 && !channel_is_broken(l.server); n++) channel_wait(&l.server, 1, -1, 10), channel_progress(l.server);
         assert_true(channel_is_broken(l.server));
-        if (!strstr(channel_fault(l.server), CASES[i].why)) fail_msg("\"%s\", not \"%s\"", channel_fault(l.server), CASES[i].why);
+        if (!strstr(channel_fault(l.server)->text, CASES[i].why)) fail_msg("\"%s\", not \"%s\"", channel_fault(l.server)->text, CASES[i].why);
         tls_free(peer);
         line_free(&l);
     }
@@ -275,8 +275,8 @@ static void another_key(void **state) {
     assert_broken(&l, EXIT_CONFIG, "another key (outer.key)");
     channel_wait(&l.client, 1, -1, 1000), channel_progress(l.client);
     assert_true(channel_is_broken(l.client) && !channel_is_open(l.client) && !channel_is_open(l.server));
-    assert_non_null(strstr(channel_fault(l.client), "another key (outer.key)"));
-    assert_int_equal(channel_fault_code(l.client), EXIT_CONFIG);
+    assert_non_null(strstr(channel_fault(l.client)->text, "another key (outer.key)"));
+    assert_int_equal(channel_fault(l.client)->code, EXIT_CONFIG);
     line_free(&l);
 }
 
@@ -302,8 +302,8 @@ static void a_server_with_a_certificate(void **state) {
         channel_wait(&client, 1, -1, 1), channel_progress(client);
     }
     assert_false(channel_is_open(client));
-    assert_non_null(strstr(channel_fault(client), "does not prove the key: it shows a certificate instead"));
-    assert_int_equal(channel_fault_code(client), EXIT_PEER);
+    assert_non_null(strstr(channel_fault(client)->text, "does not prove the key: it shows a certificate instead"));
+    assert_int_equal(channel_fault(client)->code, EXIT_PEER);
     channel_close(client);
     SSL_free(server), SSL_CTX_free(context), EVP_PKEY_free(own), X509_free(certificate);
     close(s[1]);
@@ -339,8 +339,8 @@ static void other_protocols(void **state) {
     line_cut(&l.at_client);
     channel_wait(&l.client, 1, -1, 1000);
     assert_int_equal(channel_progress(l.client), -1);
-    assert_non_null(strstr(channel_fault(l.client), "a train_gpt of another version does so"));
-    assert_int_equal(channel_fault_code(l.client), EXIT_PEER);
+    assert_non_null(strstr(channel_fault(l.client)->text, "a train_gpt of another version does so"));
+    assert_int_equal(channel_fault(l.client)->code, EXIT_PEER);
     line_free(&l);
 }
 

@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     close(ends[1]);
     for (int i = 0; i < 3 && !channel_is_broken(c); i++) channel_progress(c);
     if (channel_is_open(c) || !channel_is_broken(c)) abort();
-    if (!channel_fault(c)[0] || (channel_fault_code(c) != EXIT_CONFIG && channel_fault_code(c) != EXIT_PEER)) abort();
+    if (!channel_fault(c)->text[0] || (channel_fault(c)->code != EXIT_CONFIG && channel_fault(c)->code != EXIT_PEER)) abort();
     channel_close(c);
     return 0;
 }

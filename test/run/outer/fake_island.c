@@ -40,7 +40,7 @@ static FrameHeader next(const void **payload) {
     for (;;) {
         int got = channel_next(server, &h, payload);
         if (got < 0) {
-            printf("lost %s\n", channel_fault(server));
+            printf("lost %s\n", channel_fault(server)->text);
             exit(EXIT_PEER);
         }
         if (got == 0) channel_wait(&server, 1, -1, 50.0);
