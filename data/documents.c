@@ -62,6 +62,8 @@ typedef struct {
     int64_t        due_documents, due_bytes;    /* counts by documents_measure; -1 if it was not called */
 } Source;
 
+typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
+
 /* Refusals of several files: the first sentence, and the names of the next ones. */
 typedef struct {
     char    fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS];
@@ -69,49 +71,38 @@ typedef struct {
     int64_t count, named;
 } Refusals;
 
-typedef struct { Source *source; int64_t count; } Sources; /* owned [count] */
-
 struct Documents {
-    Sources         read, left_out; /* the note of a source that is left out is the reason */
+    Source         *source;   /* owned */
+    LeftOut        *left_out; /* owned */
+    int64_t         sources, room, lefts, left_room;
     DocumentOptions options;
-    char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence of a fault */
-    int64_t        *skipped;        /* owned [options.skips]: files and folders that each glob has left out */
+    int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
     Refusals        refused;
-    int             is_trial;       /* 1 while a file is read only to find out whether its start is refused */
+    int             is_trial; /* 1 while a file is read only to find out whether its start is refused */
 };
 
-/* A source that is being read, and the sink that gets its text. judge() may have read the start of the text already,
- * which is returned first. */
+/* A text that is being read. judge() may have read its start already, which is returned first. */
 typedef struct {
-    const Documents *documents; /* borrowed */
-    Source          *source;    /* borrowed */
-    DocumentSink     sink;      /* its functions may be NULL */
-    TextFile        *file;      /* owned */
+    TextFile *file; /* owned */
     /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
-    char            *held;
-    size_t           helds, room, given;
-    int64_t          trial;     /* bytes that may still be read of a file that is only tried; -1: all of it */
-    const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
-} Reading;
+    char     *held;
+    size_t    helds, room, given;
+    int     (*is_stopped)(void); /* borrowed: returns 1 if a signal asks to stop */
+    int64_t   trial;             /* bytes that may still be read of a file that is only tried; -1: all of it */
+} Stream;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
-static int is_stopped(const Documents *d) { return d->options.is_stopped && d->options.is_stopped(); }
 
-/* Writes the name and the formatted text after it as the fault. Returns exit_code. */
-PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const char *name, const char *fmt, ...) {
+/* Writes the name and the formatted text after it into fault. Returns exit_code. */
+static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    int used = snprintf(d->fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
-    vsnprintf(d->fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), fmt, args);
+    int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
+    vsnprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), fmt, args);
     va_end(args);
     return exit_code;
-}
-
-/* Adds a source to a list. Returns its place there. */
-static Source *add(Sources *list, Source s) {
-    list->source = xrealloc(list->source, sizeof s * (size_t)(list->count + 1), NAMES);
-    list->source[list->count] = s;
-    return &list->source[list->count++];
 }
 
 /* Returns a name for messages, malloc'ed: quoted with escapes if it has control characters or is not UTF-8. */
@@ -130,6 +121,11 @@ static char *shown_name(const char *name) {
     return shown;
 }
 
+static const char *base_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* Writes the name of the file into the commands of a sentence. Each command unpacks and decodes the file as this
  * program does. */
 static void name_source(const Source *s, char *sentence, size_t capacity) {
@@ -142,18 +138,18 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
                                 .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
 }
 
-/* Puts the file's own path into the commands of the fault, and adds the skip= that leaves a file of a folder out.
+/* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
  * Returns exit_code. */
-static int with_cure(const Documents *d, const Source *s, int exit_code) {
-    char        glob[2 * NAME_MAX + 8] = "skip=", *fault = d->fault;
-    const char *base = basename(s->typed);
-    size_t      n = strlen(glob), name = strlen(s->name);
-    if (name >= NAME_CHARS || strncmp(fault, s->name, name) != 0) name = 0;
+static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
+    char        glob[2 * NAME_MAX + 8] = "skip=";
+    const char *base = base_of(s->typed);
+    size_t      used, n = strlen(glob);
+    size_t name = strlen(s->name) < NAME_CHARS && strncmp(fault, s->name, strlen(s->name)) == 0 ? strlen(s->name) : 0;
     if (exit_code == EXIT_DATA || exit_code == EXIT_MEMORY) name_source(s, fault + name, DOCUMENT_FAULT_CHARS - name);
     if ((exit_code != EXIT_DATA && exit_code != EXIT_IO) || s->is_named) return exit_code;
     for (; *base && n + 2 < sizeof glob; glob[n++] = *base++)
         if (strchr("*?[]\\", *base)) glob[n++] = '\\';
-    size_t    used = strlen(fault);
+    used = strlen(fault);
     ShellWord word = shell_word(glob);
     int       is_bare = word.text[0] == 's';
     snprintf(fault + used, DOCUMENT_FAULT_CHARS - used,
@@ -162,12 +158,11 @@ static int with_cure(const Documents *d, const Source *s, int exit_code) {
     return exit_code;
 }
 
-/* Keeps the fault, so that all files that are refused are named at once. Returns 0 if the search may go on, else
+/* Keeps a refusal, so that all files that are refused are named at once. Returns 0 if the search may go on, else
  * exit_code. */
-static int refuse_later(Documents *d, const char *typed, int exit_code) {
-    Refusals *r = &d->refused;
+static int refuse_later(Refusals *r, const char *typed, int exit_code, const char *fault) {
     if (exit_code != EXIT_DATA && exit_code != EXIT_IO) return exit_code;
-    if (r->count++ == 0) return r->exit_code = exit_code, strcpy(r->fault, d->fault), 0;
+    if (r->count++ == 0) return r->exit_code = exit_code, memcpy(r->fault, fault, strlen(fault) + 1), 0;
     char  *name = shown_name(typed);
     size_t used = strlen(r->names), needed = strlen(name) + 3;
     if (r->named == r->count - 2 && used + needed < sizeof r->names)
@@ -177,9 +172,7 @@ static int refuse_later(Documents *d, const char *typed, int exit_code) {
 }
 
 /* Writes the refusals as one sentence. Returns the exit code of the first, or 0. */
-static int refusals_say(const Documents *d) {
-    const Refusals *r = &d->refused;
-    char           *fault = d->fault;
+static int refusals_say(const Refusals *r, char fault[DOCUMENT_FAULT_CHARS]) {
     if (r->count == 0) return 0;
     int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", DOCUMENT_FAULT_CHARS - REFUSED_CHARS - 80, r->fault);
     if (r->count > 1)
@@ -193,43 +186,35 @@ static int refusals_say(const Documents *d) {
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-static int refuse_stopped(const Documents *d, const Source *s) {
-    return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asks to stop");
-}
+#define STOPPED "was not read to its end, because a signal asks to stop"
 
-/* Reads the bytes of the text after those held. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t read_further(Reading *r, char *data, size_t bytes) {
-    char    why[TEXT_FILE_FAULT_CHARS];
-    int64_t n = text_file_read(r->file, data, bytes, why);
-    return n < 0 ? -refuse(r->documents, (int)-n, r->source->name, " %s", why) : n;
-}
-
-/* Reads the next bytes of the text. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t read_next(Reading *r, char *data, size_t bytes) {
-    if (is_stopped(r->documents)) return -refuse_stopped(r->documents, r->source);
-    if (r->trial >= 0 && r->trial < (int64_t)bytes) return r->trial = 0;
-    if (r->trial >= 0) r->trial -= (int64_t)bytes;
-    size_t n = r->helds - r->given < bytes ? r->helds - r->given : bytes;
-    if (n == 0) return read_further(r, data, bytes);
-    memcpy(data, r->held + r->given, n);
-    r->given += n;
+static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
+    if (s->is_stopped && s->is_stopped()) return snprintf(why, TEXT_FILE_FAULT_CHARS, STOPPED), -EXIT_STOPPED;
+    if (s->trial >= 0 && s->trial < (int64_t)bytes) return s->trial = 0;
+    if (s->trial >= 0) s->trial -= (int64_t)bytes;
+    size_t n = s->helds - s->given < bytes ? s->helds - s->given : bytes;
+    if (n == 0) return text_file_read(s->file, data, bytes, why);
+    memcpy(data, s->held + s->given, n);
+    s->given += n;
     return (int64_t)n;
 }
 
-/* Reads the next bytes and holds them. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t hold_next(Reading *r) {
-    if (r->room - r->helds < CHUNK_BYTES) {
-        r->room = 2 * r->room + CHUNK_BYTES;
-        r->held = xrealloc(r->held, r->room, "a line of text");
+/* Reads the next bytes and appends them to s->held. Returns how many bytes it read, 0 at the end, or minus an exit code
+ * with the reason in why. */
+static int64_t stream_hold(Stream *s, char *why) {
+    if (s->room - s->helds < CHUNK_BYTES) {
+        s->room = 2 * s->room + CHUNK_BYTES;
+        s->held = xrealloc(s->held, s->room, "a line of text");
     }
-    int64_t n = read_further(r, r->held + r->helds, CHUNK_BYTES);
-    if (n > 0) r->helds += (size_t)n;
+    int64_t n = text_file_read(s->file, s->held + s->helds, CHUNK_BYTES, why);
+    if (n > 0) s->helds += (size_t)n;
     return n;
 }
 
-static void close_source(Reading *r) {
-    text_file_close(r->file);
-    free(r->held);
+static void stream_close(Stream *s) {
+    text_file_close(s->file);
+    free(s->held);
+    *s = (Stream){NULL, NULL, 0, 0, 0, NULL, -1};
 }
 
 /* --- what a file is ----------------------------------------------------------------------------------------------- */
@@ -241,9 +226,11 @@ static int ends_in(const char *name, size_t length, const char *ending) {
 
 /* Returns 1 if a name has this ending, before .gz, .zst or .xz. */
 static int name_ends_in(const char *path, const char *ending) {
+    static const char *const PACKED[] = {".gz", ".zst", ".xz"};
     size_t length = strlen(path);
-    size_t packed = ends_in(path, length, ".zst") ? 4 : ends_in(path, length, ".gz") || ends_in(path, length, ".xz") ? 3 : 0;
-    return ends_in(path, length - packed, ending);
+    for (int i = 0; i < 3; i++)
+        if (ends_in(path, length, PACKED[i])) return ends_in(path, length - strlen(PACKED[i]), ending);
+    return ends_in(path, length, ending);
 }
 
 typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
@@ -261,13 +248,14 @@ typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } First
 
 /* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
  * the line may also end at its first CR. */
-static int look_at_first_line(Reading *s, FirstLine *line) {
+static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, char fault[DOCUMENT_FAULT_CHARS]) {
+    char    why[TEXT_FILE_FAULT_CHARS];
     size_t  first = 0, end = 0;
     int     has_cr = 0;
     int64_t n = 1;
     for (;; end++) {
-        if (end == s->helds && n > 0) n = hold_next(s);
-        if (n < 0) return (int)-n;
+        if (end == s->helds && n > 0) n = stream_hold(s, why);
+        if (n < 0) return fault_is(fault, (int)-n, source->name, " %s", why);
         int is_end = end == s->helds;
         if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
             first++;
@@ -284,8 +272,8 @@ static int look_at_first_line(Reading *s, FirstLine *line) {
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return refuse(s->documents, EXIT_DATA, s->source->name, ": the first line is JSON and longer than %d "
-                              "MiB, the limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
+                return fault_is(fault, EXIT_DATA, source->name, ": the first line is JSON and longer than %d MiB, the "
+                                "limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
         if (json_line_is_object(s->held + first, end - first) == 1) return *line = LINE_OBJECT, 0;
@@ -296,7 +284,7 @@ static int look_at_first_line(Reading *s, FirstLine *line) {
 
 /* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
  * an object. */
-static int begins_json(const Reading *s) {
+static int begins_json(const Stream *s) {
     size_t at = 0;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     if (at + 1 >= s->helds) return 0;
@@ -307,7 +295,7 @@ static int begins_json(const Reading *s) {
 }
 
 /* Returns 1 if the first line of the held text has an object and another one after it. */
-static int holds_two_objects(const Reading *s) {
+static int holds_two_objects(const Stream *s) {
     size_t at = 0, end;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
@@ -320,23 +308,24 @@ static int holds_two_objects(const Reading *s) {
     return 0;
 }
 
-/* Refuses a file of a kind that is not text. For a file found in a folder it sets the reason to leave it out instead. */
-static int refuse_kind(Reading *r, TextKind kind, const char *what) {
-    const Documents *d = r->documents;
-    const Source    *s = r->source;
+/* Refuses a file of a kind that is not text. For a file found in a folder it writes the reason to leave it out into
+ * *reason instead. */
+static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
+                       char fault[DOCUMENT_FAULT_CHARS]) {
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
                   (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
     if (kind == TEXT_BINARY && is_rows) return 0; /* no refusal: the parser of rows names the first bad row */
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
-    if ((kind == TEXT_OTHER || kind == TEXT_BINARY) && !s->is_named) return r->reason = what, EXIT_DATA;
+    if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
+    if (*reason) return EXIT_DATA;
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
-        return refuse(d, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin",
-                      what, PACKINGS[s->packing].command);
-    return refuse(d, EXIT_DATA, s->name, " is %s%s", what,
-                  kind != TEXT_BINARY    ? ""
-                  : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
-                                       : ", not text: format=text reads its bytes all the same, encoding= text in "
-                                         "UTF-16 or UTF-32");
+        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
+                        "NEW.bin", what, unpack_command(s->packing));
+    return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
+                    kind != TEXT_BINARY ? ""
+                    : strstr(what, "$ ")
+                        ? "; format=text reads its bytes all the same"
+                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
 }
 
 /* Endings of names whose files other programs would not read as plain text, each with a remark for the user. */
@@ -348,51 +337,57 @@ static const struct { const char *ending, *note; } FORMS[] = {
     {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"},
     {".eml", "its headers are read as text"}};
 
-/* Detects how a source is read. Returns 0 or an exit code. With an exit code and a reason the file is left out. */
-static int judge(Reading *r) {
-    const Documents       *d = r->documents;
+static const char SEVERAL_ON_A_LINE[] =
+    "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)";
+static const char ONE_OVER_LINES[] =
+    "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)";
+
+/* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
+ * for that reason. */
+static int judge(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
     const DocumentOptions *o = &d->options;
-    Source                *s = r->source;
     const char *what;
     NameSays    says = name_says(s->typed);
-    TextKind    kind = text_file_kind(r->file, &what);
+    TextKind    kind = text_file_kind(stream->file, &what);
     FirstLine   line = LINE_OTHER;
-    TextForm    form = text_file_form(r->file);
-    int         exit_code = 0;
+    TextForm    form = text_file_form(stream->file);
     s->format = o->format, s->encoding = form.encoding, s->packing = form.packing;
+    *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
-        return refuse(d, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
+        return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
     /* also by its name alone: parquet_open refuses a file that is not parquet */
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return refuse(d, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
-                      PACKINGS[s->packing].command);
+        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
+                        unpack_command(s->packing));
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return refuse(d, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
+        return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
     /* JSON Lines with control characters are refused later, with the number of the line */
-    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) exit_code = look_at_first_line(r, &line);
-    if (exit_code == 0 && kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT)
-        exit_code = refuse_kind(r, kind, what);
-    if (exit_code || s->format != FORMAT_FOUND) return exit_code;
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) {
+        int exit_code = look_at_first_line(s, stream, &line, fault);
+        if (exit_code) return exit_code;
+    }
+    if (kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT) {
+        int exit_code = refuse_kind(d, s, kind, what, reason, fault);
+        if (exit_code) return exit_code;
+    }
+    if (s->format != FORMAT_FOUND) return 0;
     s->format = FORMAT_TEXT;
     if (!o->field && says == NAME_ROWS) s->format = FORMAT_JSONL;
     if (!o->field && (says == NAME_TEXT || says == NAME_ROWS)) return 0;
-    if (line != LINE_OBJECT) exit_code = look_at_first_line(r, &line);
+    int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return refuse(d, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): leave "
-                      "field= out, or name only files with rows", o->field);
+        return fault_is(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): "
+                        "leave field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
-    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(r)))
-        s->note = xstrdup(holds_two_objects(r) ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl "
-                                                 "makes rows of them)"
-                                               : "one JSON value over several lines, not rows ($ jq -c . < FILE > "
-                                                 "NEW.jsonl makes a row of it)", NAMES);
-    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
-        const char *first = r->held + strspn(r->held, " \t\r\n");
-        const char *rows = json_line_array_rows(first, r->helds - (size_t)(first - r->held));
+    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
+        s->note = xstrdup(holds_two_objects(stream) ? SEVERAL_ON_A_LINE : ONE_OVER_LINES, NAMES);
+    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
+        const char *first = stream->held + strspn(stream->held, " \t\r\n");
+        const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
         if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS && !s->note && s->format == FORMAT_TEXT; i++)
@@ -400,20 +395,21 @@ static int judge(Reading *r) {
     return 0;
 }
 
-/* Opens the text of a source and detects its format if that is not known. Returns 0, or an exit code; then it is
- * closed. */
-static int open_source(const Documents *d, Source *s, Reading *r) {
+/* Opens the text of a source and detects its format if that is not known. */
+static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
+                       char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
-    *r = (Reading){.documents = d, .source = s, .trial = d->is_trial ? TRIAL_BYTES : -1};
+    *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped, d->is_trial ? TRIAL_BYTES : -1};
+    *reason = NULL;
     IoOpen how = s->is_pipe ? IO_READ_ANY : IO_READ;
-    int    exit_code = text_file_open(&r->file, s->path, how, d->options.encoding, why);
-    if (exit_code) return with_cure(d, s, refuse(d, exit_code, s->name, " %s", why));
-    if (s->format == FORMAT_FOUND) exit_code = judge(r);
-    if (exit_code && !r->reason) with_cure(d, s, exit_code);
+    int    exit_code = text_file_open(&stream->file, s->path, how, d->options.encoding, why);
+    if (exit_code) return with_cure(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
+    if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
+    if (exit_code && !*reason) with_cure(s, exit_code, fault);
     if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
-        exit_code = refuse(d, EXIT_DATA, s->name,
-                           " is parquet from a pipe, and parquet is read from its end: give the path of the file");
-    if (exit_code) close_source(r);
+        exit_code = fault_is(fault, EXIT_DATA, s->name,
+                             " is parquet from a pipe, and parquet is read from its end: give the path of the file");
+    if (exit_code) stream_close(stream);
     return exit_code;
 }
 
