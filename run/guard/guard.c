@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/format.h"
 
 /* --- spikes ------------------------------------------------------------------------------------------------------- */
 
@@ -16,14 +17,9 @@
  * almost no noise, and such a small rise is harmless. */
 static const double SPIKES_RISE = 0.2;
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median of count values. Sorts them. */
 static double median(double *value, int count) {
-    qsort(value, (size_t)count, sizeof *value, ascending);
+    qsort(value, (size_t)count, sizeof *value, ascending_doubles);
     return count % 2 ? value[count / 2] : 0.5 * (value[count / 2 - 1] + value[count / 2]);
 }
 
@@ -207,9 +203,9 @@ static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
 /* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
-    again.rewind(again.ctx, step);
-    again.compute(again.ctx);
-    StepNumbers n = again.numbers(again.ctx, step);
+    again.rewind(again.run, step);
+    again.compute(again.run);
+    StepNumbers n = again.numbers(again.run, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
         warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
              "%.9g%s: silent corruption suspected, %s",
@@ -221,7 +217,7 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
 /* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
  * Returns 0 if all three results differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
-    if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
+    if (!guard_verify_due(c, step) || !again.has_time(again.run)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);
     *n = second;
     if (guard_is_repeated(comm, &first, &second, ranks)) return 1;

@@ -228,6 +228,11 @@ static void put_times(const Metrics *m, Line *l, double time) {
     put_number(l, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
 }
 
+void metric_add(StepMetrics *s, const char *key, double value) {
+    CHECK(s->mores < METRICS_MORE, "more than %d numbers besides those of every run", METRICS_MORE);
+    s->more[s->mores++] = (Metric){key, value};
+}
+
 /* Appends the numbers of a step that not every run has. */
 static void put_parts(Line *l, const StepMetrics *s) {
     for (int a = 0; a < AXES; a++) {
@@ -235,9 +240,7 @@ static void put_parts(Line *l, const StepMetrics *s) {
         snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
         if (s->timed >> a & 1) put_number(l, key, s->axis_ms[a]);
     }
-    if (s->has_experts) put_number(l, "busiest_expert", s->busiest), put_number(l, "expert_entropy", s->entropy);
-    if (s->has_experts && s->rounds > 1) put_number(l, "expert_rounds", (double)s->rounds);
-    if (s->has_fp8) put_number(l, "fp8_saturated", s->fp8_saturated), put_number(l, "fp8_vanished", s->fp8_vanished);
+    for (int i = 0; i < s->mores; i++) put_number(l, s->more[i].key, s->more[i].value);
     for (int a = 0; a < AXES && s->has_sent; a++)
         put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a],
             a == AXES - 1 ? "}" : "");
@@ -350,6 +353,7 @@ void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
 }
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
+    if (!m) return;
     char quoted[LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
     Line l = event("skip", step);
     if (json_quote(quoted, sizeof quoted, why) < sizeof quoted) put(&l, ",\"why\":%s", quoted);
