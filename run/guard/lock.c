@@ -278,20 +278,17 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are ignored here: one that
- * lasts shows in other writes. */
-static void beat(RunLock *l) {
-    char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
-    if (!lock_is_held(l)) return;
-    l->self.beat++;
-    int length = holder_format(&l->self, text);
-    snprintf(digits, sizeof digits, "%0*llu", HOLDER_BEAT_DIGITS, (unsigned long long)l->self.beat);
-    io_pwrite(l->fd, digits, HOLDER_BEAT_DIGITS, (uint64_t)(length - 1 - HOLDER_BEAT_DIGITS));
-}
-
+/* The thread that beats. Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are
+ * ignored here: one that lasts shows in other writes. */
 static void *keep_beating(void *lock) {
     RunLock *l = (RunLock *)lock;
-    while (!thread_sleep(&l->beater, l->beat_ms)) beat(l);
+    char     text[HOLDER_TEXT];
+    while (!thread_sleep(&l->beater, l->beat_ms)) {
+        if (!lock_is_held(l)) continue;
+        l->self.beat++;
+        int at = holder_format(&l->self, text) - 1 - HOLDER_BEAT_DIGITS; /* the digits and a line feed end the text */
+        io_pwrite(l->fd, text + at, HOLDER_BEAT_DIGITS, (uint64_t)at);
+    }
     return NULL;
 }
 
@@ -348,19 +345,11 @@ static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
     fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
 }
 
-/* Refuses a file that has the name of the lock but holds something else. */
-static void refuse_other_text(RunLock *l) {
+/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago.
+ * Refuses a file that has this name but holds something else. */
+static void open_output(RunLock *l, LockOutput kind) {
     char      *text = NULL;
     LockHolder h;
-    int        is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
-    free(text);
-    if (is_other)
-        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
-             l->path, l->key);
-}
-
-/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago. */
-static void open_output(RunLock *l, LockOutput kind) {
     do {
         if (l->fd >= 0) io_close(l->fd);
         if (kind != LOCK_WHOLE) {
@@ -373,7 +362,11 @@ static void open_output(RunLock *l, LockOutput kind) {
         l->fd = io_open(l->path, IO_SHARED);
         if (l->fd < 0 && (l->fd != -ENOENT || kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
     } while (l->fd < 0);
-    refuse_other_text(l);
+    int is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
+    free(text);
+    if (is_other)
+        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
+             l->path, l->key);
 }
 
 /* Returns 1 if the open file still has the name of the lock. */

@@ -15,9 +15,6 @@
 #include "core/thread.h"
 #include "data/tokens_json.h"
 #include "run/log/picture.h"
-#include "run/log/tensorboard.h"
-
-enum { LINE_BYTES = METRICS_LINE_BYTES };
 
 struct Metrics {
     char     path[4096], picture[4096], title[256];
@@ -92,7 +89,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         return 0;
     }
     uint64_t   kept = 0, at = 0;
-    char       line[LINE_BYTES];
+    char       line[METRICS_LINE_BYTES];
     int        is_start = 1, is_past = 0;
     int64_t    strangers = 0;
     MetricsLine l;
@@ -171,7 +168,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-typedef struct { char text[LINE_BYTES]; size_t used; } Line;
+typedef struct { char text[METRICS_LINE_BYTES]; size_t used; } Line;
 
 static void put(Line *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void put(Line *l, const char *fmt, ...) {
@@ -209,7 +206,7 @@ static int write_waiting(Metrics *m) {
 static void keep_line(Metrics *m, Line *l) {
     put(l, "}\n");
     if (m->waiting_bytes + l->used > m->waiting_capacity) {
-        m->waiting_capacity = 2 * (m->waiting_bytes + LINE_BYTES);
+        m->waiting_capacity = 2 * (m->waiting_bytes + METRICS_LINE_BYTES);
         m->waiting =
             xrealloc(m->waiting, m->waiting_capacity, "the lines of metrics.jsonl that wait for room on the disk");
     }
@@ -228,9 +225,9 @@ static void put_times(const Metrics *m, Line *l, double time) {
     put_number(l, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
 }
 
-void metric_add(StepMetrics *s, const char *key, double value) {
+void metric_add(StepMetrics *s, const char *name, double value) {
     CHECK(s->mores < METRICS_MORE, "more than %d numbers besides those of every run", METRICS_MORE);
-    s->more[s->mores++] = (Metric){key, value};
+    s->more[s->mores++] = (Metric){name, value};
 }
 
 /* Appends the numbers of a step that not every run has. */
@@ -240,7 +237,7 @@ static void put_parts(Line *l, const StepMetrics *s) {
         snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
         if (s->timed >> a & 1) put_number(l, key, s->axis_ms[a]);
     }
-    for (int i = 0; i < s->mores; i++) put_number(l, s->more[i].key, s->more[i].value);
+    for (int i = 0; i < s->mores; i++) put_number(l, s->more[i].name, s->more[i].value);
     for (int a = 0; a < AXES && s->has_sent; a++)
         put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a],
             a == AXES - 1 ? "}" : "");
@@ -263,7 +260,7 @@ static void put_state(Line *l, const StepMetrics *s) {
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
     enum { IN_TENSORBOARD = 5 }; /* the first five of these numbers also go to TensorBoard */
-    const TensorBoardScalar numbers[] = {
+    const Metric numbers[] = {
         {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
         {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
         {"train/comm_ms", s->comm_ms}, {"train/comm_exposed_ms", s->comm_exposed_ms}};
@@ -272,7 +269,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put(&l, "{\"kind\":\"train\",\"step\":%lld", (long long)s->step);
     put_count(&l, "tokens", s->tokens);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        put_number(&l, numbers[i].tag + strlen("train/"), numbers[i].value);
+        put_number(&l, numbers[i].name + strlen("train/"), numbers[i].value);
     put_parts(&l, s);
     put_times(m, &l, time);
     put_number(&l, "epoch", s->epoch);
@@ -300,8 +297,7 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
     put_number(&l, "loss", o->loss);
     put_times(m, &l, time);
     write_line(m, &l);
-    const TensorBoardScalar scalars[] = {{"outer/loss", o->loss}, {"outer/norm", o->norm}};
-    tensorboard_add(m->board, o->step, time, scalars, 2);
+    tensorboard_add(m->board, o->step, time, (Metric[]){{"outer/loss", o->loss}, {"outer/norm", o->norm}}, 2);
     keep_round(m, o->step, o->tokens, o->loss);
 }
 
@@ -313,7 +309,7 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     if (isfinite(m->about.bytes_per_token)) put_number(&l, "bpb", bpb);
     put(&l, ",\"time\":%.3f", time);
     write_line(m, &l);
-    tensorboard_add(m->board, step, time, (TensorBoardScalar[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
+    tensorboard_add(m->board, step, time, (Metric[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
     keep_eval(m, step, loss);
 }
 
@@ -354,7 +350,7 @@ void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
     if (!m) return;
-    char quoted[LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
+    char quoted[METRICS_LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
     Line l = event("skip", step);
     if (json_quote(quoted, sizeof quoted, why) < sizeof quoted) put(&l, ",\"why\":%s", quoted);
     write_line(m, &l);
@@ -405,7 +401,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         int shown = (int)strlen(name) - 2;
         snprintf(tag[0], sizeof tag[0], "task/%.*s/acc", shown, name + 1);
         snprintf(tag[1], sizeof tag[1], "task/%.*s/%s", shown, name + 1, other);
-        tensorboard_add(m->board, step, wall_time(), (TensorBoardScalar[]){{tag[0], t->acc}, {tag[1], value}}, 2);
+        tensorboard_add(m->board, step, wall_time(), (Metric[]){{tag[0], t->acc}, {tag[1], value}}, 2);
     }
     write_waiting(m);
 }

@@ -11,10 +11,9 @@
 #include "core/mesh.h"
 #include "data/blend.h"
 #include "run/log/run_log.h"
+#include "run/log/tensorboard.h"
 #include "run/text/task_scores.h"
 
-/* A number of a step that not every run has: its key in metrics.jsonl, a literal, and its value. */
-typedef struct { const char *key; double value; } Metric;
 enum { METRICS_MORE = 8 };
 
 typedef struct {
@@ -35,8 +34,8 @@ typedef struct {
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
-/* Adds a number to the line of a step. This is all that a new number needs, besides docs/looking-at-runs.md. */
-void metric_add(StepMetrics *s, const char *key, double value);
+/* Adds a number to the line of a step. A new number needs this call, and its row in docs/looking-at-runs.md. */
+void metric_add(StepMetrics *s, const char *name, double value);
 
 /* Numbers of a round of islands (run/outer/), from the server or from an island. */
 typedef struct {

@@ -33,8 +33,7 @@ static void put_colours(FILE *out, int dark) {
 void svg_begin(FILE *out, int width, int height) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-            "font-family=\"Inter, 'Helvetica "
-            "Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
+            "font-family=\"Inter, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
             width, height, width, height);
     put_colours(out, 0);
     fprintf(out, "\n@media (prefers-color-scheme: dark) {\n");
@@ -66,7 +65,8 @@ double svg_x(const SvgPanel *p, double x) {
     return p->left + (p->right - p->left) * (x - p->x_low) / (p->x_high - p->x_low);
 }
 
-double svg_y(const SvgPanel *p, double y) {
+/* Returns the y of a value in pixels. Far points are moved closer, because viewers fail with huge numbers. */
+static double svg_y(const SvgPanel *p, double y) {
     double at = p->bottom - (p->bottom - p->top) * (y - p->y_low) / (p->y_high - p->y_low);
     return at < p->top - 2000 ? p->top - 2000 : at > p->bottom + 2000 ? p->bottom + 2000 : at;
 }
@@ -86,11 +86,11 @@ void svg_text(FILE *out, const char *text) {
     }
 }
 
-/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. */
-static void put_count(FILE *out, double value) {
-    if (value >= 1e9) fprintf(out, "%.4gB", value / 1e9);
-    else if (value >= 1e6) fprintf(out, "%.4gM", value / 1e6);
-    else if (value >= 1e4) fprintf(out, "%.4gk", value / 1e3);
+/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. gap: text before the letter. */
+static void put_count(FILE *out, double value, const char *gap) {
+    if (value >= 1e9) fprintf(out, "%.4g%sB", value / 1e9, gap);
+    else if (value >= 1e6) fprintf(out, "%.4g%sM", value / 1e6, gap);
+    else if (value >= 1e4) fprintf(out, "%.4g%sk", value / 1e3, gap);
     else fprintf(out, "%.10g", value);
 }
 
@@ -159,7 +159,7 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
         double x = svg_x(p, k * step);
         fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x,
                 p->bottom + 21);
-        put_count(out, k * step + 0.0); /* + 0.0 avoids -0 */
+        put_count(out, k * step + 0.0, ""); /* + 0.0 avoids -0 */
         fprintf(out, "</text>\n");
     }
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n</g>\n", (p->left + p->right) / 2, p->bottom + 42, name);
@@ -378,7 +378,7 @@ static void draw_tokens(const Picture *p) {
     for (double k = 1; k * along <= tokens * (1 + 1e-9); k++) {
         double x = svg_x(&p->loss, step_of_tokens(p, k * along));
         fprintf(p->out, "<path d=\"M%.1f %dv-5\" class=\"axis\"/><text x=\"%.1f\" y=\"%d\">", x, TOP, x, TOP - 10);
-        put_count(p->out, k * along);
+        put_count(p->out, k * along, "");
         fprintf(p->out, "</text>\n");
     }
     fprintf(p->out,
@@ -457,9 +457,7 @@ static void draw_nonfinite(const Picture *p) {
 }
 
 /* Dashes distinguish the kinds of marks without their colour. */
-static const struct {
-    const char *name, *look;
-} MARKS[CURVE_MARK_KINDS] = {
+static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
     [CURVE_ROLLED_BACK] = {"rolled back", "class=\"bad\" stroke-dasharray=\"9 3 2 3\""},
@@ -542,19 +540,12 @@ static void draw_legend(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Writes a number and what it counts: "123.5 M parameters · ". */
-static void put_amount(FILE *out, double value, const char *things) {
-    const char *unit = value >= 1e9 ? " B" : value >= 1e6 ? " M" : value >= 1e4 ? " k" : "";
-    double      scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;
-    fprintf(out, "%.4g%s %s", value / scale, unit, things);
-}
-
 static void draw_title(const Picture *p, CurveTitle title) {
     fprintf(p->out, "<text x=\"%d\" y=\"40\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
     svg_text(p->out, title.title);
     fprintf(p->out, "</text>\n<text x=\"%d\" y=\"63\" font-size=\"13\" class=\"quiet\">", LEFT);
-    if (title.parameters > 0) put_amount(p->out, (double)title.parameters, "parameters · ");
-    if (last_tokens(p->c) > 0) put_amount(p->out, last_tokens(p->c), "tokens in ");
+    if (title.parameters > 0) put_count(p->out, (double)title.parameters, " "), fputs(" parameters · ", p->out);
+    if (last_tokens(p->c) > 0) put_count(p->out, last_tokens(p->c), " "), fputs(" tokens in ", p->out);
     fprintf(p->out, "%lld steps", (long long)p->c->last_step);
     if (title.commit[0]) fprintf(p->out, " · commit "), svg_text(p->out, title.commit);
     fprintf(p->out, "</text>\n");

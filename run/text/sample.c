@@ -16,6 +16,7 @@
 
 #include "core/thread.h"
 #include "core/device.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/rng.h"
 #include "core/error.h"
@@ -114,26 +115,18 @@ static void drop_front(TextBytes *b, size_t count) {
 
 /* --- printable text ----------------------------------------------------------------------------------------------- */
 
-/* Returns the length of the UTF-8 sequence that begins with this byte, or 0 if none does. */
-static size_t sequence_bytes(unsigned char first) {
-    return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-}
-
 /* Returns the length of the UTF-8 sequence at s if a terminal can show it, else 0. */
 static size_t printable_bytes(const unsigned char *s, size_t left) {
-    size_t n = sequence_bytes(*s);
+    int n = utf8_bytes((const char *)s, left);
     if (n == 1) return (*s >= 0x20 && *s != 0x7f) || *s == '\n' || *s == '\t';
-    if (n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    int surrogate = *s == 0xed && s[1] >= 0xa0, overlong = (*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90);
-    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
-    return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
+    int is_control = n == 2 && *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
+    return is_control ? 0 : (size_t)n;
 }
 
 /* Returns 1 if the bytes at the end of the text may begin a UTF-8 sequence. */
 static int may_grow(const unsigned char *s, size_t left) {
-    if (sequence_bytes(*s) <= left) return 0;
+    size_t whole = *s < 0xc2 ? 1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : *s < 0xf5 ? 4 : 1;
+    if (whole <= left) return 0;
     for (size_t i = 1; i < left; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     return 1;
@@ -303,12 +296,6 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     return w;
 }
 
-static void writer_destroy(Writer *w) {
-    free(w->window);
-    free(w->logits);
-    free(w->weight);
-}
-
 /* Computes the logits that follow ids[0, count) of the window, of which only the last id is new. Computes the last
  * `rows` rows, the fewest that the ranks can share. */
 static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
@@ -378,27 +365,24 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         for (int i = 0; i < plan->ends; i++) is_end |= plan->end[i] == ids[count];
         if (is_end) break;
         add_id(&text, tokenizer, ids[count], count == first);
-        done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
+        done.left_off = ++count < end && plan->leave && plan->leave(plan->leave_ctx);
     }
     text_stream_end(&text);
     done.ms = clock_ms() - began_ms;
     free(ids);
-    writer_destroy(&w);
+    free(w.window), free(w.logits), free(w.weight);
     return done;
 }
 
 /* --- in training -------------------------------------------------------------------------------------------------- */
 
-typedef struct { FILE *file; int (*leave)(void *ctx); void *ctx; } Page;
-
-static void put_on_page(void *page, const char *text, size_t bytes) { fwrite(text, 1, bytes, ((Page *)page)->file); }
-static int  leave_page(void *page) { return ((Page *)page)->leave(((Page *)page)->ctx); }
+static void put_in_file(void *file, const char *text, size_t bytes) { fwrite(text, 1, bytes, (FILE *)file); }
 
 char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step, Tensor window,
                     Watchdog *watchdog, int (*leave)(void *ctx), void *ctx) {
     char      *text = NULL;
     size_t     bytes = 0;
-    Page       page = {memory_file_open(&text, &bytes), leave, ctx};
+    FILE      *file = memory_file_open(&text, &bytes);
     SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt),
                                                tokenizer_start(tokenizer)),
                        .tokens = c->sample.tokens,
@@ -406,12 +390,13 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
                        .seed = (uint64_t)(c->run.seed + step),
                        .window = window,
                        .watchdog = watchdog,
-                       .leave = leave_page,
-                       .put = put_on_page,
-                       .ctx = &page};
+                       .leave = leave,
+                       .leave_ctx = ctx,
+                       .put = put_in_file,
+                       .ctx = file};
     Sampled done = sample_stream(p, s, tokenizer, &plan);
     prompt_free(&plan.prompt);
-    fclose(page.file);
+    fclose(file);
     if (done.left_off) free(text), text = NULL;
     return text;
 }

@@ -373,10 +373,8 @@ static const char *parse_words(Task *t, TaskReader reader, Words w) {
 
 int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t bytes, char fault[TASK_FAULT_CHARS]) {
     const unsigned char *head = (const unsigned char *)data;
-    if (bytes < HEADER || word32(head, 0) != MAGIC || word32(head, 1) != VERSION || word32(head, 2) < 1) {
-        snprintf(fault, TASK_FAULT_CHARS, "no header of llm.c's evaluation files, version %d", VERSION);
-        return 0;
-    }
+    if (bytes < HEADER || word32(head, 0) != MAGIC || word32(head, 1) != VERSION || word32(head, 2) < 1)
+        return fault_is(fault, "no header of llm.c's evaluation files, version %d", VERSION);
     int64_t questions = word32(head, 2), longest = word32(head, 3);
     Words   all = {head + HEADER, (int64_t)(bytes - HEADER) / 2, 0};
     t->kind = TASK_CHOICES, t->by_tokens = 1;
@@ -388,16 +386,11 @@ int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t by
         else if (own_bytes % 2 || own_bytes < 6 || own_bytes > longest || begin + own_bytes / 2 > all.words)
             wrong = "its number of bytes is odd, or more than the file's";
         else wrong = parse_words(t, reader, (Words){all.data + 2 * all.at, own_bytes / 2 - 3, 0});
-        if (wrong) {
-            snprintf(fault, TASK_FAULT_CHARS, "question %lld of %lld: %s", (long long)i, (long long)questions, wrong);
-            return 0;
-        }
+        if (wrong) return fault_is(fault, "question %lld of %lld: %s", (long long)i, (long long)questions, wrong);
         all.at = begin + own_bytes / 2;
     }
-    if (all.at != all.words || (bytes - HEADER) % 2) {
-        snprintf(fault, TASK_FAULT_CHARS, "bytes are left over after its %lld questions", (long long)questions);
-        return 0;
-    }
+    if (all.at != all.words || (bytes - HEADER) % 2)
+        return fault_is(fault, "bytes are left over after its %lld questions", (long long)questions);
     return 1;
 }
 
