@@ -66,8 +66,9 @@ void     plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) PRI
 int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,
                           const char *expected, double *out);
 
-/* Returns the FLOP/s of matrix products in this precision, or 0 if the GPU has none. */
-double cluster_flops(const Cluster *c, DType type, int is_tf32);
+/* Returns the FLOP/s of matrix products of a type, or 0 if the GPU has none. precision: a value of Precision, which
+ * says whether fp32 products run as tf32. */
+double cluster_flops(const Cluster *c, DType type, int precision);
 
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
  *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)

@@ -287,7 +287,7 @@ static StepRates rates_of(const Config *c, const Cluster *cluster, DType act, in
     StepRates r = {.tokens = (double)c->batch.global_tokens / config_datas(c, ranks)};
     r.tokens_per_s = r.tokens / t->seconds, r.limit_tokens_per_s = r.tokens / t->limit_s;
     r.mfu = model_flops_per_token(c->model.shape, c->batch.seq_len) * r.tokens_per_s / ranks * config_datas(c, ranks) /
-            cluster_flops(cluster, act, c->precision == PRECISION_TF32);
+            cluster_flops(cluster, act, c->precision);
     return r;
 }
 

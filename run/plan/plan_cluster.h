@@ -45,19 +45,19 @@ unsigned search_held(char *const *overrides, int count);
  * micro_batch and recompute. A grid is left out if its least time (simulate_least_s) is above that of the tenth found,
  * or if it does not fit in memory. A higher zero_stage or more recompute sends or computes more. So it is tried only if
  * a lower one does not fit. */
-Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held);
+Found search(const Config *config, Target on, unsigned held);
 
 /* Returns config with the grid and batch of a simulated step. */
 Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
  * Returns 1 if there is one. */
-int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
+int search_room(const Config *config, Target on, Simulated *room);
 
 /* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest
  * of the config allows on this number of ranks. micro_batch is 0 if none fits. */
 typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
-LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster);
+LargestBatch search_largest_batch(const Config *config, Target on);
 
 /* Returns the largest number of ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if
  * none. */

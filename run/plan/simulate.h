@@ -37,15 +37,19 @@ typedef struct {
                                                 * the model's FLOPs (model_flops_per_token) */
 } Simulated;
 
-/* Simulates a step with the grid and batch of the config. ranks is a multiple of what the grid needs. */
-Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cluster);
+/* What a config is simulated on: the type of activations, the number of ranks (a multiple of what the grid needs), and
+ * the cluster, borrowed. */
+typedef struct { DType act; int ranks; const Cluster *cluster; } Target;
+
+/* Simulates a step with the grid and batch of the config. */
+Simulated simulate(const Config *config, Target on);
 
 /* Simulates only the memory of a rank. Sets memory_bytes, fullest and memory. */
-Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
+Simulated simulate_memory(const Config *config, Target on);
 
 /* Returns a time that no grid of this config on this number of ranks can beat. It consists of the operations at the
  * best rate, and the time that stages wait. */
-double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
+double simulate_least_s(const Config *config, Target on);
 
 /* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order
  * approximation to the optimum checkpoint interval", 1974). Training stops for save_s at a save, which is on disk
