@@ -435,10 +435,9 @@ static void draw_best(const Picture *p) {
     const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
     fprintf(p->out,
             "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" "
-            "stroke-width=\"1.6\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" "
-            "class=\"halo\" "
-            "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
+            "stroke-width=\"1.6\"/><text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" "
+            "fill=\"currentColor\" class=\"halo\" stroke-width=\"4\" stroke-linejoin=\"round\" "
+            "paint-order=\"stroke\">best",
             x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
         /* only the best loss is written here, because the value of the last evaluation is at the end of its curve */
@@ -500,13 +499,10 @@ static void draw_last_values(const Picture *p) {
         train_y = middle + sign * gap / 2;
         eval_y = middle - sign * gap / 2;
     }
+    static const char TEXT[] = "<text x=\"%d\" y=\"%.1f\" class=\"c%d\" fill=\"currentColor\">%.4f</text>\n";
     fprintf(p->out, "<g font-size=\"14\" font-weight=\"600\">\n");
-    if (!isnan(train))
-        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c0\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
-                train_y, train);
-    if (!isnan(eval))
-        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c1\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
-                eval_y, eval);
+    if (!isnan(train)) fprintf(p->out, TEXT, RIGHT + 10, train_y, 0, train);
+    if (!isnan(eval)) fprintf(p->out, TEXT, RIGHT + 10, eval_y, 1, eval);
     fprintf(p->out, "</g>\n");
 }
 
@@ -551,36 +547,33 @@ static void draw_title(const Picture *p, CurveTitle title) {
     fprintf(p->out, "</text>\n");
 }
 
-static void draw(const Picture *p, CurveTitle title) {
-    svg_begin(p->out, WIDTH, HEIGHT);
-    svg_clip(p->out, "upper", &p->loss);
-    svg_clip(p->out, "lower", &p->rate);
-    draw_title(p, title);
-    draw_legend(p);
-    svg_values(p->out, &p->loss, TICKS, SVG_LEFT);
-    svg_frame(p->out, &p->loss);
-    svg_beside(p->out, &p->loss, "loss, nats per token");
-    draw_tokens(p);
-    svg_values(p->out, &p->rate, LOWER_TICKS, SVG_LEFT);
-    svg_values(p->out, &p->norm, LOWER_TICKS, SVG_RIGHT);
-    svg_frame(p->out, &p->rate);
-    svg_below(p->out, &p->rate, 1, "step");
-    draw_marks(p);
-    fprintf(p->out, "<g clip-path=\"url(#upper)\">\n");
-    draw_losses(p);
-    draw_evals(p);
-    draw_nonfinite(p);
-    fprintf(p->out, "</g>\n<g clip-path=\"url(#lower)\">\n");
-    draw_rates(p);
-    fprintf(p->out, "</g>\n");
-    draw_best(p);
-    draw_last_values(p);
-}
-
 char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes) {
     char   *text;
-    Picture p = {.c = c, .out = memory_file_open(&text, bytes)};
+    FILE   *out = memory_file_open(&text, bytes);
+    Picture p = {.c = c, .out = out};
     lay_out(&p);
-    draw(&p, title);
-    return svg_end(p.out, &text);
+    svg_begin(out, WIDTH, HEIGHT);
+    svg_clip(out, "upper", &p.loss);
+    svg_clip(out, "lower", &p.rate);
+    draw_title(&p, title);
+    draw_legend(&p);
+    svg_values(out, &p.loss, TICKS, SVG_LEFT);
+    svg_frame(out, &p.loss);
+    svg_beside(out, &p.loss, "loss, nats per token");
+    draw_tokens(&p);
+    svg_values(out, &p.rate, LOWER_TICKS, SVG_LEFT);
+    svg_values(out, &p.norm, LOWER_TICKS, SVG_RIGHT);
+    svg_frame(out, &p.rate);
+    svg_below(out, &p.rate, 1, "step");
+    draw_marks(&p);
+    fprintf(out, "<g clip-path=\"url(#upper)\">\n");
+    draw_losses(&p);
+    draw_evals(&p);
+    draw_nonfinite(&p);
+    fprintf(out, "</g>\n<g clip-path=\"url(#lower)\">\n");
+    draw_rates(&p);
+    fprintf(out, "</g>\n");
+    draw_best(&p);
+    draw_last_values(&p);
+    return svg_end(out, &text);
 }

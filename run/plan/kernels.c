@@ -75,8 +75,7 @@ static const struct { double rate; const char *source;
     {[WGMMA_FORWARD] = {265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
      [WGMMA_BACKWARD] = {230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"},
      [WGMMA_BY_HEADS] = {300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, "
-                                 "last "
-                                 "wave"}};
+                                 "last wave"}};
 
 /* Returns 1 if attention's backward computes five products. This is the condition of attention_by_heads on an H100
  * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy

@@ -210,13 +210,13 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->copies_bytes > 0 && !on_host) print_row(out, p->copies_bytes, "%s", copies);
     if (p->server_bytes > 0)
         print_row(out, p->server_bytes, "server, where it runs: with the deltas of %lld island%s",
-                  (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
+                  (long long)c->outer.least_islands, plural(c->outer.least_islands));
     if (p->follower_bytes > 0) print_row(out, p->follower_bytes, "each other server, where it runs: at most");
 }
 
 char *plan_sharers(int datas, int ranks, char out[64]) {
-    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
-    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, plural(ranks));
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, plural(datas), ranks / datas);
     return out;
 }
 
@@ -315,8 +315,8 @@ static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
                (long long)c->batch.seq_len);
     else
         printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
-               n->files == 1 ? "" : "s", plan_count_text((double)n->tokens).text, (long long)n->samples,
-               n->samples == 1 ? "" : "s", (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
+               plural(n->files), plan_count_text((double)n->tokens).text, (long long)n->samples, plural(n->samples),
+               (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
                sample_count_unread(n, c->batch.seq_len, "; ", unread));
 }
 

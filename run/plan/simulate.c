@@ -193,11 +193,6 @@ static void history_free(History *h) {
     free(h->update.passage);
 }
 
-static const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches) {
-    Work w = list->work[at];
-    return h->each_work ? &h->work[at] : chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
-}
-
 /* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
 enum { ENDS = 4096 }; /* number of latest collectives whose ends are kept: more than ever run at once */
@@ -300,7 +295,9 @@ static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;
     Work           w = s->list.work[s->at];
-    const Chapter *c = history_work(s->history, &s->list, s->at, r->micro_batches);
+    const Chapter *c = s->history->each_work
+                           ? &s->history->work[s->at]
+                           : chapter_of(s->history, w.part, w.kind, micro_kind(w.micro, r->micro_batches));
     int            from_message = takes(r, w, p), to_message = gives(r, w, p);
     if ((from_message && !s->in[w.kind].is_there) || (to_message && s->out[w.kind].is_there)) return 0;
     if (from_message) {

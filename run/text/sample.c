@@ -66,15 +66,10 @@ static uint32_t part_of_weight(const float *logits, int64_t vocab, const double 
     return least;
 }
 
-static int64_t likeliest(const float *logits, int64_t vocab) {
-    int64_t best = 0;
+int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight) {
+    int64_t best = 0; /* the likeliest token */
     for (int64_t v = 1; v < vocab; v++)
         if (order_of(logits[v]) > order_of(logits[best])) best = v;
-    return best;
-}
-
-int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight) {
-    int64_t best = likeliest(logits, vocab);
     if (rule.temperature <= 0 || !isfinite(logits[best])) return (int32_t)best;
 
     for (int64_t v = 0; v < vocab; v++)
@@ -296,15 +291,6 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     return w;
 }
 
-/* Computes the logits that follow ids[0, count) of the window, of which only the last id is new. Computes the last
- * `rows` rows, the fewest that the ranks can share. */
-static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
-    Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
-    device_from_host(w->s, tokens, ids + count - rows);
-    pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
-}
-
 /* Computes the logits that follow ids[0, count) of the window from the whole window. */
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
@@ -315,18 +301,24 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens, tensor_none()};
+    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
     device_from_host(w->s, tokens, w->window + w->positions);
     pipeline_forward(w->p, w->s, batch);
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
 }
 
-/* Computes the logits of the token after ids[0, count), and moves the window if it is full. */
+/* Computes the logits of the token after ids[0, count), and moves the window if it is full. If only the last id is new,
+ * computes the last `rows` rows, the fewest that the ranks can share. */
 static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt *g = w->p->gpt;
     int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;
-    if (w->is_kept && from == w->from && length > rows) logits_of_token(w, ids + from, length, rows);
-    else logits_of_window(w, ids + from, length);
+    if (w->is_kept && from == w->from && length > rows) {
+        Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
+        device_from_host(w->s, tokens, ids + count - rows);
+        pipeline_token_logits(w->p, w->s, (Batch){tokens, tokens, tensor_none()}, length - rows, w->logits);
+    } else {
+        logits_of_window(w, ids + from, length);
+    }
     w->from = from, w->is_kept = gpt_keeps_past(g);
 }
 

@@ -420,13 +420,10 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
     }
 }
 
-/* Returns the default name of a task, malloc'ed: arc_easy for "tasks/arc_easy.jsonl". */
-static char *name_of(const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    return xstrndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name), "the name of a task");
-}
-
 Task task_read(const char *path, TaskReader reader) {
+    /* the default name: arc_easy for "tasks/arc_easy.jsonl" */
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    size_t      length = dot && dot > name ? (size_t)(dot - name) : strlen(name);
     char   *data = NULL, fault[TASK_FAULT_CHARS];
     int64_t bytes = (reader.may_be_pipe ? io_read_input : io_read_file)(path, FILE_LIMIT, &data);
     if (bytes < 0)
@@ -434,7 +431,7 @@ Task task_read(const char *path, TaskReader reader) {
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
              "%s: the file of a task cannot be read: %s", path, io_error_text((int)bytes));
-    Task t = {.name = name_of(path),
+    Task t = {.name = xstrndup(name, length, "the name of a task"),
               .path = xstrdup(path, "the name of a task"),
               .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!task_is_hellaswag(data, (size_t)bytes)) {
