@@ -21,8 +21,8 @@ typedef struct Run Run;
 enum { STRAGGLER_STEPS = 25, STRAGGLER_WARN_EVERY = 100 };
 static const double STRAGGLER_SPEED = 0.75;
 
-typedef struct { double compute_ms, wait_ms; } Pace; /* times of one step of a rank: its own work; its wait for
-                                                      * messages */
+/* Times of one step of a rank: its own work, and its wait for messages. */
+typedef struct { double compute_ms, wait_ms; } Pace;
 
 typedef struct {
     int64_t steps;                   /* number of steps recorded so far */

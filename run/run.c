@@ -427,7 +427,7 @@ void run_destroy(Run *r) {
     island_destroy(r->island);
     memory_copies_end(r->copies);
     saver_destroy(r->saver);
-    if (r->metrics) metrics_close(r->metrics);
+    metrics_close(r->metrics);
     gpu_meter_close(r->gpu);
     int is_read = !loader_destroy(r->loader);
     model_destroy(r->model);

@@ -19,11 +19,9 @@ StepNumbers reduce_numbers(Run *r, int64_t step);
 /* How evenly the experts of each block share the assignments (tokens sent to experts) of a step. The result is for
  * metrics, for the balance of experts, and for a warning if few experts get nearly all. */
 typedef struct {
-    int64_t *counts;          /* owned [n_layer * experts]: assignments (tokens sent to each expert) in the step,
-                               * over all ranks; NULL: no experts */
+    int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of one block's assignments that one expert had */
-    double   entropy;         /* entropy of the shares of experts, mean over blocks: 1 if all are equal, 0 if one
-                               * expert has all */
+    double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
     int64_t  rounds;          /* most rounds in which a rank computed a block's experts; 0: experts not divided */
     int      has_warned;
 } ExpertLoad;
@@ -34,12 +32,11 @@ typedef struct {
  * the numbers of the step. They enter the scales once the step is accepted. */
 typedef struct {
     Fp8History history;
-    int64_t   *amax;             /* owned [cells]: maxima of tensors in the last step that was computed, over all
-                                  * ranks; NULL: not in fp8 */
-    int64_t   *counts;           /* owned [2 cells]: for each cell, elements that were clipped and that became zero
-                                  * in the same step, over all ranks */
-    int64_t    saturated, vanished; /* elements of all tensors that were clipped, and that became zero, in the same
-                                     * step */
+    /* Of the last step that was computed, over all ranks: maxima of tensors, NULL if not in fp8; for each cell the
+     * elements that were clipped and that became zero. */
+    int64_t   *amax;             /* owned [cells] */
+    int64_t   *counts;           /* owned [2 cells] */
+    int64_t    saturated, vanished; /* sums of the counts: elements that were clipped, and that became zero */
 } Fp8Steps;
 
 Fp8Steps fp8_steps_create(int64_t n_layer);

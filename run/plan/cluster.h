@@ -26,17 +26,14 @@ typedef struct {
     Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
     int    links;                  /* number of entries of `link` */
     double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
-    double ramp;                   /* FLOP/s of a matrix product grow with its inner size k: the share k/(k + ramp)
-                                    * of the rate */
+    double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
     double op_s;                   /* seconds that any operation takes before its work begins */
-    double attention_passes;       /* how often attention scores pass through memory; 0 if never, as in this
-                                    * program's kernels */
-    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; 0 if the preceding operation writes
-                                    * fp8, as in this program */
-    int    overlaps, messages_overlap; /* 0 if collectives of shards and replicas, or messages between stages, stop a
-                                        * rank from computing, as on CPUs */
-    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* for checkpoints: copy rate from GPU to host, write rate of
-                                                            * all ranks to disk, seconds of a restart; 0 if not set */
+    double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
+    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; this program's have 0 */
+    /* 0 if collectives of shards and replicas, or messages between stages, stop a rank from computing, as on CPUs */
+    int    overlaps, messages_overlap;
+    /* for checkpoints: copy rate from GPU to host, write rate of all ranks to disk, seconds of a restart; 0: not set */
+    double copy_bytes_per_s, write_bytes_per_s, restart_s;
 } Cluster;
 
 /* Reads a cluster by the name of a file in configs/clusters/, or by a path. Ends the program with exit 64 and lists

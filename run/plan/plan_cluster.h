@@ -8,8 +8,7 @@
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
-    const char *gpu;          /* short name of a card instead of cluster; then the plan of the whole run is printed,
-                               * too */
+    const char *gpu;          /* short name of a card instead of cluster; then the whole run is planned, too */
     int         nodes;        /* number of nodes, with `gpu`; 0: as in the card's file */
     double      price;        /* dollars for an hour of one GPU; 0 if not set */
     int         ranks;        /* ranks of the job */
@@ -28,11 +27,9 @@ enum { SEARCH_BEST = 10 };
 
 typedef struct {
     Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
-    int64_t   number[SEARCH_BEST]; /* place of each grid in the order of trial; of equally quick grids the first is
-                                    * kept */
+    int64_t   number[SEARCH_BEST]; /* order in which each was tried; of equally quick grids the first is kept */
     int       count;               /* number of grids in `best` */
-    int64_t   allowed;             /* number of grids that the rules allow. Each is tried with the zero_stage and
-                                    * recompute that fit in memory */
+    int64_t   allowed;             /* grids that the rules allow, each tried with a zero_stage and recompute that fit */
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */

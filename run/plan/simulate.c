@@ -44,8 +44,7 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
     Chapter  begin, finish, update; /* sections before the works of a step; after them; the optimizer's update */
-    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work: one for each
-                               * work of the list */
+    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]; each_work: one for each work */
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
     size_t   scratch_bytes;   /* scratch memory of the dry run */
@@ -55,10 +54,9 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    Reach          reach[AXES], all, twins; /* reach of collectives by axis (AXIS_SHARD: ranks that share a state) and
-                                             * of all ranks; twins: messages from first stage to last */
-    Reach          experts, expert_state;   /* reach of collectives of the ranks that divide the experts, and of those
-                                             * that share the state of the same experts */
+    /* reach of collectives by axis (AXIS_SHARD: ranks that share a state), of all ranks, of the ranks that divide the
+     * experts, and of those that share the state of the same experts; twins: of messages from first stage to last */
+    Reach          reach[AXES], all, experts, expert_state, twins;
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
@@ -205,14 +203,12 @@ typedef struct {
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
     Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* [ENDS] ring of times when collectives end; the latest has number `started` - 1;
-                                     * owned */
+    double        *end[LINES];      /* owned [ENDS]: ring of times when collectives end; the latest is `started` - 1 */
     int64_t        started[LINES];
     int64_t        at;              /* index of the next work in the list */
-    double         posted[2];       /* by kind of work: time when the receive of the next message was posted; below 0 if
-                                     * not posted */
-    Message        in[2], out[2];   /* by kind of work: the received message; the message to send, or the time `at` when
-                                     * the last one has left */
+    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
+    /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
+    Message        in[2], out[2];
 } Stage;
 
 static void wait_until(Stage *s, double when, Axis axis) {
