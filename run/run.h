@@ -7,7 +7,7 @@
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
 
-/* These headers bring those of the config, the ranks, the lock, the watchdog and the requests with them. */
+/* Config, ranks, lock, watchdog and requests come with these headers. */
 #include "data/loader.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"

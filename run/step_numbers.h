@@ -32,10 +32,9 @@ typedef struct {
  * the numbers of the step. They enter the scales once the step is accepted. */
 typedef struct {
     Fp8History history;
-    /* Of the last step that was computed, over all ranks: maxima of tensors, NULL if not in fp8; for each cell the
-     * elements that were clipped and that became zero. */
-    int64_t   *amax;             /* owned [cells] */
-    int64_t   *counts;           /* owned [2 cells] */
+    /* numbers of the step that was computed last, over all ranks */
+    int64_t   *amax;             /* owned [cells]: maxima of tensors; NULL: not in fp8 */
+    int64_t   *counts;           /* owned [2 cells]: for each cell, elements that were clipped and that became zero */
     int64_t    saturated, vanished; /* sums of the counts: elements that were clipped, and that became zero */
 } Fp8Steps;
 

@@ -114,7 +114,7 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights, and what an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    /* outer.compress: the change of a round and its rounding errors; wait=none: what outer.least_islands islands hold */
+    /* outer.compress: the change of a round and its rounding errors; wait=none: what outer.least_islands hold */
     size_t changes;
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
     size_t all;          /* sum of the bytes above */
