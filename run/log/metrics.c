@@ -79,8 +79,7 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
 }
 
 /* Reads the lines that stay, and returns their bytes. The lines that stay end at the first line that is later than
- * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. They may be
- * long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
+ * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
@@ -88,18 +87,11 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
     }
-    uint64_t   kept = 0, at = 0;
-    char       line[METRICS_LINE_BYTES];
-    int        is_start = 1, is_past = 0;
-    int64_t    strangers = 0;
+    uint64_t    kept = 0;
+    int         is_past = 0;
+    int64_t     strangers = 0;
     MetricsLine l;
-    while (fgets(line, sizeof line, f)) {
-        /* computed from positions, because the line may contain NULs */
-        size_t bytes = (size_t)((uint64_t)ftello(f) - at);
-        int is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
-        is_start = is_end, at += bytes;
-        if (!is_ours) strangers += is_end && line[0];
-        if (!is_ours) continue;
+    while (metrics_line_after(f, &l, &strangers) != LINE_OTHER) {
         is_past |= l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train);
         if (is_past) continue;
         if (l.kind == LINE_TRAIN) {
@@ -112,7 +104,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step;
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
-        kept = at, m->strangers = strangers;
+        kept = (uint64_t)ftello(f), m->strangers = strangers;
     }
     fclose(f);
     m->cut_strangers = strangers - m->strangers;
