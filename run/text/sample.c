@@ -35,30 +35,18 @@ static uint32_t order_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Returns the order of the k-th largest logit: the greatest value that at least k logits reach. */
-static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
-    uint32_t least = 0;
-    for (int bit = 31; bit >= 0; bit--) {
-        uint32_t candidate = least | 1u << bit;
-        int64_t  reach = 0;
-        for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
-        if (reach >= k) least = candidate;
-    }
-    return least > 0 ? least : 1; /* the order of NaN is 0, so NaNs are left out even if k includes them */
-}
-
+/* Returns the weight of the logits of at least this order. weight NULL: each counts 1. */
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
     double sum = 0;
     for (int64_t v = 0; v < vocab; v++)
-        if (order_of(logits[v]) >= least) sum += weight[v];
+        if (order_of(logits[v]) >= least) sum += weight ? weight[v] : 1;
     return sum;
 }
 
-/* Returns the greatest order (order_of) such that logits of at least that order have the fraction `part` of the weight.
- * The weight counts logits from order `floor` on. */
-static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
+/* Returns the greatest order (order_of) such that logits of at least that order have the weight `wanted`. Only logits
+ * from order `floor` on count. */
+static uint32_t order_with(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double wanted) {
     uint32_t least = 0;
-    double   wanted = part * weight_from(logits, vocab, weight, floor);
     for (int bit = 31; bit >= 0; bit--) {
         uint32_t candidate = least | 1u << bit;
         if (weight_from(logits, vocab, weight, candidate > floor ? candidate : floor) >= wanted) least = candidate;
@@ -74,8 +62,11 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 
     for (int64_t v = 0; v < vocab; v++)
         weight[v] = isnan(logits[v]) ? 0 : exp(((double)logits[v] - (double)logits[best]) / rule.temperature);
-    uint32_t least = rule.top_k > 0 && rule.top_k < vocab ? kth_largest(logits, vocab, rule.top_k) : 1;
-    if (rule.top_p < 1) least = part_of_weight(logits, vocab, weight, least, rule.top_p);
+    uint32_t least = 0;
+    if (rule.top_k > 0 && rule.top_k < vocab) least = order_with(logits, vocab, NULL, 1, (double)rule.top_k);
+    if (least == 0) least = 1; /* the order of NaN is 0, so NaNs are left out even if top_k includes them */
+    if (rule.top_p < 1)
+        least = order_with(logits, vocab, weight, least, rule.top_p * weight_from(logits, vocab, weight, least));
     if (least > order_of(logits[best])) least = order_of(logits[best]);
 
     int64_t drawn = best; /* remains the answer only if rounding puts u * total beyond the sum of the weights */
