@@ -216,14 +216,12 @@ typedef struct {
     StepMetrics metrics;    /* metrics of the last step */
 } Course;
 
-/* How a process ends: its exit code, and its last line, with the completed steps and run.steps. */
-static const struct End {
-    int         code;
-    const char *line;
-} DONE = {EXIT_DONE, "done: step %lld of %lld"},
-  AT_STOP_STEP = {EXIT_STOPPED, "stopped at step %lld of %lld, saved, as run.stop_step says; "
-                                "without it the same command goes on from here"},
-  ON_REQUEST = {EXIT_STOPPED, "stopped at step %lld of %lld, saved; the same command goes on from here"};
+/* Does the evaluations that are due. Sets r->between.stop if a request to stop came before they were done. */
+static void evaluate_due(Run *r, Course *c) {
+    Between *b = &r->between;
+    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
+    b->stop |= c->eval != 0;
+}
 
 /* Does what is due after a step: reports copies in memory and saves, evaluates, prints a sample, copies and saves the
  * state. Sets r->between.stop if a request to stop cut one of these short. */
@@ -237,21 +235,48 @@ static void after_step(Run *r, Course *c) {
         metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
     if (b->written) report_saved(r, saver_next(r->saver));
     c->eval = eval_is_due(r, c->step);
-    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
-    b->stop |= c->eval != 0;
+    evaluate_due(r, c);
     if (is_due(c->step, config->sample.every) && !b->stop) b->stop = !sample_now(r, c->step);
     if (is_due(c->step, config->checkpoint.memory_every)) memory_copies_start(r->copies, c->step);
     if (is_due(c->step, config->checkpoint.every) || c->save) save_now(r, c->step), c->save = 0;
 }
 
-/* Trains from c->step to c->last, or until a request to stop, and saves. Returns how the process ends. */
-static struct End train(Run *r, Course *c) {
+/* Prints the last lines of a run that has trained, and removes its request files. Returns the exit code. */
+static int last_lines(Run *r, const Course *c) {
+    const char *line = "stopped at step %lld of %lld, saved; the same command goes on from here";
+    int64_t     steps = r->config->run.steps;
+    int         is_complete = c->step >= steps && !c->eval;
+    if (is_complete) line = "done: step %lld of %lld";
+    else if (c->step == c->last && !c->eval)
+        line = "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from "
+               "here";
+    if (run_is_rank0(r)) {
+        metrics_draw(r->metrics);
+        progress_note(line, (long long)c->step, (long long)steps);
+        if (is_complete) banner_next(r);
+    }
+    requests_end(&r->requests);
+    return is_complete ? EXIT_DONE : EXIT_STOPPED;
+}
+
+/* Ends a run that is complete at its start. A requeued job that is already at run.stop_step ends here, too. */
+static int nothing_to_do(Run *r, const Course *c) {
+    int is_early = c->step < r->config->run.steps;
+    if (run_is_rank0(r))
+        progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", r->config->run.dir,
+                      (long long)c->step, is_early ? "run.stop_step" : "run.steps", (long long)c->last,
+                      is_early ? "; run.stop_step=0 goes on" : "");
+    memory_copies_sweep(&r->checkpoint);
+    return EXIT_DONE;
+}
+
+/* Trains from c->step to c->last, or until a request to stop, and saves. Returns the exit code. */
+static int train(Run *r, Course *c) {
     Between *b = &r->between;
     run_begin(r);
     banner_print(r);
     c->step = rounds_begin(r, c->step);
-    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
-    b->stop |= c->eval != 0;
+    evaluate_due(r, c);
     while (c->step < c->last && !b->stop) {
         error_set_step(c->step);
         if (!b->fed && !run_await_batches(r)) break;
@@ -272,8 +297,7 @@ static struct End train(Run *r, Course *c) {
     if (!is_saved) save_now(r, c->step); /* exit 75 promises a checkpoint, even before the first step */
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);
-    if (c->step >= r->config->run.steps && !c->eval) return DONE;
-    return c->step == c->last && !c->eval ? AT_STOP_STEP : ON_REQUEST;
+    return last_lines(r, c);
 }
 
 /* --- main --------------------------------------------------------------------------------------------------------- */
@@ -294,26 +318,10 @@ int main(int argc, char **argv) {
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    Course  c = {.step = r->resumed.step,
-                 .last = schedule_last_step(&config),
-                 .eval = eval_is_pending(r, r->resumed.step)};
-    int64_t steps = config.run.steps;
-    if (c.step >= c.last && !c.eval) {
-        if (run_is_rank0(r))
-            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)c.step,
-                          c.step < steps ? "run.stop_step" : "run.steps", (long long)c.last,
-                          c.step < steps ? "; run.stop_step=0 goes on" : "");
-        memory_copies_sweep(&r->checkpoint);
-        run_destroy(r), config_free(&config);
-        return EXIT_DONE; /* a requeued job that is already at run.stop_step ends here, too */
-    }
-    struct End end = train(r, &c);
-    if (run_is_rank0(r)) {
-        metrics_draw(r->metrics);
-        progress_note(end.line, (long long)c.step, (long long)steps);
-        if (end.code == EXIT_DONE) banner_next(r);
-    }
-    requests_end(&r->requests);
+    Course c = {.step = r->resumed.step,
+                .last = schedule_last_step(&config),
+                .eval = eval_is_pending(r, r->resumed.step)};
+    int    code = c.step < c.last || c.eval ? train(r, &c) : nothing_to_do(r, &c);
     run_destroy(r), config_free(&config);
-    return end.code;
+    return code;
 }

@@ -124,8 +124,8 @@ void signals_install(void) {
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
     if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
-    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_request); /* a closed terminal stops the run, but not under
-                                                                * nohup */
+    /* a closed terminal stops the run, but not under nohup */
+    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_request);
     handle(SIGUSR1, on_request);
     handle(SIGUSR2, on_request);
     handle(SIGTERM, on_request);
@@ -240,8 +240,9 @@ static double slurm_end_ms(void) {
     errno = 0;
     long long seconds = strtoll(text, &rest, 10), left = seconds - (long long)time(NULL);
     if (*rest || errno || seconds <= 0 || left <= 0) {
-        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes sets "
-             "a limit", text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
+        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes "
+             "sets a limit",
+             text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
         return INFINITY;
     }
     return clock_ms() + (double)left * 1e3;

@@ -56,11 +56,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int        has_server = c->outer.server && *c->outer.server, in_memory = c->checkpoint.memory_every > 0;
     GroupsUse  use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices,
                       leaves > 0};
-    arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation; loader_bytes does not count
-                                                  * them */
-    arena_tensor(&batches, I32, 2, B, own_T, 1);
-    /* where the documents of the evaluation batch begin */
-    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1);
+    /* the evaluation batch, which loader_bytes does not count: inputs, targets, and where its documents begin */
+    for (int i = 0; i < (spec.document_mask ? 3 : 2); i++) arena_tensor(&batches, I32, 2, B, own_T, 1);
     arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
     Plan p = {.act = act,

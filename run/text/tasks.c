@@ -204,24 +204,25 @@ static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
     return 1;
 }
 
+/* The keys of a line of each kind: its texts, its list of texts, and all that it may have. */
+static const struct { const char *text[2], *list, *all[5]; } LINE_KEYS[] = {
+    [TASK_CHOICES] = {{"context"}, "choices", {"context", "choices", "gold", "delimiter", NULL}},
+    [TASK_CONTEXTS] = {{"continuation"}, "contexts", {"contexts", "continuation", "gold", "delimiter", NULL}},
+    [TASK_CONTINUATION] = {{"context", "continuation"}, NULL, {"context", "continuation", "delimiter", NULL}}};
+
 static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
-    static const char *const KEYS[][5] = {[TASK_CHOICES] = {"context", "choices", "gold", "delimiter", NULL},
-                                          [TASK_CONTEXTS] = {"contexts", "continuation", "gold", "delimiter", NULL},
-                                          [TASK_CONTINUATION] = {"context", "continuation", "delimiter", NULL}};
     const cJSON *delimiter = json_member(line, "delimiter");
+    const char  *list = LINE_KEYS[kind].list;
     if (kind == TASK_OPEN) return fault_is(fault, "%s", FORMS);
-    if (!has_only(line, KEYS[kind], fault)) return 0;
+    if (!has_only(line, LINE_KEYS[kind].all, fault)) return 0;
     if (delimiter && !cJSON_IsString(delimiter)) return fault_is(fault, "\"delimiter\" must be a text");
-    const char *one = kind == TASK_CONTEXTS ? "continuation" : "context",
-               *list = kind == TASK_CHOICES ? "choices" : "contexts";
-    if (!cJSON_IsString(json_member(line, one))) return fault_is(fault, "\"%s\" must be a text", one);
-    if (kind == TASK_CONTINUATION && !cJSON_IsString(json_member(line, "continuation")))
-        return fault_is(fault, "\"continuation\" must be a text");
-    if (kind == TASK_CONTINUATION) return 1;
-    const cJSON *texts = json_member(line, list);
+    for (int i = 0; i < 2 && LINE_KEYS[kind].text[i]; i++)
+        if (!cJSON_IsString(json_member(line, LINE_KEYS[kind].text[i])))
+            return fault_is(fault, "\"%s\" must be a text", LINE_KEYS[kind].text[i]);
+    if (!list) return 1;
+    const cJSON *texts = json_member(line, list), *gold = json_member(line, "gold");
     if (!is_list_of_texts(texts, list, fault)) return 0;
-    const cJSON *gold = json_member(line, "gold");
-    int          count = cJSON_GetArraySize(texts);
+    int count = cJSON_GetArraySize(texts);
     if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
         gold->valueint >= count)
         return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
@@ -284,11 +285,10 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
     t->kind = kind;
     Text         text[MOST_TEXTS];
     int          texts = 0;
-    const cJSON *delimiter = json_member(line, "delimiter"), *context = json_member(line, "context"), *list = context;
+    const cJSON *delimiter = json_member(line, "delimiter"), *context = json_member(line, "context"), *item = context;
     const char  *between = delimiter ? delimiter->valuestring : "";
-    if (kind == TASK_CHOICES) list = json_member(line, "choices")->child;
-    if (kind == TASK_CONTEXTS) list = json_member(line, "contexts")->child;
-    for (const cJSON *item = list; item; item = kind == TASK_CONTINUATION ? NULL : item->next) {
+    if (LINE_KEYS[kind].list) item = json_member(line, LINE_KEYS[kind].list)->child;
+    for (; item; item = LINE_KEYS[kind].list ? item->next : NULL) {
         const cJSON *continuation = kind == TASK_CHOICES ? item : json_member(line, "continuation");
         text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between,
                                 continuation->valuestring);
