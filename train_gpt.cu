@@ -300,8 +300,6 @@ static int train(Run *r, Course *c) {
     return last_lines(r, c);
 }
 
-/* --- main --------------------------------------------------------------------------------------------------------- */
-
 int main(int argc, char **argv) {
     start_process(argv);
     io_hold_standard();

@@ -412,8 +412,6 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     return l;
 }
 
-/* --- giving back -------------------------------------------------------------------------------------------------- */
-
 void lock_release(RunLock *l) {
     if (!l) return;
     if (l->is_signed) thread_stop(&l->beater);

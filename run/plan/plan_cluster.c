@@ -15,8 +15,7 @@
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
 
-/* --- goodput under failures --------------------------------------------------------------------------------------- */
-
+/* Returns the goodput of a run on a cluster whose job fails every mtbf_hours on average. */
 static Goodput goodput(const Config *c, Target on, double mtbf_hours, const Simulated *s) {
     const Cluster *cluster = on.cluster;
     ModelSpec      spec = config_model_spec(c, on.act, on.ranks, s->fullest, NULL);
@@ -27,8 +26,6 @@ static Goodput goodput(const Config *c, Target on, double mtbf_hours, const Simu
     return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
                       mtbf_hours * 3600.0);
 }
-
-/* --- a whole run -------------------------------------------------------------------------------------------------- */
 
 static const double CHINCHILLA = 20.0; /* tokens for each parameter of a model: Hoffmann et al., arXiv:2203.15556 */
 
@@ -206,8 +203,6 @@ static void print_whole_run(const Config *c, const ClusterPlan *asked, const Clu
     plan_print_data(c);
     plan_print_disk(c, w.checkpoint_bytes, DISK_ELSEWHERE);
 }
-
-/* --- a grid that does not fit ------------------------------------------------------------------------------------- */
 
 static NORETURN void fail_for_room(const Config *c, Target on, const Simulated *s) {
     char  *text = NULL;

@@ -535,8 +535,6 @@ double simulate_least_s(const Config *c, Target on) {
     return 0.9 * busy * (1.0 + (P - 1.0) / (double)(grid.micro_batches * grid.parts));
 }
 
-/* --- goodput under failures --------------------------------------------------------------------------------------- */
-
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
     double interval = sqrt(2.0 * save_s * mtbf_s), lost;
     if (interval < write_s) interval = write_s; /* a save must end before the next begins */

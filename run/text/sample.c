@@ -134,8 +134,6 @@ static void put_printable(TextStream *t, int is_end) {
     drop_front(&t->broken, at);
 }
 
-/* --- stop texts --------------------------------------------------------------------------------------------------- */
-
 /* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
 typedef struct { size_t at; int is_whole; } Found;
 static Found find_stop(const TextStream *t, int is_end) {
@@ -356,8 +354,6 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
     free(w.window), free(w.logits), free(w.weight);
     return done;
 }
-
-/* --- in training -------------------------------------------------------------------------------------------------- */
 
 static void put_in_file(void *file, const char *text, size_t bytes) { fwrite(text, 1, bytes, (FILE *)file); }
 
