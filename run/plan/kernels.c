@@ -327,15 +327,16 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
     json_print(object);
 }
 
-void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {
+void kernels_plan(const Config *c, ClusterPlan asked, const char *rates_file) {
     if (strcmp(device_backend(), "cpu") == 0)
         fail(EXIT_CONFIG, "plan: kernels=true counts the kernels of a GPU, and this build has those of the CPU: make "
              "BACKEND=emu (no GPU is needed) or BACKEND=cuda, and build/emu/train_gpt plan ...");
+    int     ranks = asked.ranks;
     Cluster cluster = cluster_of_gpu(asked.gpu, ranks, asked.nodes);
     DType   act = precision_resolve((Precision)c->precision, cluster.bf16 > 0).act;
     if (act == F32)
         fail(EXIT_CONFIG, "plan: kernels=true has rates of 16-bit products alone: precision=bf16 or fp16");
-    KernelRates rates = kernel_rates(&cluster, asked.rates);
+    KernelRates rates = kernel_rates(&cluster, rates_file);
     ModelSpec   spec = config_model_spec(c, act, ranks, 0, NULL);
     Ledger      step = {.is_elsewhere = 1};
     model_dry(spec, spec.pipeline.micro_batches, &step);

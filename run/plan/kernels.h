@@ -8,8 +8,7 @@
 #ifndef TRAIN_GPT_RUN_PLAN_KERNELS_H
 #define TRAIN_GPT_RUN_PLAN_KERNELS_H
 
-#include "run/plan/cluster.h"
-#include "run/plan/plan.h"
+#include "run/plan/plan_cluster.h"
 
 /* --- rates -------------------------------------------------------------------------------------------------------- */
 
@@ -74,10 +73,8 @@ void      kernels_free(StepTimes *t);
 /* The goal of the CUDA kernels is 684,000 tokens/s of GPT-2 124M on one H100: 55 % of the card's peak. */
 enum { KERNELS_GOAL = 684000 };
 
-typedef struct { const char *gpu; int nodes; const char *rates; int json; } KernelsAsked; /* rates: a file, or NULL */
-
-/* Prints the kernels of a step of rank 0, in a job with this number of ranks. Exit 64 in a CPU build, which has other
- * operations, and for a card without rates. */
-void kernels_plan(const Config *config, int ranks, KernelsAsked asked);
+/* Prints the kernels of a step of rank 0, in a job on the cards of `asked`. rates: a file of measured rates, or NULL.
+ * Exit 64 in a CPU build, which has other operations, and for a card without rates. */
+void kernels_plan(const Config *config, ClusterPlan asked, const char *rates);
 
 #endif
