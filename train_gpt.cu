@@ -35,8 +35,7 @@ static Batch next_batch(void *run) {
 
 /* Runs forward and backward for the micro-batches of this step. Afterwards this rank's pieces of the gradients hold
  * their sum over micro-batches and ranks. */
-static void compute_gradients(void *run) {
-    Run   *r = (Run *)run;
+static void compute_gradients(Run *r) {
     Model *m = r->model;
     /* gradients of the mean loss over the global batch, multiplied by the loss scale */
     float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens);
@@ -48,17 +47,11 @@ static void compute_gradients(void *run) {
 }
 
 /* Callbacks with which guard_step computes a step again from the same batches. */
-static void rewind_batches(void *run, int64_t step) {
-    Run *r = (Run *)run;
+static void rewind_batches(Run *r, int64_t step) {
     r->between.began_ms = clock_ms();
     loader_seek(r->loader, run_position(r, step).samples);
 }
-static StepNumbers numbers_of(void *run, int64_t step) { return reduce_numbers((Run *)run, step); }
-static int         has_time(void *run) {
-    Run *r = (Run *)run;
-    return !r->between.stop && (r->between.fed || run_await_batches(r));
-}
-static Again again(Run *r) { return (Again){rewind_batches, compute_gradients, numbers_of, has_time, r}; }
+static int has_time(Run *r) { return !r->between.stop && (r->between.fed || run_await_batches(r)); }
 
 static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
@@ -67,13 +60,6 @@ static void report_saved(Run *r, double ms) {
     metrics_saved(r->metrics, saver_step(r->saver), ms);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms", r->config->run.dir,
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
-}
-
-/* Called after every step. Starts the next phase of copies in memory, and logs a copy that is complete. */
-static void report_copied(Run *r) {
-    MemoryCopied copied;
-    if (memory_copies_next(r->copies, &copied) && r->metrics)
-        metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
 }
 
 /* Ends the job with exit 76, because the weights are wrong. First finishes the save in flight, which holds good
@@ -101,37 +87,36 @@ static OptimizerStep optimizer_step_at(const Run *r, int64_t step) {
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
-    Position   after = run_position(r, step + 1);
-    double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
-    GroupTimes t = groups_times(&r->groups);
-    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
-                     (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u);
-    return (StepMetrics){.step = step + 1,
-                         .tokens = after.tokens,
-                         .epoch = sample_epochs(after.samples, r->train.samples),
-                         .loss = n->loss,
-                         .lr = schedule_lr(r->config, step),
-                         .grad_norm = n->grad_norm,
-                         .tokens_per_s = tokens_per_s,
-                         .mfu = run_mfu(r, step, tokens_per_s),
-                         .ms = ms,
-                         .comm_ms = t.comm_ms,
-                         .comm_exposed_ms = t.exposed_ms,
-                         .timed = timed,
-                         .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
-                         .has_experts = r->experts.counts != NULL,
-                         .busiest = r->experts.busiest,
-                         .entropy = r->experts.entropy,
-                         .rounds = r->experts.rounds,
-                         .has_fp8 = r->fp8.amax != NULL,
-                         .fp8_saturated = (double)r->fp8.saturated,
-                         .fp8_vanished = (double)r->fp8.vanished,
-                         .has_sent = timed || r->config->parallel.zero_stage > 1,
-                         .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
-}
-
-static void log_skip(const Run *r, int64_t step, const char *why) {
-    if (run_is_rank0(r)) metrics_skipped(r->metrics, step + 1, why);
+    Position          after = run_position(r, step + 1);
+    GroupTimes        t = groups_times(&r->groups);
+    const ExpertLoad *experts = &r->experts;
+    StepMetrics       m = {.step = step + 1,
+                           .tokens = after.tokens,
+                           .epoch = sample_epochs(after.samples, r->train.samples),
+                           .loss = n->loss,
+                           .lr = schedule_lr(r->config, step),
+                           .grad_norm = n->grad_norm,
+                           .tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3,
+                           .ms = ms,
+                           .comm_ms = t.comm_ms,
+                           .comm_exposed_ms = t.exposed_ms,
+                           .timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
+                                    (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u),
+                           .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
+                           .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
+    m.mfu = run_mfu(r, step, m.tokens_per_s);
+    m.has_sent = m.timed || r->config->parallel.zero_stage > 1;
+    m.sources = dataset_source_tokens(&r->train, after.samples, m.source_tokens);
+    if (experts->counts) {
+        metric_add(&m, "busiest_expert", experts->busiest);
+        metric_add(&m, "expert_entropy", experts->entropy);
+    }
+    if (experts->counts && experts->rounds > 1) metric_add(&m, "expert_rounds", (double)experts->rounds);
+    if (r->fp8.amax) {
+        metric_add(&m, "fp8_saturated", (double)r->fp8.saturated);
+        metric_add(&m, "fp8_vanished", (double)r->fp8.vanished);
+    }
+    return m;
 }
 
 /* Makes one optimizer step over batch.global_tokens tokens. All ranks call it together. step counts from 0. Returns
@@ -146,13 +131,14 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
 
     compute_gradients(r);                                            /* forward, backward, reduction */
     StepNumbers n = reduce_numbers(r, step); /* loss, norm, requests: the one reduction of scalars */
+    Again       again = {rewind_batches, compute_gradients, reduce_numbers, has_time, r};
     GuardAct    act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n,
-                                 again(r), shards_state_is_shared(model->shards), said);
+                                 again, shards_state_is_shared(model->shards), said);
     if (act != GUARD_STOP && said[0] && run_is_rank0(r)) progress_note("%s", said);
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
         case GUARD_ROLLBACK: return roll_back(r, step);
-        case GUARD_SKIP:     log_skip(r, step, said); break;
+        case GUARD_SKIP:     metrics_skipped(r->metrics, step + 1, said); break;
         case GUARD_UPDATE:
             fp8_steps_accept(&r->fp8, model);                        /* sets the scales of the next step */
             if (rounds_send_gradients(r)) break;                     /* the server updates the weights */
@@ -163,7 +149,6 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
             shards_publish(model->shards, &model->stream);           /* weights arrive while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
-    m->sources = dataset_source_tokens(&r->train, run_position(r, step + 1).samples, m->source_tokens);
     return step + 1;
 }
 
@@ -171,18 +156,13 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
 
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-static int asked_to_stop(void *run) {
-    rounds_keep((Run *)run);
-    return requests_agree(&((Run *)run)->requests);
-}
-
 /* Generates a text with the model on all ranks, so that none waits in silence. Rank 0 prints it. Returns 0 if a request
  * to stop cut the text short. */
 static int sample_now(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
     char *text = sample_of_run(r->config, &r->model->pipeline, &r->model->stream, &r->tokenizer, step,
-                               r->eval_batch.inputs, r->watchdog, asked_to_stop, r);
+                               r->eval_batch.inputs, r->watchdog, rounds_stop, r);
     shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(step, text);
     else if (run_is_rank0(r)) progress_note("the sample after step %lld is left out", (long long)step);
@@ -211,10 +191,6 @@ static void save_now(Run *r, int64_t step) {
     saver_start(r->saver, step, logged ? NULL : fault);
 }
 
-static int is_saved(const Run *r, int64_t step) {
-    return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step;
-}
-
 /* Logs a step on rank 0. Redraws loss.svg about fifty times a run. An evaluation redraws it, too. */
 static void log_step(Run *r, StepMetrics *m) {
     if (!run_is_rank0(r)) return;
@@ -240,40 +216,67 @@ typedef struct {
     StepMetrics metrics;    /* metrics of the last step */
 } Course;
 
-/* How a process ends: its exit code, and its last line, with the completed steps and run.steps. */
-static const struct End {
-    int         code;
-    const char *line;
-} DONE = {EXIT_DONE, "done: step %lld of %lld"},
-  AT_STOP_STEP = {EXIT_STOPPED, "stopped at step %lld of %lld, saved, as run.stop_step says; "
-                                "without it the same command goes on from here"},
-  ON_REQUEST = {EXIT_STOPPED, "stopped at step %lld of %lld, saved; the same command goes on from here"};
+/* Does the evaluations that are due. Sets r->between.stop if a request to stop came before they were done. */
+static void evaluate_due(Run *r, Course *c) {
+    Between *b = &r->between;
+    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
+    b->stop |= c->eval != 0;
+}
 
-/* Does what is due after a step: reports saves, evaluates, prints a sample, copies and saves the state. Sets
- * r->between.stop if a request to stop cut one of these short. */
+/* Does what is due after a step: reports copies in memory and saves, evaluates, prints a sample, copies and saves the
+ * state. Sets r->between.stop if a request to stop cut one of these short. */
 static void after_step(Run *r, Course *c) {
     const Config *config = r->config;
     Between      *b = &r->between;
+    MemoryCopied  copied;
     stragglers_note(&r->stragglers, r->comm, &c->metrics);
     balance_note(r, c->step);
-    report_copied(r);
+    if (memory_copies_next(r->copies, &copied) && r->metrics)
+        metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
     if (b->written) report_saved(r, saver_next(r->saver));
     c->eval = eval_is_due(r, c->step);
-    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
-    b->stop |= c->eval != 0;
+    evaluate_due(r, c);
     if (is_due(c->step, config->sample.every) && !b->stop) b->stop = !sample_now(r, c->step);
     if (is_due(c->step, config->checkpoint.memory_every)) memory_copies_start(r->copies, c->step);
     if (is_due(c->step, config->checkpoint.every) || c->save) save_now(r, c->step), c->save = 0;
 }
 
-/* Trains from c->step to c->last, or until a request to stop, and saves. Returns how the process ends. */
-static struct End train(Run *r, Course *c) {
+/* Prints the last lines of a run that has trained, and removes its request files. Returns the exit code. */
+static int last_lines(Run *r, const Course *c) {
+    const char *line = "stopped at step %lld of %lld, saved; the same command goes on from here";
+    int64_t     steps = r->config->run.steps;
+    int         is_complete = c->step >= steps && !c->eval;
+    if (is_complete) line = "done: step %lld of %lld";
+    else if (c->step == c->last && !c->eval)
+        line = "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from "
+               "here";
+    if (run_is_rank0(r)) {
+        metrics_draw(r->metrics);
+        progress_note(line, (long long)c->step, (long long)steps);
+        if (is_complete) banner_next(r);
+    }
+    requests_end(&r->requests);
+    return is_complete ? EXIT_DONE : EXIT_STOPPED;
+}
+
+/* Ends a run that is complete at its start. A requeued job that is already at run.stop_step ends here, too. */
+static int nothing_to_do(Run *r, const Course *c) {
+    int is_early = c->step < r->config->run.steps;
+    if (run_is_rank0(r))
+        progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", r->config->run.dir,
+                      (long long)c->step, is_early ? "run.stop_step" : "run.steps", (long long)c->last,
+                      is_early ? "; run.stop_step=0 goes on" : "");
+    memory_copies_sweep(&r->checkpoint);
+    return EXIT_DONE;
+}
+
+/* Trains from c->step to c->last, or until a request to stop, and saves. Returns the exit code. */
+static int train(Run *r, Course *c) {
     Between *b = &r->between;
     run_begin(r);
     banner_print(r);
     c->step = rounds_begin(r, c->step);
-    if (c->eval && !b->stop && evaluate(r, c->step, c->eval)) c->eval = 0;
-    b->stop |= c->eval != 0;
+    evaluate_due(r, c);
     while (c->step < c->last && !b->stop) {
         error_set_step(c->step);
         if (!b->fed && !run_await_batches(r)) break;
@@ -290,14 +293,12 @@ static struct End train(Run *r, Course *c) {
         if (c->step > before) after_step(r, c); /* otherwise the step belongs to a round that is trained again */
     }
     rounds_leave(r, c->step);
-    if (!is_saved(r, c->step)) save_now(r, c->step); /* exit 75 promises a checkpoint, even before the first step */
+    int is_saved = (r->resumed.ranks > 0 && r->resumed.step == c->step) || saver_step(r->saver) == c->step;
+    if (!is_saved) save_now(r, c->step); /* exit 75 promises a checkpoint, even before the first step */
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);
-    if (c->step >= r->config->run.steps && !c->eval) return DONE;
-    return c->step == c->last && !c->eval ? AT_STOP_STEP : ON_REQUEST;
+    return last_lines(r, c);
 }
-
-/* --- main --------------------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv) {
     start_process(argv);
@@ -315,26 +316,10 @@ int main(int argc, char **argv) {
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    Course  c = {.step = r->resumed.step,
-                 .last = schedule_last_step(&config),
-                 .eval = eval_is_pending(r, r->resumed.step)};
-    int64_t steps = config.run.steps;
-    if (c.step >= c.last && !c.eval) {
-        if (run_is_rank0(r))
-            progress_note("%s is at step %lld of %s = %lld already: nothing to do%s", config.run.dir, (long long)c.step,
-                          c.step < steps ? "run.stop_step" : "run.steps", (long long)c.last,
-                          c.step < steps ? "; run.stop_step=0 goes on" : "");
-        memory_copies_sweep(&r->checkpoint);
-        run_destroy(r), config_free(&config);
-        return EXIT_DONE; /* a requeued job that is already at run.stop_step ends here, too */
-    }
-    struct End end = train(r, &c);
-    if (run_is_rank0(r)) {
-        metrics_draw(r->metrics);
-        progress_note(end.line, (long long)c.step, (long long)steps);
-        if (end.code == EXIT_DONE) banner_next(r);
-    }
-    requests_end(&r->requests);
+    Course c = {.step = r->resumed.step,
+                .last = schedule_last_step(&config),
+                .eval = eval_is_pending(r, r->resumed.step)};
+    int    code = c.step < c.last || c.eval ? train(r, &c) : nothing_to_do(r, &c);
     run_destroy(r), config_free(&config);
-    return end.code;
+    return code;
 }

@@ -90,11 +90,6 @@ int blend_use(const Dataset *data, const Config *config, int64_t samples, Source
     return seen;
 }
 
-static void print_experts(const Run *r) {
-    char experts[240];
-    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
-}
-
 static void print_data(const Run *r) {
     const Config *c = r->config;
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
@@ -125,10 +120,11 @@ static void print_batch(const Run *r) {
          (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
 }
 
-/* Writes a number in short: 474.7 as "475", 1.36 as "1.4". Returns out. */
-static const char *short_number(double value, char out[32]) {
-    snprintf(out, 32, value < 9.95 ? "%.1f" : "%.0f", value);
-    return out;
+/* Returns a number in short: 474.7 as "475", 1.36 as "1.4". */
+static ShortText short_number(double value) {
+    ShortText t;
+    snprintf(t.text, sizeof t.text, value < 9.95 ? "%.1f" : "%.0f", value);
+    return t;
 }
 
 /* Prints the memory of a rank. Scratch, batches and libraries are counted but not named. The verb `plan` lists
@@ -137,13 +133,11 @@ static void print_memory(const Run *r) {
     const Plan *p = &r->plan;
     int         is_large = p->device_bytes >= (size_t)1 << 30;
     double      unit = is_large ? 1073741824.0 : 1048576.0;
-    char        all[32], weights[32], gradients[32], optimizer[32], activations[32];
     line("memory", "%s %s%s: weights %s, gradients %s, optimizer %s, activations %s",
-         short_number((double)p->device_bytes / unit, all), is_large ? "GiB" : "MiB",
-         comm_size(r->comm) > 1 ? " each" : "", short_number((double)p->params_bytes / unit, weights),
-         short_number((double)p->grads_bytes / unit, gradients),
-         short_number((double)p->optimizer_bytes / unit, optimizer),
-         short_number((double)p->activation_bytes / unit, activations));
+         short_number((double)p->device_bytes / unit).text, is_large ? "GiB" : "MiB",
+         comm_size(r->comm) > 1 ? " each" : "", short_number((double)p->params_bytes / unit).text,
+         short_number((double)p->grads_bytes / unit).text, short_number((double)p->optimizer_bytes / unit).text,
+         short_number((double)p->activation_bytes / unit).text);
 }
 
 /* Prints the nearest time limit of the job, and when the run stops before it. The scheduler may have set the limit, so
@@ -192,27 +186,22 @@ static void print_warmup(const Run *r) {
          number_text(c->optimizer.learning_rate, rate), (long long)(tenth < 1000 ? tenth : 1000));
 }
 
-/* Prints how to stop a run with mpirun, which kills its ranks two seconds after Ctrl-C. A step may take longer. */
-static void print_stop(const Run *r) {
-    if (comm_size(r->comm) > 1)
-        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);
-}
-
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
-    char config[2048], dir[2048];
+    char config[2048], dir[2048], experts[240];
     say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(),
         terminal_plain(config, sizeof config, r->config->path), terminal_plain(dir, sizeof dir, r->config->run.dir));
     print_machine(r);
     print_model(r);
-    print_experts(r);
+    if (*plan_experts(r->config, r->numerics.act, experts)) line("experts", "%s", experts);
     print_data(r);
     print_batch(r);
     print_memory(r);
     print_limit(r);
     print_start(r);
     print_warmup(r);
-    print_stop(r);
+    if (comm_size(r->comm) > 1) /* a step may take longer than the two seconds that mpirun leaves */
+        line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);
 }
 
 void banner_next(const Run *r) {

@@ -78,8 +78,7 @@ static int mean_loss(Run *r, double *loss) {
     requests_begin(&r->requests);
     for (int64_t i = first, count = 0; rounds-- > 0; i += count) {
         watchdog_tick(r->watchdog, "an evaluation");
-        rounds_keep(r);
-        if (requests_agree(&r->requests)) return 0;
+        if (rounds_stop(r)) return 0;
         if (run_is_rank0(r)) say_part("validation", i - first, most);
         if (i >= end && !shards_gathers(m->shards)) break;
         count = i < end ? model_batch(B, end - i) : 0;
@@ -105,16 +104,11 @@ static int evaluate_loss(Run *r, int64_t step) {
     return 1;
 }
 
-static int asked_to_stop(void *run) {
-    rounds_keep((Run *)run);
-    return requests_agree(&((Run *)run)->requests);
-}
-
 /* Scores the tasks in eval.tasks. Scores all of them before it logs the first, so that a resumed run scores all again
  * or none. */
 static int evaluate_tasks(Run *r, int64_t step) {
     Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
-                     r->groups.datas,     r->watchdog,       asked_to_stop, r,           run_is_rank0(r)};
+                     r->groups.datas,     r->watchdog,       rounds_stop, r,             run_is_rank0(r)};
     double      start_ms = clock_ms();
     int         whole = 1;
     TaskScores *scores = xcalloc((size_t)r->tasks, sizeof *scores, "the scores of the tasks");

@@ -7,24 +7,20 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "run/run.h"
 
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static Pace median_of(const Pace *window) {
+/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least so many steps must have been
+ * recorded. */
+static Pace median_of(const Stragglers *s) {
     double compute[STRAGGLER_STEPS], wait[STRAGGLER_STEPS];
-    for (int i = 0; i < STRAGGLER_STEPS; i++) compute[i] = window[i].compute_ms, wait[i] = window[i].wait_ms;
-    qsort(compute, STRAGGLER_STEPS, sizeof *compute, by_size);
-    qsort(wait, STRAGGLER_STEPS, sizeof *wait, by_size);
+    for (int i = 0; i < STRAGGLER_STEPS; i++) compute[i] = s->window[i].compute_ms, wait[i] = s->window[i].wait_ms;
+    qsort(compute, STRAGGLER_STEPS, sizeof *compute, ascending_doubles);
+    qsort(wait, STRAGGLER_STEPS, sizeof *wait, ascending_doubles);
     return (Pace){compute[STRAGGLER_STEPS / 2], wait[STRAGGLER_STEPS / 2]};
 }
-
-Pace stragglers_median(const Stragglers *s) { return median_of(s->window); }
 
 static int fastest_of(const Pace *pace, int ranks) {
     int best = 0;
@@ -52,7 +48,8 @@ static int first_elsewhere(const Comm *comm) {
     return 0;
 }
 
-static void print_found(const Comm *comm, const Pace *pace, int found) {
+/* Warns of what stragglers_find has found. */
+static void warn_of(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
         warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for "
@@ -61,8 +58,7 @@ static void print_found(const Comm *comm, const Pace *pace, int found) {
              STRAGGLER_STEPS);
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less "
-             "(medians of %d steps): the link between "
-             "%s and %s is slow, or a step is too little work for it",
+             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it",
              comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
              comm_host(comm, other));
 }
@@ -72,12 +68,12 @@ void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {
     s->window[s->steps++ % STRAGGLER_STEPS] = (Pace){m->ms - m->comm_exposed_ms, m->comm_exposed_ms};
     if (s->steps % STRAGGLER_STEPS != 0) return;
     size_t *bytes = NULL;
-    Pace    mine = stragglers_median(s);
+    Pace    mine = median_of(s);
     Pace   *all = (Pace *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
     if (comm_rank(comm) == 0) {
         int found = stragglers_find(all, comm_size(comm), first_elsewhere(comm) > 0);
         if (found && found == s->suspect && (s->warned == 0 || s->steps - s->warned >= STRAGGLER_WARN_EVERY)) {
-            print_found(comm, all, found);
+            warn_of(comm, all, found);
             s->warned = s->steps;
         }
         s->suspect = found;
@@ -101,8 +97,7 @@ void slowness_warn(const Slowness *s, double ms) {
     double load[1] = {0};
     if (getloadavg(load, 1) != 1) load[0] = 0;
     warn("%d steps in a row took over %d times the best one (%.1f ms; the last %.1f ms): the machine's load is %.1f "
-         "on %ld cores, other programs may be "
-         "using them",
+         "on %ld cores, other programs may be using them",
          SLOW_STEPS, SLOW_FACTOR, s->best_ms, ms, load[0], sysconf(_SC_NPROCESSORS_ONLN));
 }
 
@@ -147,7 +142,7 @@ int balance_shares(const double *ms, int64_t *micro, int datas) {
 static void gather_times(const Run *r, double *ms) {
     int      datas = r->groups.datas, ranks = comm_size(r->comm);
     int64_t *us = xcalloc((size_t)ranks, sizeof *us, "the times of the ranks");
-    us[comm_rank(r->comm)] = (int64_t)(stragglers_median(&r->stragglers).compute_ms * 1e3);
+    us[comm_rank(r->comm)] = (int64_t)(median_of(&r->stragglers).compute_ms * 1e3);
     comm_all_reduce_i64(r->comm, us, ranks, COMM_SUM);
     memset(ms, 0, sizeof *ms * (size_t)datas);
     for (int rank = 0; rank < ranks; rank++) {
@@ -158,23 +153,18 @@ static void gather_times(const Run *r, double *ms) {
     free(us);
 }
 
-static void say(Run *r) {
-    char text[200];
-    int  used = 0;
-    for (int d = 0; d < r->groups.datas && used < (int)sizeof text - 24; d++)
-        used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
-    progress_note("balance: of a step's micro-batches the ranks now take%s%s", text,
-                  used >= (int)sizeof text - 24 ? " ..." : "");
-}
-
 void balance_note(Run *r, int64_t step) {
-    int datas = r->groups.datas;
+    int  datas = r->groups.datas, used = 0;
+    char text[200];
     if (!r->config->parallel.balance || datas == 1 || r->stragglers.steps % STRAGGLER_STEPS != 0) return;
     double *ms = xmalloc(sizeof *ms * (size_t)datas, "the times of the ranks");
     gather_times(r, ms);
-    if (balance_shares(ms, r->shares, datas)) {
-        run_take_share(r, step);
-        if (run_is_rank0(r)) say(r);
-    }
+    int changes = balance_shares(ms, r->shares, datas);
     free(ms);
+    if (changes) run_take_share(r, step);
+    if (!changes || !run_is_rank0(r)) return;
+    for (int d = 0; d < datas && used < (int)sizeof text - 24; d++)
+        used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
+    progress_note("balance: of a step's micro-batches the ranks now take%s%s", text,
+                  used >= (int)sizeof text - 24 ? " ..." : "");
 }

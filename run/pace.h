@@ -18,11 +18,11 @@ typedef struct Run Run;
 
 /* A rank is slow if its speed is below STRAGGLER_SPEED of the best rank. Two windows of STRAGGLER_STEPS steps in a row
  * must agree, because a pause of the machine may fall into one. */
-enum { STRAGGLER_STEPS = 25, STRAGGLER_WARN_EVERY = 100, STRAGGLER_TEXT = 512 };
+enum { STRAGGLER_STEPS = 25, STRAGGLER_WARN_EVERY = 100 };
 static const double STRAGGLER_SPEED = 0.75;
 
-typedef struct { double compute_ms, wait_ms; } Pace; /* times of one step of a rank: its own work; its wait for
-                                                      * messages */
+/* Times of one step of a rank: its own work, and its wait for messages. */
+typedef struct { double compute_ms, wait_ms; } Pace;
 
 typedef struct {
     int64_t steps;                   /* number of steps recorded so far */
@@ -34,10 +34,6 @@ typedef struct {
 /* Records one step of this rank. Collective at every STRAGGLER_STEPS-th step. Rank 0 then may warn on stderr, at most
  * every STRAGGLER_WARN_EVERY steps. */
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
-
-/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least so many steps must have been
- * recorded. */
-Pace stragglers_median(const Stragglers *s);
 
 /* Judges the medians of all ranks. Returns 1 + the slow rank. Returns -1 for a slow link, if ranks of several hosts all
  * wait longer than any of them computes. Else returns 0. */

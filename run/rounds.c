@@ -33,20 +33,17 @@ static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
     return lease->step;
 }
 
-/* Moves the run to its last step, because the server has completed all steps. This island may have trained fewer. */
-static int64_t take_last(Run *r, int64_t step) {
-    Position now = run_position(r, step);
-    int64_t  steps = r->config->run.steps;
-    move_to(r, step, steps);
-    r->state.start = (Position){steps, now.tokens, now.samples};
-    return steps;
-}
-
 static int64_t go_on(Run *r, int64_t step, IslandState state) {
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
     if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
-    if (state == ISLAND_DONE) return take_last(r, step);
+    if (state == ISLAND_DONE) { /* the server has completed all steps; this island may have trained fewer */
+        Position now = run_position(r, step);
+        int64_t  steps = r->config->run.steps;
+        move_to(r, step, steps);
+        r->state.start = (Position){steps, now.tokens, now.samples};
+        return steps;
+    }
     r->between.stop = 1;
     return step;
 }
@@ -66,13 +63,22 @@ static void say_joined(const Run *r, IslandState state) {
     if (!run_is_rank0(r) || state != ISLAND_TRAINS) return;
     progress_note("joined %s as island %d: round %lld begins at step %lld, with %d island%s", r->config->outer.server,
                   island_number(r->island), (long long)lease->round, (long long)lease->step, lease->islands,
-                  lease->islands == 1 ? "" : "s");
+                  plural(lease->islands));
+}
+
+/* Joins the server, for the first time or after a lost connection. Returns the number of completed steps, at which the
+ * lease begins. */
+static int64_t join(Run *r, int64_t step) {
+    IslandState state = island_join(r->island);
+    say_joined(r, state);
+    return go_on(r, step, state);
 }
 
 /* Logs and prints the numbers of a round that has ended. step: completed steps at its end. */
 static void log_round(Run *r, int64_t step, IslandWork work) {
     const IslandExchange *e = island_ended(r->island);
     double                ms = clock_ms() - r->round.began_ms;
+    char                  how[64];
     if (!run_is_rank0(r)) return;
     OuterMetrics line = {.round = e->closed.round,
                          .step = step,
@@ -89,11 +95,10 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
     metrics_outer(r->metrics, &line);
     /* with outer.send=gradients every step is a round, so not every round is printed */
     if (rounds_send_gradients(r) && step % r->config->log.every) return;
-    char how[64];
     if (r->config->outer.wait == WAIT_ALL) snprintf(how, sizeof how, "is over");
     else snprintf(how, sizeof how, "has its delta, staleness %lld", (long long)e->closed.staleness);
     progress_note("round %lld %s: %d island%s, norm of the mean delta %.4g; %s sent, %s fetched, waited %.0f ms",
-                  (long long)e->closed.round, how, e->closed.islands, e->closed.islands == 1 ? "" : "s", e->closed.norm,
+                  (long long)e->closed.round, how, e->closed.islands, plural(e->closed.islands), e->closed.norm,
                   bytes_text((double)e->sent).text, bytes_text((double)e->received).text, e->ms);
 }
 
@@ -109,24 +114,24 @@ int64_t rounds_begin(Run *r, int64_t step) {
                                             .watchdog = r->watchdog,
                                             .requests = &r->requests,
                                             .id = r->state.run_id});
-    IslandState state = island_join(r->island);
-    say_joined(r, state);
-    return go_on(r, step, state);
+    return join(r, step);
 }
 
 void rounds_keep(Run *r) {
     if (r->island) island_keep(r->island);
 }
 
+int rounds_stop(void *run) {
+    Run *r = (Run *)run;
+    rounds_keep(r);
+    return requests_agree(&r->requests);
+}
+
 int64_t rounds_step(Run *r, int64_t step, double loss) {
     if (!r->island) return step;
     const Open *lease = island_round(r->island);
     r->round.losses += loss, r->round.steps++;
-    if (r->between.lost) {
-        IslandState state = island_join(r->island);
-        say_joined(r, state);
-        return go_on(r, step, state);
-    }
+    if (r->between.lost) return join(r, step);
     if (step < lease->step + lease->steps) return step;
     int         ended;
     IslandWork  work = work_of(r, step);

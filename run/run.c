@@ -35,12 +35,6 @@ static void open_tasks(Run *r) {
     }
 }
 
-static uint64_t tasks_fingerprint(const Run *r) {
-    uint64_t all = 0;
-    for (int i = 0; i < r->tasks; i++) all = 31 * all + r->task[i].fingerprint;
-    return all;
-}
-
 static void open_inputs(Run *r) {
     const Config *c = r->config;
     run_folder_check(c);
@@ -63,17 +57,15 @@ static void open_inputs(Run *r) {
 /* Ends the job unless all ranks have the same config and the same data. If a file is edited while ranks start, or the
  * disk of a host has another copy, the job would train a mixture or hang. */
 static void agree_on_inputs(const Run *r) {
-    char ranks[GUARD_TEXT];
+    char     ranks[GUARD_TEXT];
+    uint64_t tasks = 0;
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
         fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it",
              ranks);
-    struct {
-        const char *key;
-        uint64_t    seen;
-    } inputs[] = {{"data.train", dataset_fingerprint(&r->train)},
-                  {"data.val", dataset_fingerprint(&r->val)},
-                  {"eval.tasks", tasks_fingerprint(r)},
-                  {"model.init_from", checkpoint_source_fingerprint(r->config)}};
+    for (int i = 0; i < r->tasks; i++) tasks = 31 * tasks + r->task[i].fingerprint;
+    const struct { const char *key; uint64_t seen; } inputs[] = {
+        {"data.train", dataset_fingerprint(&r->train)}, {"data.val", dataset_fingerprint(&r->val)},
+        {"eval.tasks", tasks}, {"model.init_from", checkpoint_source_fingerprint(r->config)}};
     for (int i = 0; i < 4; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
             fail(EXIT_DATA,
@@ -121,7 +113,8 @@ static void make_plan(Run *r, CommKind kind, int joined) {
     error_set_memory_advice(r->memory_advice);
 }
 
-static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
+/* Records progress for collectives and for the first weights, which call it back. */
+static void tick(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
 /* Warns of a tensor group (ranks that divide matrices) that spans hosts, and names the widest group that fits every
  * host. Tensor ranks exchange rows in every block, which is slow between hosts. Ranks are numbered host by host. So a
@@ -154,7 +147,7 @@ static void join_ranks(Run *r, Launch launch) {
     World *w = world_join(launch);
     r->comm = world_all(w);
     watchdog_tick(r->watchdog, "the start of the device");
-    world_watch(w, collective_moves, r->watchdog);
+    world_watch(w, tick, r->watchdog);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     watchdog_know(r->watchdog, r->comm, config_mesh(c, comm_size(r->comm)));
@@ -247,15 +240,15 @@ static void take_memory(Run *r) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
-
 /* Sends the first weights to all ranks. They are the weights of the resumed checkpoint, of model.init_from, or new
  * ones. */
 static void publish_first_weights(Run *r) {
-    if (r->resumed.ranks == 0 && r->config->model.init_from[0])
+    if (r->resumed.ranks == 0 && r->config->model.init_from[0]) {
         checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
-    else if (r->resumed.ranks == 0)
-        model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
+    } else if (r->resumed.ranks == 0) {
+        watchdog_tick(r->watchdog, "the first weights");
+        model_init_weights(r->model, (uint64_t)r->config->run.seed, tick, r->watchdog);
+    }
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
     fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
@@ -345,14 +338,9 @@ int64_t run_roll_back(Run *r, int64_t step) {
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Measures the rate of matrix products for the MFU. The measurement allocates memory of its own, so it runs before
- * take_memory. */
-static void probe_matmul(Run *r) {
-    watchdog_tick(r->watchdog, "the measurement of matrix products");
-    double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
-    watchdog_tick(r->watchdog, "the start");
-    comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
-    r->matmul_flops = rate;
+/* Measures the rate of matrix products of this rank, for the MFU. */
+static double measure_products(const Run *r) {
+    return matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
 }
 
 double run_mfu(Run *r, int64_t step, double tokens_per_s) {
@@ -361,8 +349,7 @@ double run_mfu(Run *r, int64_t step, double tokens_per_s) {
     int    again = comm_size(r->comm) == 1 && device_is_host() &&
                 (r->measured_step == 0 || step >= r->measured_step + STEPS_BETWEEN);
     if (flops > r->matmul_flops && again) {
-        double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
-        if (rate > r->matmul_flops) r->matmul_flops = rate;
+        r->matmul_flops = fmax(r->matmul_flops, measure_products(r));
         r->measured_step = step + 1;
     }
     return flops > r->matmul_flops ? NAN : flops / r->matmul_flops;
@@ -377,20 +364,15 @@ void run_create(Run *r, const Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
     checkpoint_precheck(config);
-    watchdog_tick(r->watchdog, "the probe of matrix products");
-    probe_matmul(r);
+    watchdog_tick(r->watchdog, "the measurement of matrix products");
+    r->matmul_flops = measure_products(r); /* before take_memory, because it allocates memory of its own */
+    watchdog_tick(r->watchdog, "the start");
+    comm_all_reduce_f64(r->comm, &r->matmul_flops, 1, COMM_SUM);
     watchdog_tick(r->watchdog, "taking memory");
     take_memory(r);
     watchdog_tick(r->watchdog, "the first weights");
     load_weights(r);
     watchdog_tick(r->watchdog, "the first step");
-}
-
-static MetricsAbout about(const Run *r) {
-    return (MetricsAbout){.bytes_per_token = r->bytes_per_token,
-                          .commit = program_commit(),
-                          .parameters = r->plan.parameters,
-                          .tensorboard = r->config->log.tensorboard};
 }
 
 static int is_first_of_stage(const Run *r) {
@@ -426,8 +408,9 @@ void run_begin(Run *r) {
     if (run_is_rank0(r)) {
         run_folder_keep_log(c);
         run_folder_keep_config(c);
-        char fault[GPU_METER_FAULT_CHARS];
-        r->metrics = metrics_open(c->run.dir, r->resumed.step, about(r));
+        char         fault[GPU_METER_FAULT_CHARS];
+        MetricsAbout about = {r->bytes_per_token, program_commit(), r->plan.parameters, c->log.tensorboard};
+        r->metrics = metrics_open(c->run.dir, r->resumed.step, about);
         r->gpu = gpu_meter_open(device_id(), fault);
         if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
@@ -444,14 +427,14 @@ void run_destroy(Run *r) {
     island_destroy(r->island);
     memory_copies_end(r->copies);
     saver_destroy(r->saver);
-    if (r->metrics) metrics_close(r->metrics);
+    metrics_close(r->metrics);
     gpu_meter_close(r->gpu);
     int is_read = !loader_destroy(r->loader);
     model_destroy(r->model);
     arena_destroy(&r->batch_arena);
     free(r->eval_tokens);
     free(r->shares);
-    expert_load_drop(&r->experts);
+    free(r->experts.counts);
     fp8_steps_destroy(&r->fp8);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);

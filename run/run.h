@@ -7,24 +7,16 @@
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
 
-#include "comm/comm.h"
+/* Config, ranks, lock, watchdog and requests come with these headers. */
 #include "data/loader.h"
-#include "data/tokenizer.h"
 #include "model/model.h"
-#include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
-#include "run/config/config.h"
-#include "run/guard/lock.h"
-#include "run/step_numbers.h"
-#include "run/log/metrics.h"
-#include "run/outer/island.h"
-#include "run/plan/plan.h"
 #include "run/log/progress.h"
+#include "run/outer/island.h"
 #include "run/pace.h"
-#include "run/text/tasks.h"
-#include "run/guard/requests.h"
-#include "run/guard/watchdog.h"
+#include "run/plan/plan.h"
+#include "run/step_numbers.h"
 
 /* Requests and facts on which all ranks have agreed, for the time after a step. main() reads them. */
 typedef struct {
@@ -44,47 +36,58 @@ typedef struct {
 
 struct Run {
     const Config *config;           /* borrowed */
-    Comm         *comm;             /* owned    */
-    Groups        groups;           /* owned    */
-    Watchdog     *watchdog;         /* owned    */
-    RunLock      *lock;             /* owned; NULL on all ranks except 0 */
-    Numerics      numerics;
-    int           device_sharers;    /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
-    Plan          plan;
-    char         *memory_advice;    /* owned: text that a failed allocation prints */
-    Model        *model;            /* owned */
-    Arena         batch_arena;
+    double        started_ms;       /* clock_ms() when the run began */
+
+    /* inputs */
     Dataset       train, val;       /* val.shards is 0 if there is no validation loss */
     Tokenizer     tokenizer;
     int32_t       end_of_text;      /* token that divides documents (run_documents); -1 if there is none */
     Task         *task;             /* [tasks] the tasks of eval.tasks; owned */
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
+
+    /* ranks and their requests */
+    Comm         *comm;             /* owned */
+    Groups        groups;           /* owned */
+    Watchdog     *watchdog;         /* owned */
+    RunLock      *lock;             /* owned; NULL on all ranks except 0 */
+    Requests      requests;
+    Between       between;
+    int64_t      *shares;           /* owned [groups.datas]: micro-batches in a step for each group of ranks */
+    int           device_sharers;   /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
+
+    /* model and memory */
+    Numerics      numerics;
+    Plan          plan;
+    char         *memory_advice;    /* owned: text that a failed allocation prints */
+    Model        *model;            /* owned */
+    Arena         batch_arena;
     Loader       *loader;
     Batch         eval_batch;       /* on the device: [micro_batch, tokens of seq_len on this rank] */
     int32_t      *eval_tokens;      /* owned, on the host: space for three batches and three whole sequences */
+    ExpertLoad    experts;          /* loads of the experts in the last step */
+    Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
+
+    /* state and checkpoints */
     TrainState    state;
     CheckpointState checkpoint;     /* pointers to parts of this run, for saving and resuming */
     Saver        *saver;            /* owned */
     MemoryCopies *copies;           /* owned; NULL if there are no copies in memory */
     Resumed       resumed;
-    Metrics      *metrics;          /* owned; NULL on all ranks except 0 */
-    GpuMeter     *gpu;              /* owned, on rank 0; NULL elsewhere, or if no GPU can be read */
-    Progress      progress;         /* used on rank 0 only */
-    Stragglers    stragglers;
-    Slowness      slowness;         /* used on rank 0 only */
-    Requests      requests;
-    Between       between;
-    ExpertLoad    experts;          /* loads of the experts in the last step           */
-    Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
+
+    /* the island, if outer.server is set */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */
-    int64_t      *shares;           /* owned [groups.datas]: number of micro-batches in a step for each group of
-                                     * ranks */
+
+    /* numbers and lines; progress and slowness are used on rank 0 only */
+    Metrics      *metrics;          /* owned; NULL on all ranks except 0 */
+    GpuMeter     *gpu;              /* owned, on rank 0; NULL elsewhere, or if no GPU can be read */
+    Progress      progress;
+    Slowness      slowness;
+    Stragglers    stragglers;
     double        matmul_flops;     /* measured FLOP/s of all ranks together */
     int64_t       measured_step;    /* step at which matmul_flops was measured again; 0 if never */
-    double        started_ms;       /* clock_ms() when the run began   */
 };
 
 /* Creates a run. Collective. Ends the job with a message if the run cannot start. */

@@ -32,23 +32,18 @@ __attribute__((no_sanitize("address", "thread"))) static void raise_stack_limit(
     if (most < STACK_LEAST)
         fail(EXIT_MEMORY,
              "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 "
-             "before it, "
-             "or raise the hard limit",
+             "before it, or raise the hard limit",
              (long long)(most >> 10), (long long)(STACK_LEAST >> 10));
 }
 __attribute__((section(".preinit_array"), used)) static void (*raise_first)(void) = raise_stack_limit;
-
-static int calm_threads(void) {
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return 0;
-    return setenv("GOMP_SPINCOUNT", "1000", 0) == 0;
-}
 
 void start_process(char **argv) {
     char        pid[24];
     const char *mark = getenv(MARK);
     snprintf(pid, sizeof pid, "%ld", (long)getpid());
     if (mark && strcmp(mark, pid) == 0) return;
-    int changed = is_stack_raised | calm_threads();
+    int is_calm = getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY");
+    int changed = is_stack_raised | (!is_calm && setenv("GOMP_SPINCOUNT", "1000", 0) == 0);
     if (!changed || setenv(MARK, pid, 1) != 0) return;
     execv("/proc/self/exe", argv); /* if this fails, the run continues, but slower on a busy machine */
 }

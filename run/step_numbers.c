@@ -12,7 +12,12 @@
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-ExpertShares expert_shares(const int64_t *counts, int64_t n) {
+/* How n experts share the assignments: share and index of the busiest expert, entropy, and the number of equal experts
+ * that would have this entropy. */
+typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
+
+/* Computes the shares of n experts from their counts of assignments [n], which are divided by their sum. */
+static ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     ExpertShares s = {0};
     double       all = 0.0;
     for (int64_t e = 0; e < n; e++) all += (double)counts[e];
@@ -26,15 +31,11 @@ ExpertShares expert_shares(const int64_t *counts, int64_t n) {
     return s;
 }
 
-/* Returns 1 if few experts do nearly all work. There are n experts, and `chosen` of them compute each token. "Few"
- * means that the effective number of experts exceeds `chosen` by less than an eighth of the others. */
-static int is_collapse(ExpertShares s, int64_t n, int64_t chosen) {
-    return n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
-}
-
-void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
+/* Sums the counts of assignments over the ranks. Rank 0 warns once a run if few experts do nearly all work. "Few" means
+ * that the effective number of experts exceeds top_k, the experts of a token, by less than an eighth of the others. */
+static void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
     ModelShape shape = m->spec.shards.shape;
-    int64_t    n = shape.n_experts, elems = shape.n_layer * n;
+    int64_t    n = shape.n_experts, chosen = shape.top_k, elems = shape.n_layer * n;
     if (tensor_is_none(m->sums.experts)) return;
     if (!l->counts) l->counts = xmalloc(sizeof *l->counts * (size_t)elems, "the counts of the experts");
     device_to_host(&m->stream, l->counts, m->sums.experts);
@@ -48,20 +49,15 @@ void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
         ExpertShares s = expert_shares(l->counts + b * n, n);
         l->busiest = fmax(l->busiest, s.busiest);
         l->entropy += s.entropy / (double)shape.n_layer;
-        if (l->has_warned || !is_collapse(s, n, shape.top_k)) continue;
+        int is_collapse = n > chosen && s.effective < (double)chosen + (double)(n - chosen) / 8.0;
+        if (l->has_warned || !is_collapse) continue;
         l->has_warned = 1;
         if (comm_rank(all) == 0)
             warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, "
-                 "an even "
-                 "share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
+                 "an even share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
                  (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest,
                  100.0 / (double)n);
     }
-}
-
-void expert_load_drop(ExpertLoad *l) {
-    free(l->counts);
-    l->counts = NULL;
 }
 
 /* --- fp8 ---------------------------------------------------------------------------------------------------------- */
@@ -77,12 +73,11 @@ void fp8_steps_destroy(Fp8Steps *f) {
     fp8_history_destroy(&f->history);
     free(f->amax);
     free(f->counts);
-    *f = (Fp8Steps){.amax = NULL};
 }
 
 /* Reads the maxima of tensors, and reduces them over the ranks. They have 32 bits on the device and are widened to 64
  * here. */
-void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
+static void fp8_steps_take(Fp8Steps *f, Model *m, Comm *all) {
     int64_t cells = f->history.cells;
     if (!f->amax) return;
     device_to_host(&m->stream, f->amax, m->sums.fp8_amax);
@@ -111,8 +106,8 @@ typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, wr
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
-    double took_ms = clock_ms() - r->between.began_ms; /* expected time of the next step, too; doubled below if that
-                                                        * step is verified by a second computation */
+    /* the expected time of the next step, too; doubled below if that step is verified by a second computation */
+    double took_ms = clock_ms() - r->between.began_ms;
     memcpy(w.sum, v->sum, sizeof w.sum);
     exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
     guard_hash_words(v->hash[HASH_REPLICAS], w.hash);
@@ -124,11 +119,6 @@ static Words words_of(Run *r, const StepValues *v, int64_t step) {
     return w;
 }
 
-static int is_suspect(const Words *own, int ranks) {
-    int check = ranks > 1 ? SUM_RANK_CHECK : SUM_GRAD_SQUARES;
-    return !isfinite(exact_value(&own->sum[SUM_LOSS])) || !isfinite(exact_value(&own->sum[check]));
-}
-
 StepNumbers reduce_numbers(Run *r, int64_t step) {
     Model   *m = r->model;
     Between *b = &r->between;
@@ -136,12 +126,13 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
-    expert_load_take(&r->experts, m, r->comm, step); /* called before run_with_parts, which overwrites the sums that
-                                                      * it reads */
-    fp8_steps_take(&r->fp8, m, r->comm);         /* also reads the sums */
+    /* both read the sums, which run_with_parts overwrites */
+    expert_load_take(&r->experts, m, r->comm, step);
+    fp8_steps_take(&r->fp8, m, r->comm);
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
-    Words      w = words_of(r, &v, step);
-    int        suspect = is_suspect(&w, ranks);
+    Words w = words_of(r, &v, step);
+    int   check = ranks > 1 ? SUM_RANK_CHECK : SUM_GRAD_SQUARES;
+    int   suspect = !isfinite(exact_value(&w.sum[SUM_LOSS])) || !isfinite(exact_value(&w.sum[check]));
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
     b->written = w.written == ranks, b->fed = w.fed == ranks;

@@ -16,49 +16,31 @@ StepNumbers reduce_numbers(Run *r, int64_t step);
 
 /* --- experts ------------------------------------------------------------------------------------------------------ */
 
-/* Functions that measure how evenly the experts of each block share the assignments (tokens sent to experts) of a step.
- * The result is for metrics, for the balance of experts, and for a warning if few experts get nearly all. */
-
+/* How evenly the experts of each block share the assignments (tokens sent to experts) of a step. The result is for
+ * metrics, for the balance of experts, and for a warning if few experts get nearly all. */
 typedef struct {
-    int64_t *counts;          /* owned [n_layer * experts]: assignments (tokens sent to each expert) in the step,
-                               * over all ranks; NULL: no experts */
+    int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of one block's assignments that one expert had */
-    double   entropy;         /* entropy of the shares of experts, mean over blocks: 1 if all are equal, 0 if one
-                               * expert has all */
+    double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
     int64_t  rounds;          /* most rounds in which a rank computed a block's experts; 0: experts not divided */
     int      has_warned;
 } ExpertLoad;
-
-/* Collective. Called after the forward passes of a step. Sums the counts of assignments over the ranks. Rank 0 warns
- * once a run if few experts get nearly all. */
-void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step);
-void expert_load_drop(ExpertLoad *l);
-/* How n experts share the assignments: share and index of the busiest expert, entropy, and the number of equal experts
- * that would have this entropy. counts [n] are divided by their sum. */
-typedef struct { double busiest, entropy, effective; int64_t expert; } ExpertShares;
-ExpertShares expert_shares(const int64_t *counts, int64_t n);
 
 /* --- fp8 ---------------------------------------------------------------------------------------------------------- */
 
 /* Keeps the scales of fp8 from step to step (model/precision.h). The maxima of tensors are reduced over all ranks with
  * the numbers of the step. They enter the scales once the step is accepted. */
-
 typedef struct {
     Fp8History history;
-    int64_t   *amax;             /* owned [cells]: maxima of tensors in the last step that was computed, over all
-                                  * ranks; NULL: not in fp8 */
-    int64_t   *counts;           /* owned [2 cells]: for each cell, elements that were clipped and that became zero
-                                  * in the same step, over all ranks */
-    int64_t    saturated, vanished; /* elements of all tensors that were clipped, and that became zero, in the same
-                                     * step */
+    /* numbers of the step that was computed last, over all ranks */
+    int64_t   *amax;             /* owned [cells]: maxima of tensors; NULL: not in fp8 */
+    int64_t   *counts;           /* owned [2 cells]: for each cell, elements that were clipped and that became zero */
+    int64_t    saturated, vanished; /* sums of the counts: elements that were clipped, and that became zero */
 } Fp8Steps;
 
 Fp8Steps fp8_steps_create(int64_t n_layer);
 void     fp8_steps_destroy(Fp8Steps *f);
-/* Collective. Reads maxima and counts after the backward passes of a step, before the sums that hold them are used
- * again. */
-void     fp8_steps_take(Fp8Steps *f, Model *m, Comm *all);
-/* Accepts the step that fp8_steps_take read last: sets the scales of the next step from its maxima. */
+/* Accepts the step whose numbers were reduced last: sets the scales of the next step from its maxima. */
 void     fp8_steps_accept(Fp8Steps *f, Model *m);
 
 #endif

@@ -138,15 +138,6 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-/* Writes a sentence about the fault of a step that is not fine. Called before guard_act. */
-static void describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm,
-                     char out[GUARD_TEXT]) {
-    if (judgement == STEP_SPIKE)
-        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss,
-                 g->spikes.count, spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
-    else snprintf(out, GUARD_TEXT, "loss %g, gradient norm %g: not finite", loss, grad_norm);
-}
-
 /* Writes why the step stops the run, or the options that would avoid it. Called after guard_act has returned
  * GUARD_STOP. Returns out. */
 static char *advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]) {
@@ -169,19 +160,17 @@ static char *advise(const Guard *g, const Config *c, StepJudgement judgement, ch
     return out;
 }
 
-typedef struct { int marked; char device[76]; } Witness;
-
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
+    typedef struct { int marked; char device[76]; } Witness;
     Witness mine = {marked, ""};
     size_t *bytes = NULL, used = 0;
     snprintf(mine.device, sizeof mine.device, "%s", device_id()[0] ? device_id() : device_name());
     Witness *all = (Witness *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
     memset(out, 0, GUARD_TEXT);
-    for (int r = 0; all && r < comm_size(comm); r++) {
-        if (!all[r].marked || used >= GUARD_TEXT) continue;
-        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "",
-                                 comm_member(comm, r), comm_host(comm, r), all[r].device);
-    }
+    for (int r = 0; all && r < comm_size(comm); r++)
+        if (all[r].marked && used < GUARD_TEXT)
+            used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "",
+                                     comm_member(comm, r), comm_host(comm, r), all[r].device);
     free(all);
     free(bytes);
     comm_broadcast(comm, out, GUARD_TEXT, 0);
@@ -203,9 +192,9 @@ static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
 /* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
-    again.rewind(again.ctx, step);
-    again.compute(again.ctx);
-    StepNumbers n = again.numbers(again.ctx, step);
+    again.rewind(again.run, step);
+    again.compute(again.run);
+    StepNumbers n = again.numbers(again.run, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
         warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
              "%.9g%s: silent corruption suspected, %s",
@@ -217,7 +206,7 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
 /* Computes a step a second time if that is due, and a third time if bits differ. The result that came twice counts.
  * Returns 0 if all three results differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
-    if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
+    if (!guard_verify_due(c, step) || !again.has_time(again.run)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);
     *n = second;
     if (guard_is_repeated(comm, &first, &second, ranks)) return 1;
@@ -257,7 +246,11 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
         *n = compute_again(comm, step, n, again);
         if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
         judgement = guard_judge(g, c, step, n->loss, n->grad_norm);
-        describe(g, c, judgement, n->loss, n->grad_norm, what);
+        if (judgement == STEP_SPIKE) /* written before guard_act adds the loss to the window */
+            snprintf(what, sizeof what, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f",
+                     n->loss, g->spikes.count, spikes_median(&g->spikes),
+                     spikes_limit(&g->spikes, c->run.spike_threshold));
+        else snprintf(what, sizeof what, "loss %g, gradient norm %g: not finite", n->loss, n->grad_norm);
     }
     GuardAct act = guard_act(g, c, step, n->loss, judgement);
     if (act == GUARD_UPDATE) loss_scale_keep(scale, act_type);

@@ -108,15 +108,17 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
 
 /* --- the judgement of a computed step before it reaches the weights ----------------------------------------------- */
 
+typedef struct Run Run;
+
 /* Callbacks that compute a step once more, from the same batches. */
 typedef struct {
-    void      (*rewind)(void *ctx, int64_t step);
-    void      (*compute)(void *ctx);
+    void      (*rewind)(Run *run, int64_t step);
+    void      (*compute)(Run *run);
     /* collective: returns the numbers of the step, reduced over all ranks */
-    StepNumbers (*numbers)(void *ctx, int64_t step);
+    StepNumbers (*numbers)(Run *run, int64_t step);
     /* returns 0 after a request to stop; steps are then not verified */
-    int       (*has_time)(void *ctx);
-    void       *ctx;
+    int       (*has_time)(Run *run);
+    Run        *run;
 } Again;
 
 enum { GUARD_SAID = 2 * GUARD_TEXT };

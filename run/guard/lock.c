@@ -119,7 +119,9 @@ struct RunLock {
     int             is_signed;
     _Atomic int     lost;                /* 1 if the file names another job */
     Thread          beater;
-    int             is_output, no_flock; /* 1 for the lock of a verb's output; 1 if the file system has no flock(2) */
+    int             no_flock;            /* 1 if the file system has no flock(2) */
+    int             is_output;           /* 1 for the lock of a verb's output, of this kind */
+    LockOutput      kind;
     char            made[4096];          /* locks of outputs: folder of the lock file; "" is the working directory */
     size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
     RunLock        *earlier;             /* the lock of an output that this process took before this one */
@@ -168,6 +170,58 @@ static void open_file(RunLock *l) {
              io_error_text(l->fd));
 }
 
+/* --- the lock file of an output ----------------------------------------------------------------------------------- */
+
+/* Cuts the last name off a path. Returns the new length. */
+static size_t cut_last(char *path) {
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 0 && path[length - 1] == '/') length--;
+    path[length] = 0;
+    return length;
+}
+
+/* Removes the folders that this process made, as far as they are empty. */
+static void remove_made(RunLock *l) {
+    for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
+}
+
+static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
+    remove_made(l);
+    fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
+}
+
+/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago.
+ * Refuses a file that has this name but holds something else. */
+static void open_output(RunLock *l) {
+    char      *text = NULL;
+    LockHolder h;
+    do {
+        if (l->fd >= 0) io_close(l->fd);
+        if (l->kind != LOCK_WHOLE) {
+            char path[sizeof l->made];
+            l->there = strlen(strcpy(path, l->made));
+            while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
+            int error = l->made[0] ? io_mkdirs(l->made) : 0;
+            if (error < 0) refuse_output(l, l->made, error);
+        }
+        l->fd = io_open(l->path, IO_SHARED);
+        if (l->fd < 0 && (l->fd != -ENOENT || l->kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
+    } while (l->fd < 0);
+    int is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
+    free(text);
+    if (is_other)
+        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
+             l->path, l->key);
+}
+
+/* Returns 1 if the open file still has the name of the lock. */
+static int is_named(const RunLock *l) {
+    struct stat opened, named;
+    return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
+           opened.st_dev == named.st_dev;
+}
+
 /* --- taking ------------------------------------------------------------------------------------------------------- */
 
 static LockDecision look(RunLock *l, double first_ms) {
@@ -199,13 +253,18 @@ static LockDecision look(RunLock *l, double first_ms) {
 }
 
 /* Waits for the lock on all ranks, ticks the watchdog and obeys a signal. Rank 0 looks at the file. A STOP in the
- * folder is for the holder. */
+ * folder is for the holder. comm NULL: this process alone waits, for the lock of an output. */
 static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     for (double first_ms = 0.0;;) {
         struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
-        comm_all_reduce_i64(comm, &any.waits, 2, COMM_MAX);
+        if (l && l->is_output && !is_named(l)) {
+            open_output(l);
+            first_ms = 0.0;
+            continue;
+        }
+        if (comm) comm_all_reduce_i64(comm, &any.waits, 2, COMM_MAX);
         if (!any.waits) return;
-        if (l && any.stop) fail(EXIT_STOPPED, "asked to stop while waiting for %s: nothing was done", l->dir);
+        if (l && any.stop) fail(EXIT_STOPPED, "%sasked to stop while waiting for %s: nothing was done", l->by, l->dir);
         if (first_ms == 0.0) first_ms = clock_ms();
         watchdog_tick(watchdog, "waiting for the run folder");
         usleep((useconds_t)(LOOK_MS * 1e3));
@@ -278,20 +337,17 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are ignored here: one that
- * lasts shows in other writes. */
-static void beat(RunLock *l) {
-    char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
-    if (!lock_is_held(l)) return;
-    l->self.beat++;
-    int length = holder_format(&l->self, text);
-    snprintf(digits, sizeof digits, "%0*llu", HOLDER_BEAT_DIGITS, (unsigned long long)l->self.beat);
-    io_pwrite(l->fd, digits, HOLDER_BEAT_DIGITS, (uint64_t)(length - 1 - HOLDER_BEAT_DIGITS));
-}
-
+/* The thread that beats. Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are
+ * ignored here: one that lasts shows in other writes. */
 static void *keep_beating(void *lock) {
     RunLock *l = (RunLock *)lock;
-    while (!thread_sleep(&l->beater, l->beat_ms)) beat(l);
+    char     text[HOLDER_TEXT];
+    while (!thread_sleep(&l->beater, l->beat_ms)) {
+        if (!lock_is_held(l)) continue;
+        l->self.beat++;
+        int at = holder_format(&l->self, text) - 1 - HOLDER_BEAT_DIGITS; /* the digits and a line feed end the text */
+        io_pwrite(l->fd, text + at, HOLDER_BEAT_DIGITS, (uint64_t)at);
+    }
     return NULL;
 }
 
@@ -319,20 +375,6 @@ void lock_keep(RunLock *l) {
 
 /* --- outputs of verbs --------------------------------------------------------------------------------------------- */
 
-/* Cuts the last name off a path. Returns the new length. */
-static size_t cut_last(char *path) {
-    size_t length = strlen(path);
-    while (length > 0 && path[length - 1] != '/') length--;
-    while (length > 0 && path[length - 1] == '/') length--;
-    path[length] = 0;
-    return length;
-}
-
-/* Removes the folders that this process made, as far as they are empty. */
-static void remove_made(RunLock *l) {
-    for (size_t length = strlen(l->made); length > l->there && io_rmdir(l->made) == 0;) length = cut_last(l->made);
-}
-
 /* Removes the lock files of outputs. fail() calls it, too. The file is removed before its flock ends, so a process that
  * waits for the flock finds the file gone and makes another. */
 static void remove_outputs(void *lock) {
@@ -340,62 +382,6 @@ static void remove_outputs(void *lock) {
         signals_keep(l->path);
         if (lock_is_held(l)) io_unlink(l->path);
         remove_made(l);
-    }
-}
-
-static NORETURN void refuse_output(RunLock *l, const char *what, int error) {
-    remove_made(l);
-    fail(EXIT_IO, "%scannot write %s: %s: %s; give another %s=", l->by, l->dir, what, io_error_text(error), l->key);
-}
-
-/* Refuses a file that has the name of the lock but holds something else. */
-static void refuse_other_text(RunLock *l) {
-    char      *text = NULL;
-    LockHolder h;
-    int        is_other = io_read_start(l->path, HOLDER_TEXT - 1, &text) > 0 && *text && !holder_parse(text, &h);
-    free(text);
-    if (is_other)
-        fail(EXIT_CONFIG, "%s%s is in the way: it is no lock of this program; move it away, or give another %s=", l->by,
-             l->path, l->key);
-}
-
-/* Opens the file that has the name of the lock now. Another process may have removed it and its folder a moment ago. */
-static void open_output(RunLock *l, LockOutput kind) {
-    do {
-        if (l->fd >= 0) io_close(l->fd);
-        if (kind != LOCK_WHOLE) {
-            char path[sizeof l->made];
-            l->there = strlen(strcpy(path, l->made));
-            while (l->there > 0 && access(path, F_OK) != 0) l->there = cut_last(path);
-            int error = l->made[0] ? io_mkdirs(l->made) : 0;
-            if (error < 0) refuse_output(l, l->made, error);
-        }
-        l->fd = io_open(l->path, IO_SHARED);
-        if (l->fd < 0 && (l->fd != -ENOENT || kind == LOCK_WHOLE)) refuse_output(l, l->path, l->fd);
-    } while (l->fd < 0);
-    refuse_other_text(l);
-}
-
-/* Returns 1 if the open file still has the name of the lock. */
-static int is_named(const RunLock *l) {
-    struct stat opened, named;
-    return fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 && opened.st_ino == named.st_ino &&
-           opened.st_dev == named.st_dev;
-}
-
-static void take_output(RunLock *l, LockOutput kind) {
-    open_output(l, kind);
-    for (double first_ms = 0.0;;) {
-        LockDecision decision = look(l, first_ms);
-        if (!is_named(l)) {
-            open_output(l, kind);
-            first_ms = 0.0;
-            continue;
-        }
-        if (decision == LOCK_TAKE) return;
-        if (signals_stop()) fail(EXIT_STOPPED, "%sasked to stop while waiting for %s: nothing was done", l->by, l->dir);
-        if (first_ms == 0.0) first_ms = clock_ms();
-        usleep((useconds_t)(LOOK_MS * 1e3));
     }
 }
 
@@ -412,8 +398,9 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     if (kind == LOCK_WITH_PARENTS && cut_last(l->made) == 0 && *output == '/') strcpy(l->made, "/");
     gethostname(host, sizeof host - 1);
     l->self = holder_self(host);
-    l->beat_ms = LOCK_BEAT_MS, l->is_output = 1, l->fd = -1;
-    take_output(l, kind);
+    l->beat_ms = LOCK_BEAT_MS, l->is_output = 1, l->kind = kind, l->fd = -1;
+    open_output(l);
+    take(l, NULL, NULL);
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
@@ -423,8 +410,6 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
         fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);
     return l;
 }
-
-/* --- giving back -------------------------------------------------------------------------------------------------- */
 
 void lock_release(RunLock *l) {
     if (!l) return;

@@ -45,10 +45,15 @@ static void answer(int signal_number) {
     say_from_signal(text);
 }
 
-/* A scheduler sends USR1 first and TERM when the time is over, so only a second TERM or INT ends the process at once.
- * It then ends by the signal, because exit code 75 would promise a checkpoint. */
-static void on_stop(int signal_number) {
+/* Handles SIGUSR2, which asks for a save, and the signals that ask for a stop. A scheduler sends USR1 first and TERM
+ * when the time is over, so only a second TERM or INT ends the process at once. It then ends by the signal, because
+ * exit code 75 would promise a checkpoint. */
+static void on_request(int signal_number) {
     answer(signal_number);
+    if (signal_number == SIGUSR2) {
+        save_flag = 1;
+        return;
+    }
     if (signal_number == SIGTERM || signal_number == SIGINT) {
         if (end_flag) {
             signal(signal_number, SIG_DFL);
@@ -58,10 +63,6 @@ static void on_stop(int signal_number) {
         ended_ms = clock_ms();
     }
     stop_flag = 1;
-}
-static void on_save(int signal_number) {
-    answer(signal_number);
-    save_flag = 1;
 }
 /* When mpirun gets Ctrl-C, TERM or HUP, it sends CONT at once, TERM a second later and KILL after another second. The
  * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
@@ -97,18 +98,16 @@ __attribute__((no_sanitize("address", "thread"))) static void record_inherited(v
 }
 __attribute__((section(".preinit_array"), used)) static void (*record_first)(void) = record_inherited;
 
-static void restore(int signal_number) {
-    struct sigaction action = {.sa_handler = is_ignored(signal_number) ? SIG_IGN : SIG_DFL};
-    set_action(signal_number, &action);
-}
-
 __attribute__((constructor)) static void restore_inherited(void) {
-    static const int requests[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ};
-    static const int faults[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV};
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) restore(requests[i]);
-    /* sanitizers use the signals of faults themselves */
-    for (size_t i = 0; i < sizeof faults / sizeof *faults && !IS_SANITIZED; i++)
-        restore(faults[i]);
+    static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCONT, SIGXFSZ,
+#if !IS_SANITIZED /* sanitizers use the signals of faults themselves */
+                                  SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV,
+#endif
+    };
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction action = {.sa_handler = is_ignored(signals[i]) ? SIG_IGN : SIG_DFL};
+        set_action(signals[i], &action);
+    }
 }
 
 /* --- the program's handlers --------------------------------------------------------------------------------------- */
@@ -125,11 +124,12 @@ void signals_install(void) {
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
     if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
-    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_stop); /* a closed terminal stops the run, but not under nohup */
-    handle(SIGUSR1, on_stop);
-    handle(SIGTERM, on_stop);
-    handle(SIGINT, on_stop);
-    handle(SIGUSR2, on_save);
+    /* a closed terminal stops the run, but not under nohup */
+    handle(SIGHUP, is_ignored(SIGHUP) ? SIG_IGN : on_request);
+    handle(SIGUSR1, on_request);
+    handle(SIGUSR2, on_request);
+    handle(SIGTERM, on_request);
+    handle(SIGINT, on_request);
     struct sigaction continues = {.sa_sigaction = on_continue, .sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO};
     set_action(SIGCONT, &continues);
     handle(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails, with an error that names the path */
@@ -240,8 +240,9 @@ static double slurm_end_ms(void) {
     errno = 0;
     long long seconds = strtoll(text, &rest, 10), left = seconds - (long long)time(NULL);
     if (*rest || errno || seconds <= 0 || left <= 0) {
-        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes sets "
-             "a limit", text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
+        warn("SLURM_JOB_END_TIME=%.40s is %s: the run does not stop by itself before the job ends; run.max_minutes "
+             "sets a limit",
+             text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
         return INFINITY;
     }
     return clock_ms() + (double)left * 1e3;

@@ -56,16 +56,11 @@ void watchdog_tick(Watchdog *w, const char *phase) {
 
 void watchdog_forget_start(Watchdog *w) {
     watchdog_tick(w, NULL);
-    if (w) w->longest_us = 0;
+    w->longest_us = 0;
 }
 
-void watchdog_started(Watchdog *w) {
-    if (w) w->started = 1;
-}
-
-void watchdog_ends(Watchdog *w) {
-    if (w) w->ends = 1;
-}
+void watchdog_started(Watchdog *w) { w->started = 1; }
+void watchdog_ends(Watchdog *w) { w->ends = 1; }
 
 /* --- the report --------------------------------------------------------------------------------------------------- */
 
@@ -252,7 +247,6 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
 }
 
 void watchdog_destroy(Watchdog *w) {
-    if (!w) return;
     thread_stop(&w->thread);
     free(w);
 }

@@ -15,9 +15,6 @@
 #include "core/thread.h"
 #include "data/tokens_json.h"
 #include "run/log/picture.h"
-#include "run/log/tensorboard.h"
-
-enum { LINE_BYTES = METRICS_LINE_BYTES };
 
 struct Metrics {
     char     path[4096], picture[4096], title[256];
@@ -82,8 +79,7 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
 }
 
 /* Reads the lines that stay, and returns their bytes. The lines that stay end at the first line that is later than
- * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. They may be
- * long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
+ * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
@@ -91,18 +87,11 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
     }
-    uint64_t   kept = 0, at = 0;
-    char       line[LINE_BYTES];
-    int        is_start = 1, is_past = 0;
-    int64_t    strangers = 0;
+    uint64_t    kept = 0;
+    int         is_past = 0;
+    int64_t     strangers = 0;
     MetricsLine l;
-    while (fgets(line, sizeof line, f)) {
-        /* computed from positions, because the line may contain NULs */
-        size_t bytes = (size_t)((uint64_t)ftello(f) - at);
-        int is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
-        is_start = is_end, at += bytes;
-        if (!is_ours) strangers += is_end && line[0];
-        if (!is_ours) continue;
+    while (metrics_line_after(f, &l, &strangers) != LINE_OTHER) {
         is_past |= l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train);
         if (is_past) continue;
         if (l.kind == LINE_TRAIN) {
@@ -115,7 +104,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step;
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
-        kept = at, m->strangers = strangers;
+        kept = (uint64_t)ftello(f), m->strangers = strangers;
     }
     fclose(f);
     m->cut_strangers = strangers - m->strangers;
@@ -171,7 +160,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-typedef struct { char text[LINE_BYTES]; size_t used; } Line;
+typedef struct { char text[METRICS_LINE_BYTES]; size_t used; } Line;
 
 static void put(Line *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void put(Line *l, const char *fmt, ...) {
@@ -209,7 +198,7 @@ static int write_waiting(Metrics *m) {
 static void keep_line(Metrics *m, Line *l) {
     put(l, "}\n");
     if (m->waiting_bytes + l->used > m->waiting_capacity) {
-        m->waiting_capacity = 2 * (m->waiting_bytes + LINE_BYTES);
+        m->waiting_capacity = 2 * (m->waiting_bytes + METRICS_LINE_BYTES);
         m->waiting =
             xrealloc(m->waiting, m->waiting_capacity, "the lines of metrics.jsonl that wait for room on the disk");
     }
@@ -228,6 +217,11 @@ static void put_times(const Metrics *m, Line *l, double time) {
     put_number(l, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
 }
 
+void metric_add(StepMetrics *s, const char *name, double value) {
+    CHECK(s->mores < METRICS_MORE, "more than %d numbers besides those of every run", METRICS_MORE);
+    s->more[s->mores++] = (Metric){name, value};
+}
+
 /* Appends the numbers of a step that not every run has. */
 static void put_parts(Line *l, const StepMetrics *s) {
     for (int a = 0; a < AXES; a++) {
@@ -235,9 +229,7 @@ static void put_parts(Line *l, const StepMetrics *s) {
         snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
         if (s->timed >> a & 1) put_number(l, key, s->axis_ms[a]);
     }
-    if (s->has_experts) put_number(l, "busiest_expert", s->busiest), put_number(l, "expert_entropy", s->entropy);
-    if (s->has_experts && s->rounds > 1) put_number(l, "expert_rounds", (double)s->rounds);
-    if (s->has_fp8) put_number(l, "fp8_saturated", s->fp8_saturated), put_number(l, "fp8_vanished", s->fp8_vanished);
+    for (int i = 0; i < s->mores; i++) put_number(l, s->more[i].name, s->more[i].value);
     for (int a = 0; a < AXES && s->has_sent; a++)
         put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a],
             a == AXES - 1 ? "}" : "");
@@ -260,7 +252,7 @@ static void put_state(Line *l, const StepMetrics *s) {
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
     enum { IN_TENSORBOARD = 5 }; /* the first five of these numbers also go to TensorBoard */
-    const TensorBoardScalar numbers[] = {
+    const Metric numbers[] = {
         {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
         {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
         {"train/comm_ms", s->comm_ms}, {"train/comm_exposed_ms", s->comm_exposed_ms}};
@@ -269,7 +261,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put(&l, "{\"kind\":\"train\",\"step\":%lld", (long long)s->step);
     put_count(&l, "tokens", s->tokens);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        put_number(&l, numbers[i].tag + strlen("train/"), numbers[i].value);
+        put_number(&l, numbers[i].name + strlen("train/"), numbers[i].value);
     put_parts(&l, s);
     put_times(m, &l, time);
     put_number(&l, "epoch", s->epoch);
@@ -297,8 +289,7 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
     put_number(&l, "loss", o->loss);
     put_times(m, &l, time);
     write_line(m, &l);
-    const TensorBoardScalar scalars[] = {{"outer/loss", o->loss}, {"outer/norm", o->norm}};
-    tensorboard_add(m->board, o->step, time, scalars, 2);
+    tensorboard_add(m->board, o->step, time, (Metric[]){{"outer/loss", o->loss}, {"outer/norm", o->norm}}, 2);
     keep_round(m, o->step, o->tokens, o->loss);
 }
 
@@ -310,7 +301,7 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     if (isfinite(m->about.bytes_per_token)) put_number(&l, "bpb", bpb);
     put(&l, ",\"time\":%.3f", time);
     write_line(m, &l);
-    tensorboard_add(m->board, step, time, (TensorBoardScalar[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
+    tensorboard_add(m->board, step, time, (Metric[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
     keep_eval(m, step, loss);
 }
 
@@ -350,7 +341,8 @@ void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
 }
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
-    char quoted[LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
+    if (!m) return;
+    char quoted[METRICS_LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
     Line l = event("skip", step);
     if (json_quote(quoted, sizeof quoted, why) < sizeof quoted) put(&l, ",\"why\":%s", quoted);
     write_line(m, &l);
@@ -401,7 +393,7 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         int shown = (int)strlen(name) - 2;
         snprintf(tag[0], sizeof tag[0], "task/%.*s/acc", shown, name + 1);
         snprintf(tag[1], sizeof tag[1], "task/%.*s/%s", shown, name + 1, other);
-        tensorboard_add(m->board, step, wall_time(), (TensorBoardScalar[]){{tag[0], t->acc}, {tag[1], value}}, 2);
+        tensorboard_add(m->board, step, wall_time(), (Metric[]){{tag[0], t->acc}, {tag[1], value}}, 2);
     }
     write_waiting(m);
 }

@@ -11,7 +11,10 @@
 #include "core/mesh.h"
 #include "data/blend.h"
 #include "run/log/run_log.h"
+#include "run/log/tensorboard.h"
 #include "run/text/task_scores.h"
+
+enum { METRICS_MORE = 8 };
 
 typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
@@ -20,12 +23,8 @@ typedef struct {
     /* set of WITH_ flags: axes whose communication time is written on its own, such as replica_ms */
     unsigned timed;
     double  axis_ms[AXES]; /* ms of communication, by axis */
-    int     has_experts;   /* 1 if busiest and entropy of the experts are set (run/step_numbers.h) */
-    double  busiest, entropy;
-    /* rounds in which ranks that divide the experts compute their rows; written if more than 1 */
-    int64_t rounds;
-    int     has_fp8;       /* 1 if fp8_saturated and fp8_vanished are set (run/step_numbers.h) */
-    double  fp8_saturated, fp8_vanished;
+    Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
+    int     mores;
     int     has_sent;      /* 1 if `sent` is set */
     int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
     double  epoch;         /* passes over data.train so far (sample_epochs) */
@@ -34,6 +33,9 @@ typedef struct {
     int     sources;       /* sources of a blend; 0: no blend */
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
+
+/* Adds a number to the line of a step. A new number needs this call, and its row in docs/looking-at-runs.md. */
+void metric_add(StepMetrics *s, const char *name, double value);
 
 /* Numbers of a round of islands (run/outer/), from the server or from an island. */
 typedef struct {
@@ -81,7 +83,7 @@ void     metrics_resumed(Metrics *m, int64_t step, int ranks);
 void     metrics_saved(Metrics *m, int64_t step, double ms);
 /* writes the event that a checkpoint was copied in memory */
 void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms);
-/* writes the event that a step was skipped; called before the line of that step */
+/* writes the event that a step was skipped; called before the line of that step; does nothing if m is NULL */
 void     metrics_skipped(Metrics *m, int64_t step, const char *why);
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);

@@ -33,8 +33,7 @@ static void put_colours(FILE *out, int dark) {
 void svg_begin(FILE *out, int width, int height) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-            "font-family=\"Inter, 'Helvetica "
-            "Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
+            "font-family=\"Inter, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif\">\n<style>\n",
             width, height, width, height);
     put_colours(out, 0);
     fprintf(out, "\n@media (prefers-color-scheme: dark) {\n");
@@ -66,7 +65,8 @@ double svg_x(const SvgPanel *p, double x) {
     return p->left + (p->right - p->left) * (x - p->x_low) / (p->x_high - p->x_low);
 }
 
-double svg_y(const SvgPanel *p, double y) {
+/* Returns the y of a value in pixels. Far points are moved closer, because viewers fail with huge numbers. */
+static double svg_y(const SvgPanel *p, double y) {
     double at = p->bottom - (p->bottom - p->top) * (y - p->y_low) / (p->y_high - p->y_low);
     return at < p->top - 2000 ? p->top - 2000 : at > p->bottom + 2000 ? p->bottom + 2000 : at;
 }
@@ -86,11 +86,11 @@ void svg_text(FILE *out, const char *text) {
     }
 }
 
-/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. */
-static void put_count(FILE *out, double value) {
-    if (value >= 1e9) fprintf(out, "%.4gB", value / 1e9);
-    else if (value >= 1e6) fprintf(out, "%.4gM", value / 1e6);
-    else if (value >= 1e4) fprintf(out, "%.4gk", value / 1e3);
+/* Writes a count in a short form: 9000, 12k, 1.5M, 2B. gap: text before the letter. */
+static void put_count(FILE *out, double value, const char *gap) {
+    if (value >= 1e9) fprintf(out, "%.4g%sB", value / 1e9, gap);
+    else if (value >= 1e6) fprintf(out, "%.4g%sM", value / 1e6, gap);
+    else if (value >= 1e4) fprintf(out, "%.4g%sk", value / 1e3, gap);
     else fprintf(out, "%.10g", value);
 }
 
@@ -159,7 +159,7 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
         double x = svg_x(p, k * step);
         fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x,
                 p->bottom + 21);
-        put_count(out, k * step + 0.0); /* + 0.0 avoids -0 */
+        put_count(out, k * step + 0.0, ""); /* + 0.0 avoids -0 */
         fprintf(out, "</text>\n");
     }
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n</g>\n", (p->left + p->right) / 2, p->bottom + 42, name);
@@ -270,16 +270,12 @@ enum { WIDTH = 960, HEIGHT = 640 };
 enum { LEFT = 76, RIGHT = 872, TOP = 112, BOTTOM = 424, LOWER_TOP = 458, LOWER_BOTTOM = 574 };
 enum { TICKS = 7, LOWER_TICKS = 4 };
 
-/* One slot of the curve, to be drawn. */
-typedef struct {
-    double middle, end;                /* steps at the middle and at the end of the slot */
-    double mean, smooth, norm, rate;   /* loss, smoothed loss, gradient norm, learning rate; NaN: none */
-} Drawn;
-
 typedef struct {
     FILE        *out;
     const Curve *c;
-    Drawn        drawn[CURVE_SLOTS];   /* [c->slots] */
+    /* [c->slots] of each slot: steps at its middle and at its end; smoothed loss, learning rate, mean gradient norm,
+     * NaN if there is none */
+    double       middle[CURVE_SLOTS], end[CURVE_SLOTS], smooth[CURVE_SLOTS], rates[CURVE_SLOTS], norms[CURVE_SLOTS];
     double       sorted[CURVE_SLOTS];  /* scratch */
     SvgPanel     loss, rate, norm;
 } Picture;
@@ -287,15 +283,14 @@ typedef struct {
 /* Computes what is drawn of each slot. */
 static void find_points(Picture *p) {
     const Curve *c = p->c;
-    double       smooth[CURVE_SLOTS];
-    curve_smooth(c, smooth);
+    curve_smooth(c, p->smooth);
     for (int i = 0; i < c->slots; i++) {
         const CurveSlot *s = &c->slot[i];
         double           first = (double)(c->first_step + (int64_t)i * c->stride);
-        double           end = fmin(first + (double)(c->stride - 1), (double)c->last_step);
-        p->drawn[i] = (Drawn){.middle = (first + end) / 2, .end = end, .smooth = smooth[i], .rate = s->lr,
-                              .mean = s->finite ? s->sum / (double)s->finite : NAN,
-                              .norm = s->norms ? s->norm_sum / (double)s->norms : NAN};
+        p->end[i] = fmin(first + (double)(c->stride - 1), (double)c->last_step);
+        p->middle[i] = (first + p->end[i]) / 2;
+        p->rates[i] = s->lr;
+        p->norms[i] = s->norms ? s->norm_sum / (double)s->norms : NAN;
     }
 }
 
@@ -314,10 +309,10 @@ static void choose_loss_range(Picture *p, double settled) {
     int          n = 0;
     double       low = INFINITY, high = -INFINITY;
     for (int i = 0; i < c->slots; i++) {
-        if (!c->slot[i].finite || p->drawn[i].middle < settled) continue;
-        p->sorted[n++] = p->drawn[i].smooth; /* smoothed losses, because raw losses may exceed the range */
+        if (!c->slot[i].finite || p->middle[i] < settled) continue;
+        p->sorted[n++] = p->smooth[i]; /* smoothed losses, because raw losses may exceed the range */
         low = fmin(low, c->slot[i].least);
-        high = fmax(high, p->drawn[i].smooth);
+        high = fmax(high, p->smooth[i]);
     }
     if (n > 0) high = without_spikes(p, n, low, high);
     for (int i = 0; i < c->evals; i++) {
@@ -332,11 +327,10 @@ static void choose_lower_ranges(Picture *p, double settled) {
     double rate = 0, norm = 0;
     int    n = 0;
     for (int i = 0; i < p->c->slots; i++) {
-        const Drawn *d = &p->drawn[i];
-        if (isfinite(d->rate)) rate = fmax(rate, d->rate);
-        if (isnan(d->norm) || d->middle < settled) continue;
-        p->sorted[n++] = d->norm;
-        norm = fmax(norm, d->norm);
+        if (isfinite(p->rates[i])) rate = fmax(rate, p->rates[i]);
+        if (isnan(p->norms[i]) || p->middle[i] < settled) continue;
+        p->sorted[n++] = p->norms[i];
+        norm = fmax(norm, p->norms[i]);
     }
     if (n > 0) norm = without_spikes(p, n, 0, norm);
     p->rate.y_high = rate > 0 ? 1.08 * rate : 1;
@@ -349,7 +343,7 @@ static void lay_out(Picture *p) {
     p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
     find_points(p);
     /* values fall fast in the first twentieth of the steps, which counts only if there are no later steps */
-    if (p->c->slots == 0 || p->drawn[p->c->slots - 1].middle < settled) settled = 0;
+    if (p->c->slots == 0 || p->middle[p->c->slots - 1] < settled) settled = 0;
     choose_loss_range(p, settled);
     choose_lower_ranges(p, settled);
 }
@@ -362,7 +356,7 @@ static double last_tokens(const Curve *c) { return c->slots > 0 ? (double)c->slo
 static double step_of_tokens(const Picture *p, double tokens) {
     double before = 0, step = 0;
     for (int i = 0; i < p->c->slots; i++) {
-        double end = p->drawn[i].end, after = (double)p->c->slot[i].tokens;
+        double end = p->end[i], after = (double)p->c->slot[i].tokens;
         if (after >= tokens && after > before) return step + (end - step) * (tokens - before) / (after - before);
         step = end, before = after;
     }
@@ -378,7 +372,7 @@ static void draw_tokens(const Picture *p) {
     for (double k = 1; k * along <= tokens * (1 + 1e-9); k++) {
         double x = svg_x(&p->loss, step_of_tokens(p, k * along));
         fprintf(p->out, "<path d=\"M%.1f %dv-5\" class=\"axis\"/><text x=\"%.1f\" y=\"%d\">", x, TOP, x, TOP - 10);
-        put_count(p->out, k * along);
+        put_count(p->out, k * along, "");
         fprintf(p->out, "</text>\n");
     }
     fprintf(p->out,
@@ -389,6 +383,13 @@ static void draw_tokens(const Picture *p) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
+/* Draws a line through the values y [c->slots] at the steps x, in a look (svg_pen). */
+static void draw_line(const Picture *p, const SvgPanel *panel, const double *x, const double *y, const char *look) {
+    SvgPen pen = svg_pen(p->out, panel, look);
+    for (int i = 0; i < p->c->slots; i++) svg_to(&pen, x[i], y[i]);
+    svg_pen_end(&pen);
+}
+
 /* Draws the losses: their spread in each slot, as a line through least and greatest, and the smoothed line over it. */
 static void draw_losses(const Picture *p) {
     const Curve *c = p->c;
@@ -397,16 +398,15 @@ static void draw_losses(const Picture *p) {
                          "stroke-linejoin=\"round\"");
     for (int i = 0; i < c->slots; i++) {
         const CurveSlot *s = &c->slot[i];
-        svg_spread(&raw, p->drawn[i].middle, s->finite ? s->least : NAN, s->finite ? s->greatest : NAN);
+        svg_spread(&raw, p->middle[i], s->finite ? s->least : NAN, s->finite ? s->greatest : NAN);
     }
     svg_pen_end(&raw);
-    SvgPen smooth = svg_pen(p->out, &p->loss,
-                            "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c0\" "
-                            "stroke-width=\"2.4\"");
-    for (int i = 0; i < c->slots; i++) svg_to(&smooth, p->drawn[i].middle, p->drawn[i].smooth);
-    svg_pen_end(&smooth);
+    draw_line(p, &p->loss, p->middle, p->smooth,
+              "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c0\" "
+              "stroke-width=\"2.4\"");
     if (c->slots == 1 && c->slot[0].finite)
-        svg_dot(p->out, &p->loss, p->drawn[0].middle, p->drawn[0].mean, "r=\"3\" class=\"c0\" fill=\"currentColor\"");
+        svg_dot(p->out, &p->loss, p->middle[0], c->slot[0].sum / (double)c->slot[0].finite,
+                "r=\"3\" class=\"c0\" fill=\"currentColor\"");
 }
 
 static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
@@ -435,10 +435,9 @@ static void draw_best(const Picture *p) {
     const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
     fprintf(p->out,
             "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" "
-            "stroke-width=\"1.6\"/>"
-            "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" "
-            "class=\"halo\" "
-            "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
+            "stroke-width=\"1.6\"/><text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" "
+            "fill=\"currentColor\" class=\"halo\" stroke-width=\"4\" stroke-linejoin=\"round\" "
+            "paint-order=\"stroke\">best",
             x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
     if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
         /* only the best loss is written here, because the value of the last evaluation is at the end of its curve */
@@ -453,13 +452,11 @@ static void draw_nonfinite(const Picture *p) {
             fprintf(p->out,
                     "<path d=\"M%.1f %dv-10\" class=\"bad\" stroke=\"currentColor\" "
                     "stroke-width=\"2\"><title>loss not finite</title></path>\n",
-                    svg_x(&p->loss, p->drawn[i].middle), BOTTOM);
+                    svg_x(&p->loss, p->middle[i]), BOTTOM);
 }
 
 /* Dashes distinguish the kinds of marks without their colour. */
-static const struct {
-    const char *name, *look;
-} MARKS[CURVE_MARK_KINDS] = {
+static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
     [CURVE_ROLLED_BACK] = {"rolled back", "class=\"bad\" stroke-dasharray=\"9 3 2 3\""},
@@ -476,39 +473,24 @@ static void draw_marks(const Picture *p) {
     }
 }
 
-static void draw_rates(const Picture *p) {
-    SvgPen norm = svg_pen(p->out, &p->norm,
-                          "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" "
-                          "stroke-width=\"1\" stroke-opacity=\"0.75\"");
-    for (int i = 0; i < p->c->slots; i++) svg_to(&norm, p->drawn[i].middle, p->drawn[i].norm);
-    svg_pen_end(&norm);
-    SvgPen rate = svg_pen(p->out, &p->rate,
-                          "class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"");
-    for (int i = 0; i < p->c->slots; i++) svg_to(&rate, p->drawn[i].end, p->drawn[i].rate);
-    svg_pen_end(&rate);
-}
-
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
 /* Writes the last values at the right end of their curves, with a gap between them. */
 static void draw_last_values(const Picture *p) {
     const Curve *c = p->c;
     int          last = c->slots - 1;
-    while (last >= 0 && isnan(p->drawn[last].smooth)) last--;
-    double train = last >= 0 ? p->drawn[last].smooth : NAN, eval = c->evals ? c->eval[c->evals - 1].loss : NAN;
+    while (last >= 0 && isnan(p->smooth[last])) last--;
+    double train = last >= 0 ? p->smooth[last] : NAN, eval = c->evals ? c->eval[c->evals - 1].loss : NAN;
     double train_y = fmax(TOP, svg_y(&p->loss, train)) + 4.5, eval_y = fmax(TOP, svg_y(&p->loss, eval)) + 4.5, gap = 17;
     if (fabs(train_y - eval_y) < gap) {
         double middle = fmin((train_y + eval_y) / 2, BOTTOM - gap / 2), sign = train_y > eval_y ? 1 : -1;
         train_y = middle + sign * gap / 2;
         eval_y = middle - sign * gap / 2;
     }
+    static const char TEXT[] = "<text x=\"%d\" y=\"%.1f\" class=\"c%d\" fill=\"currentColor\">%.4f</text>\n";
     fprintf(p->out, "<g font-size=\"14\" font-weight=\"600\">\n");
-    if (!isnan(train))
-        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c0\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
-                train_y, train);
-    if (!isnan(eval))
-        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c1\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
-                eval_y, eval);
+    if (!isnan(train)) fprintf(p->out, TEXT, RIGHT + 10, train_y, 0, train);
+    if (!isnan(eval)) fprintf(p->out, TEXT, RIGHT + 10, eval_y, 1, eval);
     fprintf(p->out, "</g>\n");
 }
 
@@ -542,54 +524,48 @@ static void draw_legend(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Writes a number and what it counts: "123.5 M parameters · ". */
-static void put_amount(FILE *out, double value, const char *things) {
-    const char *unit = value >= 1e9 ? " B" : value >= 1e6 ? " M" : value >= 1e4 ? " k" : "";
-    double      scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;
-    fprintf(out, "%.4g%s %s", value / scale, unit, things);
-}
-
 static void draw_title(const Picture *p, CurveTitle title) {
     fprintf(p->out, "<text x=\"%d\" y=\"40\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
     svg_text(p->out, title.title);
     fprintf(p->out, "</text>\n<text x=\"%d\" y=\"63\" font-size=\"13\" class=\"quiet\">", LEFT);
-    if (title.parameters > 0) put_amount(p->out, (double)title.parameters, "parameters · ");
-    if (last_tokens(p->c) > 0) put_amount(p->out, last_tokens(p->c), "tokens in ");
+    if (title.parameters > 0) put_count(p->out, (double)title.parameters, " "), fputs(" parameters · ", p->out);
+    if (last_tokens(p->c) > 0) put_count(p->out, last_tokens(p->c), " "), fputs(" tokens in ", p->out);
     fprintf(p->out, "%lld steps", (long long)p->c->last_step);
     if (title.commit[0]) fprintf(p->out, " · commit "), svg_text(p->out, title.commit);
     fprintf(p->out, "</text>\n");
 }
 
-static void draw(const Picture *p, CurveTitle title) {
-    svg_begin(p->out, WIDTH, HEIGHT);
-    svg_clip(p->out, "upper", &p->loss);
-    svg_clip(p->out, "lower", &p->rate);
-    draw_title(p, title);
-    draw_legend(p);
-    svg_values(p->out, &p->loss, TICKS, SVG_LEFT);
-    svg_frame(p->out, &p->loss);
-    svg_beside(p->out, &p->loss, "loss, nats per token");
-    draw_tokens(p);
-    svg_values(p->out, &p->rate, LOWER_TICKS, SVG_LEFT);
-    svg_values(p->out, &p->norm, LOWER_TICKS, SVG_RIGHT);
-    svg_frame(p->out, &p->rate);
-    svg_below(p->out, &p->rate, 1, "step");
-    draw_marks(p);
-    fprintf(p->out, "<g clip-path=\"url(#upper)\">\n");
-    draw_losses(p);
-    draw_evals(p);
-    draw_nonfinite(p);
-    fprintf(p->out, "</g>\n<g clip-path=\"url(#lower)\">\n");
-    draw_rates(p);
-    fprintf(p->out, "</g>\n");
-    draw_best(p);
-    draw_last_values(p);
-}
-
 char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes) {
     char   *text;
-    Picture p = {.c = c, .out = memory_file_open(&text, bytes)};
+    FILE   *out = memory_file_open(&text, bytes);
+    Picture p = {.c = c, .out = out};
     lay_out(&p);
-    draw(&p, title);
-    return svg_end(p.out, &text);
+    svg_begin(out, WIDTH, HEIGHT);
+    svg_clip(out, "upper", &p.loss);
+    svg_clip(out, "lower", &p.rate);
+    draw_title(&p, title);
+    draw_legend(&p);
+    svg_values(out, &p.loss, TICKS, SVG_LEFT);
+    svg_frame(out, &p.loss);
+    svg_beside(out, &p.loss, "loss, nats per token");
+    draw_tokens(&p);
+    svg_values(out, &p.rate, LOWER_TICKS, SVG_LEFT);
+    svg_values(out, &p.norm, LOWER_TICKS, SVG_RIGHT);
+    svg_frame(out, &p.rate);
+    svg_below(out, &p.rate, 1, "step");
+    draw_marks(&p);
+    fprintf(out, "<g clip-path=\"url(#upper)\">\n");
+    draw_losses(&p);
+    draw_evals(&p);
+    draw_nonfinite(&p);
+    fprintf(out, "</g>\n<g clip-path=\"url(#lower)\">\n");
+    draw_line(&p, &p.norm, p.middle, p.norms,
+              "stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" class=\"c3\" "
+              "stroke-width=\"1\" stroke-opacity=\"0.75\"");
+    draw_line(&p, &p.rate, p.end, p.rates,
+              "class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\"");
+    fprintf(out, "</g>\n");
+    draw_best(&p);
+    draw_last_values(&p);
+    return svg_end(out, &text);
 }

@@ -72,9 +72,7 @@ typedef struct {
     double x_low, x_high, y_low, y_high;
 } SvgPanel;
 
-double svg_x(const SvgPanel *p, double x);
-/* returns the y of a value in pixels; far points are moved closer, because viewers fail with huge numbers */
-double svg_y(const SvgPanel *p, double y);
+double svg_x(const SvgPanel *p, double x); /* returns the x of a value in pixels */
 
 void   svg_begin(FILE *out, int width, int height); /* writes the beginning of a picture: <svg>, styles, background */
 int    svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */

@@ -59,22 +59,16 @@ static void add(Fields *f, int rank, const char *fmt, ...) {
     f->rank[f->count++] = rank;
 }
 
-/* Returns the greatest rank (order of importance) such that all fields up to that rank fit into `columns`. */
-static int ranks_with_room(const Fields *f, int columns) {
-    int width = -3, most = 0;
-    for (int rank = 0; rank < FIELDS; rank++) {
+/* Joins the fields that fit into a line: all up to the greatest rank with which they fit. On a terminal the last column
+ * stays free, because a line might wrap there. */
+static void join(const Fields *f, char out[LINE_BYTES]) {
+    int    columns = terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS, width = -3, most = 0;
+    size_t used = 0;
+    for (int rank = 0; rank < FIELDS && width <= columns; rank++) {
         for (int i = 0; i < f->count; i++)
             if (f->rank[i] == rank) width += 3 + terminal_width(f->text[i]);
         if (width <= columns) most = rank;
-        else break;
     }
-    return most;
-}
-
-/* Joins the fields that fit into a line. On a terminal the last column stays free, because a line might wrap there. */
-static void join(const Fields *f, char out[LINE_BYTES]) {
-    int    most = ranks_with_room(f, terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS);
-    size_t used = 0;
     out[0] = 0;
     for (int i = 0; i < f->count; i++)
         if (f->rank[i] <= most)

@@ -60,22 +60,19 @@ static int is_ours(int file, Start s) {
     }
 }
 
-/* Writes the name of a folder that does not exist, based on dir, into out. Returns out. */
-static const char *free_dir(const char *dir, char out[4200]) {
+/* Refuses a file or folder of another program. The message names another run.dir, which does not exist. */
+NORETURN static void refuse_foreign(const Config *c, const char *path, const char *what) {
+    const char *dir = c->run.dir;
     size_t      length = strlen(dir);
+    char        other[4200];
     struct stat st;
     while (length > 1 && dir[length - 1] == '/') length--;
     for (int i = 2; i < 10000; i++) {
-        snprintf(out, 4200, "%.*s-%d", (int)(length < 4100 ? length : 4100), dir, i);
-        if (lstat(out, &st) != 0) break;
+        snprintf(other, sizeof other, "%.*s-%d", (int)(length < 4100 ? length : 4100), dir, i);
+        if (lstat(other, &st) != 0) break;
     }
-    return out;
-}
-
-NORETURN static void refuse_foreign(const Config *c, const char *path, const char *what) {
-    char other[4200];
     fail(EXIT_CONFIG, "run.dir: %s %s, and a run would write over it: take another folder, run.dir=%s", path, what,
-         shell_word(free_dir(c->run.dir, other)).text);
+         shell_word(other).text);
 }
 
 static void check_file(const Config *c, int i) {

@@ -102,7 +102,7 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
     }
 }
 
-LineKind metrics_line_next(FILE *f, MetricsLine *out) {
+LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers) {
     char  line[METRICS_LINE_BYTES];
     off_t at = ftello(f);
     int   is_start = 1;
@@ -112,8 +112,14 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out) {
         if (at < 0 || end <= at) break;    /* a pipe or device has no position */
         if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
+        *strangers += is_start && line[0];
     }
     return LINE_OTHER;
+}
+
+LineKind metrics_line_next(FILE *f, MetricsLine *out) {
+    int64_t strangers = 0;
+    return metrics_line_after(f, out, &strangers);
 }
 
 int metrics_line_find(FILE *f, LineKind kind, MetricsLine *out) {

@@ -28,7 +28,11 @@ enum { METRICS_LINE_BYTES = 2048 }; /* the longest line, with its line feed and 
 /* Parses line [bytes], which includes its '\n'. Returns its kind, or LINE_OTHER for a foreign or torn line. */
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
 
-/* Reads the next line in our form. Returns LINE_OTHER if there is none. A torn last line stays unread. */
+/* Reads the next line in our form. Returns LINE_OTHER if there is none. A torn last line stays unread. strangers grows
+ * by the number of whole foreign lines before it, or before the end of the file. Foreign bytes may be long, because a
+ * power loss can leave gigabytes of NULs, and are read in chunks. */
+LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers);
+/* Does the same without counting foreign lines. */
 LineKind metrics_line_next(FILE *f, MetricsLine *out);
 /* Reads the next line of a kind. Returns 0 if there is none. */
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);

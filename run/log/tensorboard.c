@@ -166,16 +166,16 @@ void tensorboard_forget(TensorBoard *t, int64_t step, double time) {
     write_record(t, &m);
 }
 
-void tensorboard_add(TensorBoard *t, int64_t step, double time, const TensorBoardScalar *scalar, int scalars) {
+void tensorboard_add(TensorBoard *t, int64_t step, double time, const Metric *metric, int metrics) {
     if (!t) return;
     Message event = event_at(time, step), summary = {.bytes = 0};
-    for (int i = 0; i < scalars; i++) {
+    for (int i = 0; i < metrics; i++) {
         Message  value = {.bytes = 0};
-        float    number = (float)scalar[i].value;
+        float    number = (float)metric[i].value;
         uint32_t bits;
-        if (!isfinite(scalar[i].value)) continue;
+        if (!isfinite(metric[i].value)) continue;
         memcpy(&bits, &number, sizeof bits);
-        put_string(&value, 1, scalar[i].tag, strnlen(scalar[i].tag, TAG_BYTES));
+        put_string(&value, 1, metric[i].name, strnlen(metric[i].name, TAG_BYTES));
         put_key(&value, 2, WIRE_32);
         put_little_endian(&value, bits, 4);
         put_string(&summary, 1, value.data, value.bytes);

@@ -11,13 +11,16 @@
 #include <stdint.h>
 
 typedef struct TensorBoard TensorBoard;
-typedef struct { const char *tag; double value; } TensorBoardScalar; /* a value that is not finite is left out */
+
+/* A number of a run, and its name: the key in metrics.jsonl, or a tag of TensorBoard such as "val/loss". */
+typedef struct { const char *name; double value; } Metric;
 
 /* Opens a new file for points of the steps after `step`. time: seconds since 1970. Returns NULL after a warning if the
  * file cannot be made. All other calls accept NULL. */
 TensorBoard *tensorboard_open(const char *dir, int64_t step, double time);
 void tensorboard_forget(TensorBoard *t, int64_t step, double time); /* makes points after `step` invalid */
-void tensorboard_add(TensorBoard *t, int64_t step, double time, const TensorBoardScalar *scalar, int scalars);
+/* Adds points at a step. Values that are not finite are left out. */
+void tensorboard_add(TensorBoard *t, int64_t step, double time, const Metric *metric, int metrics);
 void tensorboard_close(TensorBoard *t);
 
 #endif

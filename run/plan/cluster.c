@@ -15,6 +15,8 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json.h"
+#include "model/precision.h"
+#include "run/checkpoint/checkpoint_folders.h"
 
 /* --- the keys of a file ------------------------------------------------------------------------------------------- */
 
@@ -207,30 +209,26 @@ static void tell_unknown(PlanFile *r) {
 
 /* --- finding the file --------------------------------------------------------------------------------------------- */
 
-enum { PATH_ROOM = 4200 };
-
-/* Finds the folder configs/clusters that has this file: in the current folder, or in a folder above the program. file
- * "": any folder of that name. Returns 1 with its path in out, or 0. */
-static int clusters_folder(const char *file, char out[PATH_ROOM]) {
-    char    program[PATH_ROOM], path[PATH_ROOM + 100];
+/* Returns the folder configs/clusters that has this file: in the current folder, or in a folder above the program. file
+ * "": any folder of that name. Returns "" if there is none. */
+static Path clusters_folder(const char *file) {
+    char    program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    snprintf(out, PATH_ROOM, "configs/clusters");
-    snprintf(path, sizeof path, "%s/%s", out, file);
-    if (access(path, R_OK) == 0) return 1;
-    if (length < 0) return 0;
-    program[length] = 0;
-    for (char *slash; (slash = strrchr(program, '/')) != NULL;) {
+    Path    folder = path_of("configs/clusters");
+    if (access(path_of("%s/%s", folder.text, file).text, R_OK) == 0) return folder;
+    program[length < 0 ? 0 : length] = 0;
+    for (char *slash; (slash = strrchr(program, '/'));) {
         *slash = 0;
-        if (snprintf(out, PATH_ROOM, "%s/configs/clusters", program) >= PATH_ROOM) continue;
-        snprintf(path, sizeof path, "%s/%s", out, file);
-        if (access(path, R_OK) == 0) return 1;
+        folder = path_of("%s/configs/clusters", program);
+        if (access(path_of("%s/%s", folder.text, file).text, R_OK) == 0) return folder;
     }
-    return 0;
+    return (Path){""};
 }
 
-static NORETURN void no_such_cluster(const char *name, const char *folder) {
+static NORETURN void no_such_cluster(const char *name) {
     char names[512] = "";
-    DIR *dir = opendir(folder);
+    Path folder = clusters_folder("");
+    DIR *dir = opendir(folder.text);
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         char *end = strstr(e->d_name, ".json");
         if (end && strlen(names) + strlen(e->d_name) + 3 < sizeof names)
@@ -238,36 +236,27 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
                      (int)(end - e->d_name), e->d_name);
     }
     if (dir) closedir(dir);
-    if (!*folder)
+    if (!*folder.text)
         fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a "
              "file: cluster=./mine.json", name);
     fail(EXIT_CONFIG,
-         "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
-         names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");
+         "plan: cluster=%s: no such cluster%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
+         names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder.text : "");
 }
 
-static void file_of(const char *name, char out[PATH_ROOM]) {
-    size_t length = strlen(name);
-    int    is_path = strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0);
-    char   folder[PATH_ROOM], file[90];
-    if (is_path) {
-        snprintf(out, PATH_ROOM, "%s", name);
-        return;
-    }
-    snprintf(file, sizeof file, "%.80s.json", name);
-    if (*name && length <= 80 && clusters_folder(file, folder) &&
-        snprintf(out, PATH_ROOM, "%s/%s", folder, file) < PATH_ROOM)
-        return;
-    no_such_cluster(name, clusters_folder("", folder) ? folder : "");
+/* Returns the path of a cluster's file, by its name in configs/clusters or by its path. */
+static Path file_of(const char *name) {
+    if (strchr(name, '/') || (strlen(name) > 5 && has_ending(name, ".json"))) return path_of("%s", name);
+    Path folder = clusters_folder(path_of("%s.json", name).text);
+    if (!*name || !*folder.text) no_such_cluster(name);
+    return path_of("%s/%s.json", folder.text, name);
 }
 
 Cluster cluster_load(const char *name_or_file) {
     static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
-    char                     path[PATH_ROOM], key[PATH_ROOM];
     Cluster                  c = {.name = ""};
-    file_of(name_or_file, path);
-    snprintf(key, sizeof key, "cluster=%s: ", name_or_file);
-    PlanFile r = plan_file_open(key, path);
+    Path                     path = file_of(name_or_file);
+    PlanFile                 r = plan_file_open(path_of("cluster=%s: ", name_or_file).text, path.text);
     for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
     for (int i = 0; i < 5; i++) {
         const cJSON *section = find(r.json.root, SECTIONS[i]);
@@ -279,8 +268,8 @@ Cluster cluster_load(const char *name_or_file) {
         plan_file_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     plan_file_close(&r);
     if (c.attention < 0) c.attention = c.product;
-    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    size_t      length = strlen(base), ending = length > 5 && strcmp(base + length - 5, ".json") == 0 ? 5 : 0;
+    const char *slash = strrchr(path.text, '/'), *base = slash ? slash + 1 : path.text;
+    size_t      length = strlen(base), ending = length > 5 && has_ending(base, ".json") ? 5 : 0;
     snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
     return c;
 }
@@ -322,8 +311,8 @@ Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
 
 /* --- durations ---------------------------------------------------------------------------------------------------- */
 
-double cluster_flops(const Cluster *c, DType type, int is_tf32) {
-    if (type == F32) return is_tf32 ? c->tf32 : c->fp32;
+double cluster_flops(const Cluster *c, DType type, int precision) {
+    if (type == F32) return precision == PRECISION_TF32 ? c->tf32 : c->fp32;
     return type == BF16 ? c->bf16 : c->fp16;
 }
 

@@ -26,17 +26,14 @@ typedef struct {
     Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
     int    links;                  /* number of entries of `link` */
     double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
-    double ramp;                   /* FLOP/s of a matrix product grow with its inner size k: the share k/(k + ramp)
-                                    * of the rate */
+    double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
     double op_s;                   /* seconds that any operation takes before its work begins */
-    double attention_passes;       /* how often attention scores pass through memory; 0 if never, as in this
-                                    * program's kernels */
-    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; 0 if the preceding operation writes
-                                    * fp8, as in this program */
-    int    overlaps, messages_overlap; /* 0 if collectives of shards and replicas, or messages between stages, stop a
-                                        * rank from computing, as on CPUs */
-    double copy_bytes_per_s, write_bytes_per_s, restart_s; /* for checkpoints: copy rate from GPU to host, write rate of
-                                                            * all ranks to disk, seconds of a restart; 0 if not set */
+    double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
+    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; this program's have 0 */
+    /* 0 if collectives of shards and replicas, or messages between stages, stop a rank from computing, as on CPUs */
+    int    overlaps, messages_overlap;
+    /* for checkpoints: copy rate from GPU to host, write rate of all ranks to disk, seconds of a restart; 0: not set */
+    double copy_bytes_per_s, write_bytes_per_s, restart_s;
 } Cluster;
 
 /* Reads a cluster by the name of a file in configs/clusters/, or by a path. Ends the program with exit 64 and lists
@@ -66,8 +63,9 @@ void     plan_file_fault(PlanFile *f, const char *key, const char *fmt, ...) PRI
 int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, double least, double most, int is_whole,
                           const char *expected, double *out);
 
-/* Returns the FLOP/s of matrix products in this precision, or 0 if the GPU has none. */
-double cluster_flops(const Cluster *c, DType type, int is_tf32);
+/* Returns the FLOP/s of matrix products of a type, or 0 if the GPU has none. precision: a value of Precision, which
+ * says whether fp32 products run as tf32. */
+double cluster_flops(const Cluster *c, DType type, int precision);
 
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
  *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)

@@ -43,7 +43,6 @@ static int64_t attention(Sizes z) {
 /* Returns the buffers that sort tokens or rows of experts (embedding.cu, experts.cu). They hold 256 counts for each
  * 1,024 keys. */
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
-static int64_t tokens(Sizes z) { return sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts; }
 
 /* Returns the buffers of fp8.cu and linear.cu. These are 8-bit copies of the three matrices of a product, plain and
  * transposed, and a gradient and the output of a norm in bf16. */
@@ -86,7 +85,8 @@ size_t gpu_scratch_bytes(const ModelSpec *spec) {
     for (int i = 0; i < l.params; i++)
         if (l.param[i].group == GROUP_MATRIX)
             z.widest = most_of(z.widest, most_of(l.param[i].local[0], l.param[i].local[1]));
-    int64_t sum = workspace() + column_sums(z) + attention(z) + tokens(z) + fp8(z, &l) + muon(z, &l) + SLACK;
+    int64_t tokens = sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts;
+    int64_t sum = workspace() + column_sums(z) + attention(z) + tokens + fp8(z, &l) + muon(z, &l) + SLACK;
     layout_destroy(&l);
     return (size_t)sum;
 }

@@ -68,15 +68,6 @@ static const KernelRate TABLE[] = {
     {"device_zero", FAMILY_OPTIMIZER, 1, 2.8e12, 3.0e12, 0, "est: cudaMemset"},
     {NULL, FAMILY_OTHER, 1, 2.4e12, 3.0e12, 0, "est: no rate of its own: 80 % of memory's"},
 };
-/* Rates of attention on wgmma (tensor core instructions of Hopper), for heads of 64 or 128 channels. */
-enum { WGMMA_FORWARD, WGMMA_BACKWARD, WGMMA_BY_HEADS };
-static const struct { double rate; const char *source;
-} WGMMA[] =
-    {[WGMMA_FORWARD] = {265e12, "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64"},
-     [WGMMA_BACKWARD] = {230e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5"},
-     [WGMMA_BY_HEADS] = {300e12, "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, "
-                                 "last "
-                                 "wave"}};
 
 /* Returns 1 if attention's backward computes five products. This is the condition of attention_by_heads on an H100
  * (layers/attention_hopper_heads.cu). The byte count is the only sign that heads do not share keys: qkv, dqkv and dy
@@ -97,21 +88,19 @@ static int is_in_flops(const KernelRate *rate) {
     return rate->family == FAMILY_PRODUCT || rate->family == FAMILY_ATTENTION;
 }
 
-/* Returns the index in WGMMA for this entry. Returns -1 if its kernels do not use wgmma, or if its rate is measured. */
-static int place_in_wgmma(const KernelRate *rate, const LedgerEntry *e) {
-    if ((e->dim[3] != 64 && e->dim[3] != 128) || !rate->op || rate->is_measured) return -1;
-    if (strcmp(rate->op, "attention_forward") == 0) return WGMMA_FORWARD;
-    if (strcmp(rate->op, "attention_backward") != 0) return -1;
-    return is_by_heads(e) ? WGMMA_BY_HEADS : WGMMA_BACKWARD;
-}
-
-double kernel_rate_now(const KernelRate *rate, const LedgerEntry *e) {
-    int i = place_in_wgmma(rate, e);
-    return i < 0 ? rate->rate : WGMMA[i].rate;
-}
-static const char *source_of(const KernelRate *rate, const LedgerEntry *e) {
-    int i = place_in_wgmma(rate, e);
-    return i < 0 ? rate->source : WGMMA[i].source;
+KernelRate kernel_rate_for(KernelRate rate, const LedgerEntry *e) {
+    int is_wgmma = (e->dim[3] == 64 || e->dim[3] == 128) && rate.op && !rate.is_measured;
+    if (is_wgmma && strcmp(rate.op, "attention_forward") == 0) {
+        rate.rate = 265e12;
+        rate.source = "est: FlashAttention-3, of the same instructions: 265 causal at T = 1024, D = 64";
+    } else if (is_wgmma && strcmp(rate.op, "attention_backward") == 0) {
+        int by_heads = is_by_heads(e);
+        rate.rate = by_heads ? 300e12 : 230e12;
+        rate.source =
+            by_heads ? "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; less 17 %: diagonal, last wave"
+                     : "est: FlashAttention-3's 363 at T = 1024, D = 64, not causal; here 7 products for 5";
+    }
+    return rate;
 }
 
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op) {
@@ -208,7 +197,7 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
         double             calls = (double)e->count;
         if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are left to the simulator */
         KernelTime k = {e, rate, e->count * rate->launches,
-                        calls * seconds_at(e, rate, kernel_rate_now(rate, e), rates->bytes_per_s),
+                        calls * seconds_at(e, rate, kernel_rate_for(*rate, e).rate, rates->bytes_per_s),
                         calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s)};
         t.kernel[t.kernels++] = k;
         t.launches += k.launches, t.seconds += k.seconds, t.limit_s += k.limit_s;
@@ -287,7 +276,7 @@ static StepRates rates_of(const Config *c, const Cluster *cluster, DType act, in
     StepRates r = {.tokens = (double)c->batch.global_tokens / config_datas(c, ranks)};
     r.tokens_per_s = r.tokens / t->seconds, r.limit_tokens_per_s = r.tokens / t->limit_s;
     r.mfu = model_flops_per_token(c->model.shape, c->batch.seq_len) * r.tokens_per_s / ranks * config_datas(c, ranks) /
-            cluster_flops(cluster, act, c->precision == PRECISION_TF32);
+            cluster_flops(cluster, act, c->precision);
     return r;
 }
 
@@ -323,7 +312,7 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
         cJSON_AddItemToObject(one, "ms", number_json(k->seconds * 1e3));
         cJSON_AddItemToObject(one, "limit_ms", number_json(k->limit_s * 1e3));
         cJSON_AddBoolToObject(one, "measured", k->rate->is_measured);
-        cJSON_AddStringToObject(one, "source", source_of(k->rate, k->entry));
+        cJSON_AddStringToObject(one, "source", kernel_rate_for(*k->rate, k->entry).source);
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddNumberToObject(object, "launches", (double)t->launches);
@@ -338,15 +327,16 @@ static void print_json(const Config *c, const Cluster *cluster, DType act, int r
     json_print(object);
 }
 
-void kernels_plan(const Config *c, int ranks, KernelsAsked asked) {
+void kernels_plan(const Config *c, ClusterPlan asked, const char *rates_file) {
     if (strcmp(device_backend(), "cpu") == 0)
         fail(EXIT_CONFIG, "plan: kernels=true counts the kernels of a GPU, and this build has those of the CPU: make "
              "BACKEND=emu (no GPU is needed) or BACKEND=cuda, and build/emu/train_gpt plan ...");
+    int     ranks = asked.ranks;
     Cluster cluster = cluster_of_gpu(asked.gpu, ranks, asked.nodes);
     DType   act = precision_resolve((Precision)c->precision, cluster.bf16 > 0).act;
     if (act == F32)
         fail(EXIT_CONFIG, "plan: kernels=true has rates of 16-bit products alone: precision=bf16 or fp16");
-    KernelRates rates = kernel_rates(&cluster, asked.rates);
+    KernelRates rates = kernel_rates(&cluster, rates_file);
     ModelSpec   spec = config_model_spec(c, act, ranks, 0, NULL);
     Ledger      step = {.is_elsewhere = 1};
     model_dry(spec, spec.pipeline.micro_batches, &step);

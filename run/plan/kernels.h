@@ -8,8 +8,7 @@
 #ifndef TRAIN_GPT_RUN_PLAN_KERNELS_H
 #define TRAIN_GPT_RUN_PLAN_KERNELS_H
 
-#include "run/plan/cluster.h"
-#include "run/plan/plan.h"
+#include "run/plan/plan_cluster.h"
 
 /* --- rates -------------------------------------------------------------------------------------------------------- */
 
@@ -22,8 +21,7 @@ typedef struct {
     const char  *op;        /* beginning of the operation's name in the ledger; NULL for all other operations */
     KernelFamily family;
     int          launches;  /* number of kernels that one call launches */
-    double       rate, limit; /* rate now; best rate known of a GPU. FLOP/s for products and attention, otherwise
-                               * bytes/s */
+    double       rate, limit; /* rate now; best rate known. FLOP/s for products and attention, otherwise bytes/s */
     int          is_measured; /* 1 if rate is from a file of measured rates */
     const char  *source;    /* where `rate` comes from */
 } KernelRate;
@@ -31,8 +29,7 @@ typedef struct {
 typedef struct {
     KernelRate row[RATES_MOST];
     int        rows;                     /* number of rows; the last row is for all other operations */
-    double     launch_s, launch_limit_s; /* seconds between the end of a kernel and the beginning of the next, in a
-                                          * CUDA graph */
+    double     launch_s, launch_limit_s; /* seconds from the end of a kernel to the next, in a CUDA graph */
     double     host_s, host_limit_s;     /* seconds that a step waits for the host, which reads its numbers */
     double     bytes_per_s;              /* memory rate that kernels reach; it limits products, too */
     char       source[RATES_SOURCE];     /* source of the measured rates; "" if none is measured */
@@ -46,9 +43,9 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-/* Returns the present rate of this kind of operation for one entry of the ledger. Attention with 64 or 128 channels a
- * head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
-double            kernel_rate_now(const KernelRate *rate, const LedgerEntry *e);
+/* Returns the row with the rate and the source that hold for one entry of the ledger. Attention with 64 or 128 channels
+ * a head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
+KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
@@ -76,10 +73,8 @@ void      kernels_free(StepTimes *t);
 /* The goal of the CUDA kernels is 684,000 tokens/s of GPT-2 124M on one H100: 55 % of the card's peak. */
 enum { KERNELS_GOAL = 684000 };
 
-typedef struct { const char *gpu; int nodes; const char *rates; int json; } KernelsAsked; /* rates: a file, or NULL */
-
-/* Prints the kernels of a step of rank 0, in a job with this number of ranks. Exit 64 in a CPU build, which has other
- * operations, and for a card without rates. */
-void kernels_plan(const Config *config, int ranks, KernelsAsked asked);
+/* Prints the kernels of a step of rank 0, in a job on the cards of `asked`. rates: a file of measured rates, or NULL.
+ * Exit 64 in a CPU build, which has other operations, and for a card without rates. */
+void kernels_plan(const Config *config, ClusterPlan asked, const char *rates);
 
 #endif

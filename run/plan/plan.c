@@ -56,11 +56,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int        has_server = c->outer.server && *c->outer.server, in_memory = c->checkpoint.memory_every > 0;
     GroupsUse  use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices,
                       leaves > 0};
-    arena_tensor(&batches, I32, 2, B, own_T, 1); /* inputs and targets of evaluation; loader_bytes does not count
-                                                  * them */
-    arena_tensor(&batches, I32, 2, B, own_T, 1);
-    /* where the documents of the evaluation batch begin */
-    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1);
+    /* the evaluation batch, which loader_bytes does not count: inputs, targets, and where its documents begin */
+    for (int i = 0; i < (spec.document_mask ? 3 : 2); i++) arena_tensor(&batches, I32, 2, B, own_T, 1);
     arena_take(&batches, loader_bytes(B, own_T, pipeline_batches(spec.pipeline), spec.document_mask));
 
     DeviceMemory device = device_memory();
@@ -210,13 +207,13 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->copies_bytes > 0 && !on_host) print_row(out, p->copies_bytes, "%s", copies);
     if (p->server_bytes > 0)
         print_row(out, p->server_bytes, "server, where it runs: with the deltas of %lld island%s",
-                  (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
+                  (long long)c->outer.least_islands, plural(c->outer.least_islands));
     if (p->follower_bytes > 0) print_row(out, p->follower_bytes, "each other server, where it runs: at most");
 }
 
 char *plan_sharers(int datas, int ranks, char out[64]) {
-    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
-    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, plural(ranks));
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, plural(datas), ranks / datas);
     return out;
 }
 
@@ -315,8 +312,8 @@ static void print_count(const DataCount *d, const Config *c, int64_t wanted) {
                (long long)c->batch.seq_len);
     else
         printf("data         %lld file%s, %s tokens, %lld sample%s of %lld: %.2f epochs%s\n", (long long)n->files,
-               n->files == 1 ? "" : "s", plan_count_text((double)n->tokens).text, (long long)n->samples,
-               n->samples == 1 ? "" : "s", (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
+               plural(n->files), plan_count_text((double)n->tokens).text, (long long)n->samples, plural(n->samples),
+               (long long)c->batch.seq_len, sample_epochs(wanted, n->samples),
                sample_count_unread(n, c->batch.seq_len, "; ", unread));
 }
 

@@ -12,12 +12,11 @@
 
 /* The ranks of the job that a plan is for. */
 typedef struct {
-    int      count;                         /* number of ranks */
-    CommKind comm;                          /* the library that sums gradients between them */
-    int      stage;                         /* pipeline stage to plan for; -1: the stage with the most memory */
-    int      hosts;                         /* hosts that the ranks are on; 0 if not known, which counts as one host */
-    int      joined;                        /* 1: library_bytes includes the measured memory of NCCL; 0: reserve_bytes
-                                             * includes an estimate of it */
+    int      count;  /* number of ranks */
+    CommKind comm;   /* the library that sums gradients between them */
+    int      stage;  /* pipeline stage to plan for; -1: the stage with the most memory */
+    int      hosts;  /* hosts that the ranks are on; 0 if not known, which counts as one host */
+    int      joined; /* 1: library_bytes includes the measured memory of NCCL; 0: reserve_bytes has an estimate of it */
 } PlanRanks;
 
 typedef struct {
@@ -27,35 +26,31 @@ typedef struct {
     Mesh      mesh;
     int       parts;                        /* parts of the model on each pipeline stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
-    double    flops_per_token;               /* FLOPs of the model for a token, computed by a formula */
-    double    step_flops, step_bytes, step_sent; /* work of one rank in a step, counted by a dry run: FLOPs, bytes read
-                                                  * and written, bytes sent */
-    double    sent[AXES];                        /* bytes sent, divided by axis of the grid */
+    double    flops_per_token;              /* FLOPs of the model for a token, computed by a formula */
+    /* work of one rank in a step, counted by a dry run: FLOPs, bytes read and written, bytes sent */
+    double    step_flops, step_bytes, step_sent;
+    double    sent[AXES];                   /* bytes sent, divided by axis of the grid */
+
     /* Memory that a rank computes in: a GPU's, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
-    int       gradient_buffers;             /* parallel.deterministic: number of buffers that grads_bytes contains
-                                             * besides the gradients */
-    size_t    tree_bytes;                   /* parallel.deterministic: device buffers of NCCL for sums in a fixed
-                                             * order */
-    size_t    library_bytes;                /* measured: device memory that libraries and other programs use */
-    size_t    reserve_bytes;                /* estimated: device memory that libraries allocate later */
-    size_t    device_bytes;                 /* sum of the bytes above; on the CPU, where all memory is the host's,
-                                             * with host_bytes and copies_bytes */
+    int       gradient_buffers;  /* parallel.deterministic: buffers that grads_bytes contains besides the gradients */
+    size_t    tree_bytes;        /* parallel.deterministic: device buffers of NCCL for sums in a fixed order */
+    size_t    library_bytes;     /* measured: device memory that libraries and other programs use */
+    size_t    reserve_bytes;     /* estimated: device memory that libraries allocate later */
+    /* sum of the bytes above; on the CPU, where all memory is the host's, with host_bytes and copies_bytes */
+    size_t    device_bytes;
+
     /* Host memory; pinned on a rank with a GPU. */
-    size_t    comm_bytes;                   /* exchange buffers: chunks and, on a GPU, whole buckets on their way
-                                             * between ranks */
-    size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
-    size_t    ahead_bytes;                  /* batches that are read ahead of their step */
-    size_t    offload_bytes;                /* memory.offload: masters and moments, with their pages */
-    size_t    island_bytes;                 /* outer.server: the copy of a round's weights, its deltas, and the
-                                             * connections' buffers */
-    size_t    host_bytes;                   /* sum of the host memory above, from comm_bytes on */
-    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; on the CPU they are part
-                                             * of device_bytes */
-    size_t    checkpoint_bytes;             /* size of one checkpoint on disk */
-    size_t    server_bytes;                 /* outer.server: memory of the first server (`train_gpt serve`), which
-                                             * leads; 0 without islands */
-    size_t    follower_bytes;               /* memory of the largest other server; 0 if there is one server */
+    size_t    comm_bytes;        /* exchange between ranks: chunks and, on a GPU, whole buckets */
+    size_t    host_copy_bytes;   /* the copy of a rank's state that a checkpoint is written from */
+    size_t    ahead_bytes;       /* batches that are read ahead of their step */
+    size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
+    size_t    island_bytes;      /* outer.server: weights of a round, its deltas, buffers of the connections */
+    size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
+    size_t    copies_bytes;      /* files of copies in memory, not pinned; on the CPU part of device_bytes */
+    size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
+    size_t    server_bytes;      /* memory of the first server (`train_gpt serve`), which leads; 0 without islands */
+    size_t    follower_bytes;    /* memory of the largest other server; 0 if there is one server */
 } Plan;
 
 /* Makes a plan by dry runs of the model and the batches. act is the resolved type of activations. The scratch memory is
@@ -106,8 +101,8 @@ typedef struct {
     Arena     params, grads, state, sums;
     Shards   *shards;    /* owned; without memory if the server has a part */
     Optimizer optimizer; /* owned; without memory if the server has a part */
-    float    *part;      /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the
-                          * server leads */
+    /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the server leads */
+    float    *part;
 } ServeWeights;
 
 /* Allocates the weights of a server. part: its part of the model, from 0; the server with part 0 leads. Ends the
@@ -119,8 +114,8 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights, and what an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    size_t changes;      /* outer.compress: the change of a round and its rounding errors; wait=none: what each of
-                          * outer.least_islands islands holds */
+    /* outer.compress: the change of a round and its rounding errors; wait=none: what outer.least_islands hold */
+    size_t changes;
     size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
     size_t all;          /* sum of the bytes above */
 } ServeBytes;

@@ -15,20 +15,17 @@
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
 
-/* --- goodput under failures --------------------------------------------------------------------------------------- */
-
-static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
-                       const Simulated *s) {
-    ModelSpec spec = config_model_spec(c, act, asked->ranks, s->fullest, NULL);
-    Layout    layout = model_spec_layout(&spec);
-    double    copied = (double)saver_bytes(&layout, spec.optimizer),
+/* Returns the goodput of a run on a cluster whose job fails every mtbf_hours on average. */
+static Goodput goodput(const Config *c, Target on, double mtbf_hours, const Simulated *s) {
+    const Cluster *cluster = on.cluster;
+    ModelSpec      spec = config_model_spec(c, on.act, on.ranks, s->fullest, NULL);
+    Layout         layout = model_spec_layout(&spec);
+    double         copied = (double)saver_bytes(&layout, spec.optimizer),
            written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
     layout_destroy(&layout);
     return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
-                      asked->mtbf_hours * 3600.0);
+                      mtbf_hours * 3600.0);
 }
-
-/* --- a whole run -------------------------------------------------------------------------------------------------- */
 
 static const double CHINCHILLA = 20.0; /* tokens for each parameter of a model: Hoffmann et al., arXiv:2203.15556 */
 
@@ -38,15 +35,15 @@ typedef struct {
     LargestBatch largest;
 } WholeRun;
 
-static WholeRun whole_run(const Config *c, DType act, int ranks, const Cluster *cluster, const Simulated *s) {
-    ModelSpec spec = config_model_spec(c, act, ranks, 0, NULL);
+static WholeRun whole_run(const Config *c, Target on, const Simulated *s) {
+    ModelSpec spec = config_model_spec(c, on.act, on.ranks, 0, NULL);
     Layout    layout = model_spec_layout(&spec);
     WholeRun  w = {.tokens = (double)c->run.steps * (double)c->batch.global_tokens, .parameters = (double)layout.elems,
                    .hours = s->step_s * (double)c->run.steps / 3600.0,
-                   .peak_flops = cluster_flops(cluster, act, c->precision == PRECISION_TF32),
+                   .peak_flops = cluster_flops(on.cluster, on.act, c->precision),
                    .checkpoint_bytes = (double)checkpoint_disk_bytes(&layout, spec.optimizer),
-                   .largest = search_largest_batch(c, act, ranks, cluster)};
-    w.gpu_hours = w.hours * ranks;
+                   .largest = search_largest_batch(c, on)};
+    w.gpu_hours = w.hours * on.ranks;
     layout_destroy(&layout);
     return w;
 }
@@ -207,28 +204,24 @@ static void print_whole_run(const Config *c, const ClusterPlan *asked, const Clu
     plan_print_disk(c, w.checkpoint_bytes, DISK_ELSEWHERE);
 }
 
-/* --- a grid that does not fit ------------------------------------------------------------------------------------- */
-
-static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
-                                   const Simulated *s) {
+static NORETURN void fail_for_room(const Config *c, Target on, const Simulated *s) {
     char  *text = NULL;
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
-    print_plain(out, "plan: no room on %s\n", cluster->name);
-    print_memory(out, s, cluster);
+    print_plain(out, "plan: no room on %s\n", on.cluster->name);
+    print_memory(out, s, on.cluster);
     Simulated    room;
-    LargestBatch largest = search_largest_batch(c, act, asked->ranks, cluster);
+    LargestBatch largest = search_largest_batch(c, on);
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
                 bytes_text(largest.memory_bytes).text);
-    if (!search_room(c, act, asked->ranks, cluster, &room)) {
-        fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
-    } else {
+    if (!search_room(c, on, &room))
+        fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", on.ranks);
+    else
         fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 "
                 "parallel.context=1 parallel.replicas=1 parallel.zero_stage=%d batch.micro_batch=1 "
                 "memory.recompute=block; search=true finds quicker ones\n",
                 room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
-    }
     fclose(out);
     fail_lines(EXIT_MEMORY, text);
 }
@@ -237,9 +230,8 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
 
 static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
-    int   is_fp8 = c->precision == PRECISION_FP8;
-    int   has_act = cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0;
-    if (has_act && (!is_fp8 || cluster->fp8 > 0)) return act;
+    int   has_act = cluster_flops(cluster, act, c->precision) > 0;
+    if (has_act && (c->precision != PRECISION_FP8 || cluster->fp8 > 0)) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : has_act ? "fp8" : dtype_name(act);
     fail(EXIT_CONFIG, "plan: cluster=%s has no rate of %s products: add gpu.flops.%s to its file, or give another "
          "precision=", cluster->name, name, name);
@@ -247,7 +239,7 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
     Cluster cluster = asked.gpu ? cluster_of_gpu(asked.gpu, asked.ranks, asked.nodes) : cluster_load(asked.cluster);
-    DType   act = precision_on(config, &cluster);
+    Target  on = {precision_on(config, &cluster), asked.ranks, &cluster};
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
         fail(EXIT_CONFIG,
              "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s",
@@ -259,7 +251,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
              cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
-        f = search(config, act, asked.ranks, &cluster, asked.held);
+        f = search(config, on, asked.held);
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
             fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
@@ -269,37 +261,36 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
             fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more "
                  "ranks, or other values of what is held", asked.ranks, cluster.name);
     }
-    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster);
+    Simulated s = asked.searches ? f.best[0] : simulate(config, on);
     Config    c = asked.searches ? search_config(config, &s) : *config;
-    if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
+    if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, on, &s);
+    Goodput  g = asked.mtbf_hours > 0 ? goodput(&c, on, asked.mtbf_hours, &s) : (Goodput){0};
+    WholeRun whole = asked.gpu ? whole_run(&c, on, &s) : (WholeRun){0};
     if (asked.json) {
         cJSON *object = json_of(&s, asked.ranks);
         cJSON *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
         for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks));
         if (asked.mtbf_hours > 0) {
-            Goodput g = goodput(&c, act, &cluster, &asked, &s);
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
             cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
         }
-        if (asked.gpu) add_whole_run(object, &asked, &cluster, whole_run(&c, act, asked.ranks, &cluster, &s));
+        if (asked.gpu) add_whole_run(object, &asked, &cluster, whole);
         cJSON_AddStringToObject(object, "cluster", cluster.name);
         cJSON_AddTrueToObject(object, "simulated");
         json_print(object);
         return;
     }
     print_plain(stdout, "plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
-                asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu,
-                config->precision == PRECISION_FP8 ? "fp8" : dtype_name(act));
+                plural(asked.ranks), cluster.name, cluster.gpu,
+                config->precision == PRECISION_FP8 ? "fp8" : dtype_name(on.act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
     print_grid(&s, &cluster);
     print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
-    if (asked.mtbf_hours > 0) {
-        Goodput g = goodput(&c, act, &cluster, &asked, &s);
+    if (asked.mtbf_hours > 0)
         printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, "
                "and it is on disk %.3g s later); goodput %.1f %%\n",
                asked.mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
-    }
-    if (asked.gpu) print_whole_run(&c, &asked, &cluster, &s, whole_run(&c, act, asked.ranks, &cluster, &s));
+    if (asked.gpu) print_whole_run(&c, &asked, &cluster, &s, whole);
 }

@@ -8,8 +8,7 @@
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
-    const char *gpu;          /* short name of a card instead of cluster; then the plan of the whole run is printed,
-                               * too */
+    const char *gpu;          /* short name of a card instead of cluster; then the whole run is planned, too */
     int         nodes;        /* number of nodes, with `gpu`; 0: as in the card's file */
     double      price;        /* dollars for an hour of one GPU; 0 if not set */
     int         ranks;        /* ranks of the job */
@@ -28,11 +27,9 @@ enum { SEARCH_BEST = 10 };
 
 typedef struct {
     Simulated best[SEARCH_BEST]; /* the best grids, the quickest first */
-    int64_t   number[SEARCH_BEST]; /* place of each grid in the order of trial; of equally quick grids the first is
-                                    * kept */
+    int64_t   number[SEARCH_BEST]; /* order in which each was tried; of equally quick grids the first is kept */
     int       count;               /* number of grids in `best` */
-    int64_t   allowed;             /* number of grids that the rules allow. Each is tried with the zero_stage and
-                                    * recompute that fit in memory */
+    int64_t   allowed;             /* grids that the rules allow, each tried with a zero_stage and recompute that fit */
 } Found;
 
 /* Bits for the options that a search keeps as the config sets them. */
@@ -45,19 +42,19 @@ unsigned search_held(char *const *overrides, int count);
  * micro_batch and recompute. A grid is left out if its least time (simulate_least_s) is above that of the tenth found,
  * or if it does not fit in memory. A higher zero_stage or more recompute sends or computes more. So it is tried only if
  * a lower one does not fit. */
-Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held);
+Found search(const Config *config, Target on, unsigned held);
 
 /* Returns config with the grid and batch of a simulated step. */
 Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
  * Returns 1 if there is one. */
-int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
+int search_room(const Config *config, Target on, Simulated *room);
 
 /* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest
  * of the config allows on this number of ranks. micro_batch is 0 if none fits. */
 typedef struct { int64_t micro_batch; double memory_bytes; } LargestBatch;
-LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster);
+LargestBatch search_largest_batch(const Config *config, Target on);
 
 /* Returns the largest number of ranks, at most `ranks`, that the config allows with its own grid and batch; 0 if
  * none. */

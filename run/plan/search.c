@@ -47,34 +47,34 @@ static int is_allowed(const Config *c, int ranks) {
     return !fault;
 }
 
-/* Returns the bytes of weights, gradients and optimizer state of a rank, without activations. */
-static double least_bytes(const Config *c, DType act, int ranks) {
+/* Returns 1 if the weights, gradients and optimizer state of a rank may fit in a GPU's memory. Stages at the ends of a
+ * pipeline have fewer blocks than others, so 0.7 of the mean must fit. Activations do not count. */
+static int may_fit(const Config *c, Target on) {
     int64_t all;
-    if (!model_parameters(c->model.shape, &all)) return 0.0;
-    double own = (double)all / (double)(c->parallel.tensor * c->parallel.pipeline), A = (double)dtype_bytes(act);
-    double Z = (double)ranks / (double)(c->parallel.tensor * c->parallel.pipeline * c->parallel.replicas);
+    if (!model_parameters(c->model.shape, &all)) return 1;
+    double own = (double)all / (double)(c->parallel.tensor * c->parallel.pipeline), A = (double)dtype_bytes(on.act);
+    double Z = (double)on.ranks / (double)(c->parallel.tensor * c->parallel.pipeline * c->parallel.replicas);
     double state = c->memory.offload ? 0.0 : 12.0 * own / (c->parallel.zero_stage ? Z : 1.0);
     double weights = c->parallel.zero_stage < 3 ? A * own : A * own / Z;
-    return state + weights + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
+    double bytes = state + weights + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
+    return !(0.7 * bytes > on.cluster->memory_bytes);
 }
 
 /* Arguments of one search, shared by its functions. */
 typedef struct {
-    const Config  *config;
-    DType          act;
-    int            ranks;
-    const Cluster *cluster;
-    unsigned       held;
+    const Config *config;
+    Target        on;
+    unsigned      held;
 } Job;
 
 static void add(Grids *all, const Job *j, Grid g) {
     Config c = config_with(j->config, &g);
-    if (!is_allowed(&c, j->ranks)) return;
+    if (!is_allowed(&c, j->on.ranks)) return;
     if (all->count == all->room) {
         all->room = all->room ? 2 * all->room : 1024;
         all->grid = xrealloc(all->grid, sizeof g * (size_t)all->room, "a search of grids");
     }
-    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster);
+    g.least_s = simulate_least_s(&c, j->on);
     g.number = all->count;
     all->grid[all->count++] = g;
 }
@@ -82,8 +82,8 @@ static void add(Grids *all, const Job *j, Grid g) {
 /* Adds two grids to the list: with one copy of the state, and with a copy in each node if several ranks share it
  * there. */
 static void add_replicas(Grids *all, const Job *j, Grid g) {
-    int datas = j->ranks / (g.tensor * g.context * g.pipeline);
-    int in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
+    int datas = j->on.ranks / (g.tensor * g.context * g.pipeline);
+    int in_node = (int)j->on.cluster->gpus_per_node / (g.tensor * g.context);
     int most = in_node > 0 && datas % in_node == 0 && in_node * g.context > 1 ? datas / in_node : 1;
     g.zero_stage = j->held & HOLD_ZERO_STAGE ? (int)j->config->parallel.zero_stage : datas * g.context > 1;
     g.replicas = j->held & HOLD_REPLICAS ? (int)j->config->parallel.replicas : 1;
@@ -103,7 +103,7 @@ static void add_batches(Grids *all, const Job *j, Grid g) {
     const Config    *c = j->config;
     int64_t total = c->batch.global_tokens, held = j->held & HOLD_MICRO_BATCH ? c->batch.micro_batch : 0;
     /* tokens of a micro-batch on all ranks, if it is one sequence */
-    int64_t tokens = c->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline));
+    int64_t tokens = c->batch.seq_len * (j->on.ranks / (g.tensor * g.context * g.pipeline));
     size_t  parts = g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1;
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
          g.micro_batch *= 2) {
@@ -126,13 +126,13 @@ static void add_all(Grids *all, const Job *j) {
     int64_t       context = j->held & HOLD_CONTEXT ? c->parallel.context : 0;
     int64_t       pipeline = j->held & HOLD_PIPELINE ? c->parallel.pipeline : 0;
     Grid          g = {.recompute = j->held & HOLD_RECOMPUTE ? c->memory.recompute : RECOMPUTE_NONE};
-    for (int64_t t = tensor ? tensor : 1; t <= (tensor ? tensor : (int64_t)j->cluster->gpus_per_node); t++) {
-        if (j->ranks % t || c->model.shape.n_head % t || c->model.shape.n_embd % t) continue;
+    for (int64_t t = tensor ? tensor : 1; t <= (tensor ? tensor : (int64_t)j->on.cluster->gpus_per_node); t++) {
+        if (j->on.ranks % t || c->model.shape.n_head % t || c->model.shape.n_embd % t) continue;
         for (int64_t x = context ? context : 1;
              x == context || (!context && (x == 1 || c->batch.seq_len / x >= 1024)); x *= 2)
             for (int64_t p = pipeline ? pipeline : 1; p <= (pipeline ? pipeline : c->model.shape.n_layer); p++) {
                 g.tensor = (int)t, g.context = (int)x, g.pipeline = (int)p;
-                if (j->ranks % (t * x * p) == 0) add_batches(all, j, g);
+                if (j->on.ranks % (t * x * p) == 0) add_batches(all, j, g);
             }
     }
 }
@@ -165,15 +165,13 @@ static double limit_s(const Found *f) {
 }
 
 /* Simulates the grid if it fits in memory. Returns 1 if it fits, or if it is too slow even without recompute. */
-static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
-    double memory = j->cluster->memory_bytes;
-    if (!is_allowed(c, j->ranks)) return 0;
+static int try_grid(Found *f, Target on, const Config *c, int64_t number) {
+    double memory = on.cluster->memory_bytes;
+    if (!is_allowed(c, on.ranks)) return 0;
     /* more recompute would be slower still */
-    if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1;
-    /* 0.7, because stages at the ends of a pipeline have fewer blocks */
-    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0;
-    if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
-    Simulated s = simulate(c, j->act, j->ranks, j->cluster);
+    if (simulate_least_s(c, on) > limit_s(f)) return 1;
+    if (!may_fit(c, on) || simulate_memory(c, on).memory_bytes > memory) return 0;
+    Simulated s = simulate(c, on);
     if (s.memory_bytes > memory) return 0;
     #pragma omp critical(found)
     keep(f, &s, number);
@@ -192,14 +190,14 @@ static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
         fits = 0;
         for (g.recompute = first; g.recompute <= last; g.recompute++) {
             Config c = config_with(j->config, &g);
-            if ((fits = try_grid(f, j, &c, 16 * number + 4 * g.zero_stage + g.recompute)) != 0) break;
+            if ((fits = try_grid(f, j->on, &c, 16 * number + 4 * g.zero_stage + g.recompute)) != 0) break;
         }
     }
 }
 
 /* Searches in parallel: each core takes the next grid. The result is the same in any order. */
-Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held) {
-    Job   j = {config, act, ranks, cluster, held};
+Found search(const Config *config, Target on, unsigned held) {
+    Job   j = {config, on, held};
     Grids all = {0};
     Found f = {.count = 0};
     add_all(&all, &j);
@@ -246,31 +244,29 @@ int search_fit(const Config *c, int ranks) {
 }
 
 /* Tries first the grids that should be quickest, those with fewer ranks for a copy of the model. */
-int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room) {
-    for (int64_t shared = 1; shared <= ranks; shared++)
-        for (int t = 1; t <= cluster->gpus_per_node && t <= shared; t++) {
-            if (shared % t || ranks % shared) continue;
+int search_room(const Config *config, Target on, Simulated *room) {
+    for (int64_t shared = 1; shared <= on.ranks; shared++)
+        for (int t = 1; t <= on.cluster->gpus_per_node && t <= shared; t++) {
+            if (shared % t || on.ranks % shared) continue;
             Grid g = {t, 1, (int)(shared / t), 1, 1, 1, RECOMPUTE_BLOCK, 1, 0, 0};
-            for (g.zero_stage = ranks > shared; g.zero_stage <= (g.pipeline > 1 ? 2 : 3); g.zero_stage++) {
+            for (g.zero_stage = on.ranks > shared; g.zero_stage <= (g.pipeline > 1 ? 2 : 3); g.zero_stage++) {
                 Config c = config_with(config, &g);
-                if (g.pipeline > c.model.shape.n_layer || 0.7 * least_bytes(&c, act, ranks) > cluster->memory_bytes ||
-                    !is_allowed(&c, ranks))
-                    continue;
-                *room = simulate_memory(&c, act, ranks, cluster);
-                if (room->memory_bytes + SLACK <= cluster->memory_bytes) return 1;
+                if (g.pipeline > c.model.shape.n_layer || !may_fit(&c, on) || !is_allowed(&c, on.ranks)) continue;
+                *room = simulate_memory(&c, on);
+                if (room->memory_bytes + SLACK <= on.cluster->memory_bytes) return 1;
             }
         }
     return 0;
 }
 
-LargestBatch search_largest_batch(const Config *config, DType act, int ranks, const Cluster *cluster) {
+LargestBatch search_largest_batch(const Config *config, Target on) {
     Config  c = *config;
-    int64_t sequences = c.batch.global_tokens / (c.batch.seq_len * config_datas(&c, ranks));
+    int64_t sequences = c.batch.global_tokens / (c.batch.seq_len * config_datas(&c, on.ranks));
     for (int64_t B = sequences; B > 0; B--) {
         c.batch.micro_batch = B;
-        if (sequences % B != 0 || !is_allowed(&c, ranks)) continue;
-        double bytes = simulate_memory(&c, act, ranks, cluster).memory_bytes;
-        if (bytes <= cluster->memory_bytes) return (LargestBatch){B, bytes};
+        if (sequences % B != 0 || !is_allowed(&c, on.ranks)) continue;
+        double bytes = simulate_memory(&c, on).memory_bytes;
+        if (bytes <= on.cluster->memory_bytes) return (LargestBatch){B, bytes};
     }
     return (LargestBatch){0, 0.0};
 }

@@ -44,8 +44,7 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
     Chapter  begin, finish, update; /* sections before the works of a step; after them; the optimizer's update */
-    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work: one for each
-                               * work of the list */
+    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]; each_work: one for each work */
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
     size_t   scratch_bytes;   /* scratch memory of the dry run */
@@ -55,17 +54,19 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    Reach          reach[AXES], all, twins; /* reach of collectives by axis (AXIS_SHARD: ranks that share a state) and
-                                             * of all ranks; twins: messages from first stage to last */
-    Reach          experts, expert_state;   /* reach of collectives of the ranks that divide the experts, and of those
-                                             * that share the state of the same experts */
+    /* reach of collectives by axis (AXIS_SHARD: ranks that share a state), of all ranks, of the ranks that divide the
+     * experts, and of those that share the state of the same experts; twins: of messages from first stage to last */
+    Reach          reach[AXES], all, experts, expert_state, twins;
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
 
-static Durations durations_of(const Cluster *cluster, Mesh mesh, int expert_ranks, DType act, double flops) {
-    Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act)};
+static Durations durations_of(const Config *c, Target on, Mesh mesh) {
     static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
+    const Cluster *cluster = on.cluster;
+    int            expert_ranks = (int)c->parallel.expert;
+    Durations      d = {.cluster = cluster, .flops = cluster_flops(cluster, on.act, c->precision),
+                        .element_bytes = dtype_bytes(on.act)};
     for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
     d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
     d.experts = cluster_every_reach(cluster, 1, expert_ranks);
@@ -190,11 +191,6 @@ static void history_free(History *h) {
     free(h->update.passage);
 }
 
-static const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches) {
-    Work w = list->work[at];
-    return h->each_work ? &h->work[at] : chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
-}
-
 /* --- the clocks of a stage ---------------------------------------------------------------------------------------- */
 
 enum { ENDS = 4096 }; /* number of latest collectives whose ends are kept: more than ever run at once */
@@ -207,14 +203,12 @@ typedef struct {
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
     Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* [ENDS] ring of times when collectives end; the latest has number `started` - 1;
-                                     * owned */
+    double        *end[LINES];      /* owned [ENDS]: ring of times when collectives end; the latest is `started` - 1 */
     int64_t        started[LINES];
     int64_t        at;              /* index of the next work in the list */
-    double         posted[2];       /* by kind of work: time when the receive of the next message was posted; below 0 if
-                                     * not posted */
-    Message        in[2], out[2];   /* by kind of work: the received message; the message to send, or the time `at` when
-                                     * the last one has left */
+    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
+    /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
+    Message        in[2], out[2];
 } Stage;
 
 static void wait_until(Stage *s, double when, Axis axis) {
@@ -255,12 +249,15 @@ typedef struct {
     int64_t        micro_batches;
 } Replay;
 
-static int virtual_of(const Replay *r, Work w, int p) { return w.part * r->stages + p; }
+/* Return 1 if work w on stage p begins with a message from another stage, or ends with one. Forward goes from the first
+ * part of the model to the last, backward from the last to the first. */
 static int takes(const Replay *r, Work w, int p) {
-    return w.kind == WORK_BACKWARD ? virtual_of(r, w, p) < r->stages * r->parts - 1 : virtual_of(r, w, p) > 0;
+    int part = w.part * r->stages + p;
+    return w.kind == WORK_BACKWARD ? part < r->stages * r->parts - 1 : part > 0;
 }
 static int gives(const Replay *r, Work w, int p) {
-    return w.kind == WORK_BACKWARD ? virtual_of(r, w, p) > 0 : virtual_of(r, w, p) < r->stages * r->parts - 1;
+    int part = w.part * r->stages + p;
+    return w.kind == WORK_BACKWARD ? part > 0 : part < r->stages * r->parts - 1;
 }
 static int receiver_of(const Replay *r, int kind, int p) {
     return kind == WORK_BACKWARD ? (p + r->stages - 1) % r->stages : (p + 1) % r->stages;
@@ -294,7 +291,9 @@ static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;
     Work           w = s->list.work[s->at];
-    const Chapter *c = history_work(s->history, &s->list, s->at, r->micro_batches);
+    const Chapter *c = s->history->each_work
+                           ? &s->history->work[s->at]
+                           : chapter_of(s->history, w.part, w.kind, micro_kind(w.micro, r->micro_batches));
     int            from_message = takes(r, w, p), to_message = gives(r, w, p);
     if ((from_message && !s->in[w.kind].is_there) || (to_message && s->out[w.kind].is_there)) return 0;
     if (from_message) {
@@ -340,12 +339,12 @@ static void run_step(const Replay *r) {
 
 /* --- one grid ----------------------------------------------------------------------------------------------------- */
 
-static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage, const Cluster *cluster) {
-    DType     dry = act == F16 ? BF16 : act; /* BF16 has the size of F16, and a CPU build can run it dry */
-    ModelSpec spec = config_model_spec(c, dry, ranks, stage, NULL);
+static ModelSpec spec_of(const Config *c, Target on, int stage) {
+    DType     dry = on.act == F16 ? BF16 : on.act; /* BF16 has the size of F16, and a CPU build can run it dry */
+    ModelSpec spec = config_model_spec(c, dry, on.ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more micro-batches are never in flight at once */
     spec.offload = (OptimizerMemory)c->memory.offload;
-    spec.sizes = cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
+    spec.sizes = on.cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
     return spec;
 }
@@ -373,16 +372,16 @@ static Simulated describe(const Config *c, int ranks) {
     return out;
 }
 
-Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *cluster) {
-    Simulated out = describe(c, ranks);
-    int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0, cluster).pipeline);
+Simulated simulate_memory(const Config *c, Target on) {
+    Simulated out = describe(c, on.ranks);
+    int      *like = pipeline_alike(c->model.shape, spec_of(c, on, 0).pipeline);
     for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++) {
         if (like[p] != p) continue;
-        ModelSpec  spec = spec_of(c, act, ranks, p, cluster);
+        ModelSpec  spec = spec_of(c, on, p);
         Ledger     none = {.is_elsewhere = 1, .times = -1};
         ModelBytes m = model_dry(spec, 0, &none);
-        if (cluster->processors > 0) m.scratch = gpu_scratch_bytes(&spec);
-        double bytes = bytes_of(spec, out.mesh, cluster, m);
+        if (on.cluster->processors > 0) m.scratch = gpu_scratch_bytes(&spec);
+        double bytes = bytes_of(spec, out.mesh, on.cluster, m);
         if (bytes > out.memory_bytes) out.memory_bytes = bytes, out.memory = m, out.fullest = p;
         ledger_free(&none);
     }
@@ -390,20 +389,16 @@ Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *
     return out;
 }
 
-static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
-    return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
-}
-
 static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
 
 /* Simulates a step with clocks. Sets its times, bytes sent and scratch memory. compute_s and exposed_s are means over
  * the stages; sent is of the first stage. */
-static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
-    Mesh      mesh = config_mesh(c, ranks);
+static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
+    Mesh      mesh = config_mesh(c, on.ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
-    Durations d = durations_of(cluster, mesh, (int)c->parallel.expert, act, matmul_flops(c, act, cluster));
-    Replay    r = {.cluster = cluster, .stages = P, .parts = V, .micro_batches = micro_batches};
-    ModelSpec first = spec_of(c, act, ranks, 0, cluster);
+    Durations d = durations_of(c, on, mesh);
+    Replay    r = {.cluster = on.cluster, .stages = P, .parts = V, .micro_batches = micro_batches};
+    ModelSpec first = spec_of(c, on, 0);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
     r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
@@ -413,15 +408,15 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
         Stage *s = &r.stage[p];
         int    rank = rank_of_stage(mesh, p);
         if (like[p] == p) {
-            ModelSpec spec = spec_of(c, act, ranks, p, cluster);
-            spec.fp8_casts = spec.fp8 && cluster->fp8_casts;
+            ModelSpec spec = spec_of(c, on, p);
+            spec.fp8_casts = spec.fp8 && on.cluster->fp8_casts;
             spec.sizes = SIZES_OF_CPU; /* rates of clusters were chosen for these sizes */
             history[p] = history_of(spec, micro_batches, &d);
         }
         s->history = &history[like[p]];
         s->list = work_list(P, V, micro_batches, p);
         for (int kind = 0; kind < 2; kind++)
-            s->to[kind] = cluster_pair_reach(cluster, rank, rank_of_stage(mesh, receiver_of(&r, kind, p)));
+            s->to[kind] = cluster_pair_reach(on.cluster, rank, rank_of_stage(mesh, receiver_of(&r, kind, p)));
         for (int a = 0; a < LINES; a++) s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
     }
     double meet[2];
@@ -436,7 +431,8 @@ static Simulated replay(const Config *c, DType act, int ranks, const Cluster *cl
             run_chapter(s, &s->history->update);
         }
     }
-    double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the reduction of the numbers of a step */
+    /* the reduction of the numbers of a step */
+    double    numbers_s = cluster_collective_seconds(on.cluster, d.all, 0.0, 2);
     Simulated t = {.step_s = meet[1] - meet[0] + numbers_s};
     memcpy(t.sent, r.stage[0].sent, sizeof t.sent);
     for (int p = 0; p < P; p++) {
@@ -467,11 +463,11 @@ static double onward(double a, double b, int64_t between, int64_t more) {
 
 /* Simulates a step with clocks. The middle micro-batches of a long step repeat, so it is extrapolated from two shorter
  * steps. */
-static Simulated replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int64_t micro_batches) {
+static Simulated replay_long(const Config *c, Target on, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
-        return replay(c, act, ranks, cluster, micro_batches);
-    Simulated a = replay(c, act, ranks, cluster, few), b = replay(c, act, ranks, cluster, more), t = b;
+        return replay(c, on, micro_batches);
+    Simulated a = replay(c, on, few), b = replay(c, on, more), t = b;
     int64_t   between = more - few, rest = micro_batches - more;
     t.step_s = onward(a.step_s, b.step_s, between, rest);
     t.compute_s = onward(a.compute_s, b.compute_s, between, rest);
@@ -482,19 +478,20 @@ static Simulated replay_long(const Config *c, DType act, int ranks, const Cluste
     return t;
 }
 
-Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster) {
-    Simulated out = simulate_memory(c, act, ranks, cluster);
-    Simulated t = replay_long(c, act, ranks, cluster, out.micro_batches);
+Simulated simulate(const Config *c, Target on) {
+    Simulated out = simulate_memory(c, on);
+    Simulated t = replay_long(c, on, out.micro_batches);
     double    tokens = (double)c->batch.global_tokens;
-    if (cluster->processors == 0)
+    if (on.cluster->processors == 0)
         out.memory.scratch = t.memory.scratch, out.memory_bytes += (double)t.memory.scratch;
     out.step_s = t.step_s, out.compute_s = t.compute_s;
     memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
     memcpy(out.sent, t.sent, sizeof out.sent);
     out.bubble = out.exposed_s[AXIS_STAGE] / out.step_s;
     out.tokens_per_s = tokens / out.step_s;
-    out.tflops_per_gpu = model_flops_per_token(c->model.shape, c->batch.seq_len) * tokens / out.step_s / ranks * 1e-12;
-    out.mfu = out.tflops_per_gpu * 1e12 / matmul_flops(c, act, cluster);
+    out.tflops_per_gpu =
+        model_flops_per_token(c->model.shape, c->batch.seq_len) * tokens / out.step_s / on.ranks * 1e-12;
+    out.mfu = out.tflops_per_gpu * 1e12 / cluster_flops(on.cluster, on.act, c->precision);
     return out;
 }
 
@@ -520,24 +517,23 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
     return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * (double)dim_size(DIM_KV, c->model.shape) / t * A;
 }
 
-double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster) {
+double simulate_least_s(const Config *c, Target on) {
     ModelShape shape = c->model.shape;
-    Simulated  grid = describe(c, ranks);
+    Simulated  grid = describe(c, on.ranks);
     double     P = grid.mesh.size[AXIS_STAGE], L = (double)shape.n_layer, C = (double)shape.n_embd;
     double     blocks = 6.0 * L * block_elements(shape);
     double     model = blocks + 6.0 * (double)shape.vocab_size * C +
                    6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
     double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0;
-    double     best = fmax(cluster->product, cluster->attention);
-    double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);
+    double     best = fmax(on.cluster->product, on.cluster->attention);
+    double     flops = cluster_flops(on.cluster, on.act, c->precision);
+    double     busy = (model + again) * (double)c->batch.global_tokens / (on.ranks * flops * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
-        Reach r = cluster_reach(cluster, grid.mesh, 1u << a);
-        if (r.ranks > 1) busy += cluster_message_seconds(cluster, r, blocking_bytes(c, act, &grid, (Axis)a) / P);
+        Reach r = cluster_reach(on.cluster, grid.mesh, 1u << a);
+        if (r.ranks > 1) busy += cluster_message_seconds(on.cluster, r, blocking_bytes(c, on.act, &grid, (Axis)a) / P);
     }
     return 0.9 * busy * (1.0 + (P - 1.0) / (double)(grid.micro_batches * grid.parts));
 }
-
-/* --- goodput under failures --------------------------------------------------------------------------------------- */
 
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
     double interval = sqrt(2.0 * save_s * mtbf_s), lost;

@@ -20,32 +20,34 @@
 typedef struct {
     Mesh    mesh;
     int     parts, expert_ranks, zero_stage; /* parallel.interleave, parallel.expert, parallel.zero_stage */
-    int64_t micro_batch, micro_batches; /* sequences of a micro-batch; micro-batches in a step of a group of ranks
-                                         * with the same data */
+    /* sequences of a micro-batch; micro-batches in a step of a group of ranks with the same data */
+    int64_t micro_batch, micro_batches;
     int     recompute;             /* value of memory.recompute */
     double  step_s;                /* seconds of one step, in the middle of a run */
     double  compute_s;             /* seconds of step_s spent in operations; mean over the stages */
-    double  exposed_s[AXES];       /* seconds of step_s in collectives or waiting for them, by axis. AXIS_STAGE: waiting
-                                    * for other pipeline stages */
+    double  exposed_s[AXES];       /* seconds of step_s in collectives, waiting for them or for other stages, by axis */
     double  sent[AXES];            /* bytes that a rank of the first stage sends in a step, by axis */
-    double  bubble;                /* share of the step that stages wait for each other: exposed_s[AXIS_STAGE] /
-                                    * step_s */
+    double  bubble;                /* share of the step that stages wait: exposed_s[AXIS_STAGE] / step_s */
     double  memory_bytes;          /* memory of a rank, in the stage that needs the most */
     int     fullest;               /* the pipeline stage that needs the most memory */
     ModelBytes memory;             /* parts of memory_bytes that the model itself allocates */
-    double  tokens_per_s, tflops_per_gpu, mfu; /* tokens/s of all ranks; TFLOP/s of a GPU and share of its peak, from
-                                                * the model's FLOPs (model_flops_per_token) */
+    /* tokens/s of all ranks; TFLOP/s of a GPU and share of its peak, from the model's FLOPs (model_flops_per_token) */
+    double  tokens_per_s, tflops_per_gpu, mfu;
 } Simulated;
 
-/* Simulates a step with the grid and batch of the config. ranks is a multiple of what the grid needs. */
-Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cluster);
+/* What a config is simulated on: the type of activations, the number of ranks (a multiple of what the grid needs), and
+ * the cluster, borrowed. */
+typedef struct { DType act; int ranks; const Cluster *cluster; } Target;
+
+/* Simulates a step with the grid and batch of the config. */
+Simulated simulate(const Config *config, Target on);
 
 /* Simulates only the memory of a rank. Sets memory_bytes, fullest and memory. */
-Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
+Simulated simulate_memory(const Config *config, Target on);
 
 /* Returns a time that no grid of this config on this number of ranks can beat. It consists of the operations at the
  * best rate, and the time that stages wait. */
-double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
+double simulate_least_s(const Config *config, Target on);
 
 /* Returns the first-order best time between saves, and the share of time in which training runs (Young, "A first order
  * approximation to the optimum checkpoint interval", 1974). Training stops for save_s at a save, which is on disk

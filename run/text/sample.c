@@ -16,6 +16,7 @@
 
 #include "core/thread.h"
 #include "core/device.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/rng.h"
 #include "core/error.h"
@@ -34,30 +35,18 @@ static uint32_t order_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Returns the order of the k-th largest logit: the greatest value that at least k logits reach. */
-static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
-    uint32_t least = 0;
-    for (int bit = 31; bit >= 0; bit--) {
-        uint32_t candidate = least | 1u << bit;
-        int64_t  reach = 0;
-        for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
-        if (reach >= k) least = candidate;
-    }
-    return least > 0 ? least : 1; /* the order of NaN is 0, so NaNs are left out even if k includes them */
-}
-
+/* Returns the weight of the logits of at least this order. weight NULL: each counts 1. */
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
     double sum = 0;
     for (int64_t v = 0; v < vocab; v++)
-        if (order_of(logits[v]) >= least) sum += weight[v];
+        if (order_of(logits[v]) >= least) sum += weight ? weight[v] : 1;
     return sum;
 }
 
-/* Returns the greatest order (order_of) such that logits of at least that order have the fraction `part` of the weight.
- * The weight counts logits from order `floor` on. */
-static uint32_t part_of_weight(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double part) {
+/* Returns the greatest order (order_of) such that logits of at least that order have the weight `wanted`. Only logits
+ * from order `floor` on count. */
+static uint32_t order_with(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double wanted) {
     uint32_t least = 0;
-    double   wanted = part * weight_from(logits, vocab, weight, floor);
     for (int bit = 31; bit >= 0; bit--) {
         uint32_t candidate = least | 1u << bit;
         if (weight_from(logits, vocab, weight, candidate > floor ? candidate : floor) >= wanted) least = candidate;
@@ -65,21 +54,19 @@ static uint32_t part_of_weight(const float *logits, int64_t vocab, const double 
     return least;
 }
 
-static int64_t likeliest(const float *logits, int64_t vocab) {
-    int64_t best = 0;
+int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight) {
+    int64_t best = 0; /* the likeliest token */
     for (int64_t v = 1; v < vocab; v++)
         if (order_of(logits[v]) > order_of(logits[best])) best = v;
-    return best;
-}
-
-int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, double *weight) {
-    int64_t best = likeliest(logits, vocab);
     if (rule.temperature <= 0 || !isfinite(logits[best])) return (int32_t)best;
 
     for (int64_t v = 0; v < vocab; v++)
         weight[v] = isnan(logits[v]) ? 0 : exp(((double)logits[v] - (double)logits[best]) / rule.temperature);
-    uint32_t least = rule.top_k > 0 && rule.top_k < vocab ? kth_largest(logits, vocab, rule.top_k) : 1;
-    if (rule.top_p < 1) least = part_of_weight(logits, vocab, weight, least, rule.top_p);
+    uint32_t least = 0;
+    if (rule.top_k > 0 && rule.top_k < vocab) least = order_with(logits, vocab, NULL, 1, (double)rule.top_k);
+    if (least == 0) least = 1; /* the order of NaN is 0, so NaNs are left out even if top_k includes them */
+    if (rule.top_p < 1)
+        least = order_with(logits, vocab, weight, least, rule.top_p * weight_from(logits, vocab, weight, least));
     if (least > order_of(logits[best])) least = order_of(logits[best]);
 
     int64_t drawn = best; /* remains the answer only if rounding puts u * total beyond the sum of the weights */
@@ -114,26 +101,18 @@ static void drop_front(TextBytes *b, size_t count) {
 
 /* --- printable text ----------------------------------------------------------------------------------------------- */
 
-/* Returns the length of the UTF-8 sequence that begins with this byte, or 0 if none does. */
-static size_t sequence_bytes(unsigned char first) {
-    return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-}
-
 /* Returns the length of the UTF-8 sequence at s if a terminal can show it, else 0. */
 static size_t printable_bytes(const unsigned char *s, size_t left) {
-    size_t n = sequence_bytes(*s);
+    int n = utf8_bytes((const char *)s, left);
     if (n == 1) return (*s >= 0x20 && *s != 0x7f) || *s == '\n' || *s == '\t';
-    if (n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    int surrogate = *s == 0xed && s[1] >= 0xa0, overlong = (*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90);
-    int control = *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
-    return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
+    int is_control = n == 2 && *s == 0xc2 && s[1] < 0xa0; /* U+0080 to U+009F, which steer terminals too */
+    return is_control ? 0 : (size_t)n;
 }
 
 /* Returns 1 if the bytes at the end of the text may begin a UTF-8 sequence. */
 static int may_grow(const unsigned char *s, size_t left) {
-    if (sequence_bytes(*s) <= left) return 0;
+    size_t whole = *s < 0xc2 ? 1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : *s < 0xf5 ? 4 : 1;
+    if (whole <= left) return 0;
     for (size_t i = 1; i < left; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     return 1;
@@ -154,8 +133,6 @@ static void put_printable(TextStream *t, int is_end) {
     if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
     drop_front(&t->broken, at);
 }
-
-/* --- stop texts --------------------------------------------------------------------------------------------------- */
 
 /* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
 typedef struct { size_t at; int is_whole; } Found;
@@ -303,21 +280,6 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     return w;
 }
 
-static void writer_destroy(Writer *w) {
-    free(w->window);
-    free(w->logits);
-    free(w->weight);
-}
-
-/* Computes the logits that follow ids[0, count) of the window, of which only the last id is new. Computes the last
- * `rows` rows, the fewest that the ranks can share. */
-static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
-    Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
-    device_from_host(w->s, tokens, ids + count - rows);
-    pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
-}
-
 /* Computes the logits that follow ids[0, count) of the window from the whole window. */
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
@@ -328,18 +290,24 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens, tensor_none()};
+    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
     device_from_host(w->s, tokens, w->window + w->positions);
     pipeline_forward(w->p, w->s, batch);
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
 }
 
-/* Computes the logits of the token after ids[0, count), and moves the window if it is full. */
+/* Computes the logits of the token after ids[0, count), and moves the window if it is full. If only the last id is new,
+ * computes the last `rows` rows, the fewest that the ranks can share. */
 static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt *g = w->p->gpt;
     int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;
-    if (w->is_kept && from == w->from && length > rows) logits_of_token(w, ids + from, length, rows);
-    else logits_of_window(w, ids + from, length);
+    if (w->is_kept && from == w->from && length > rows) {
+        Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
+        device_from_host(w->s, tokens, ids + count - rows);
+        pipeline_token_logits(w->p, w->s, (Batch){tokens, tokens, tensor_none()}, length - rows, w->logits);
+    } else {
+        logits_of_window(w, ids + from, length);
+    }
     w->from = from, w->is_kept = gpt_keeps_past(g);
 }
 
@@ -378,27 +346,22 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         for (int i = 0; i < plan->ends; i++) is_end |= plan->end[i] == ids[count];
         if (is_end) break;
         add_id(&text, tokenizer, ids[count], count == first);
-        done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
+        done.left_off = ++count < end && plan->leave && plan->leave(plan->leave_ctx);
     }
     text_stream_end(&text);
     done.ms = clock_ms() - began_ms;
     free(ids);
-    writer_destroy(&w);
+    free(w.window), free(w.logits), free(w.weight);
     return done;
 }
 
-/* --- in training -------------------------------------------------------------------------------------------------- */
-
-typedef struct { FILE *file; int (*leave)(void *ctx); void *ctx; } Page;
-
-static void put_on_page(void *page, const char *text, size_t bytes) { fwrite(text, 1, bytes, ((Page *)page)->file); }
-static int  leave_page(void *page) { return ((Page *)page)->leave(((Page *)page)->ctx); }
+static void put_in_file(void *file, const char *text, size_t bytes) { fwrite(text, 1, bytes, (FILE *)file); }
 
 char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step, Tensor window,
                     Watchdog *watchdog, int (*leave)(void *ctx), void *ctx) {
     char      *text = NULL;
     size_t     bytes = 0;
-    Page       page = {memory_file_open(&text, &bytes), leave, ctx};
+    FILE      *file = memory_file_open(&text, &bytes);
     SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt),
                                                tokenizer_start(tokenizer)),
                        .tokens = c->sample.tokens,
@@ -406,12 +369,13 @@ char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *to
                        .seed = (uint64_t)(c->run.seed + step),
                        .window = window,
                        .watchdog = watchdog,
-                       .leave = leave_page,
-                       .put = put_on_page,
-                       .ctx = &page};
+                       .leave = leave,
+                       .leave_ctx = ctx,
+                       .put = put_in_file,
+                       .ctx = file};
     Sampled done = sample_stream(p, s, tokenizer, &plan);
     prompt_free(&plan.prompt);
-    fclose(page.file);
+    fclose(file);
     if (done.left_off) free(text), text = NULL;
     return text;
 }

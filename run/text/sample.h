@@ -91,8 +91,9 @@ typedef struct {
     Tensor      window;        /* I32, at least g->T elements, on the device: inputs of the model; borrowed */
     Watchdog   *watchdog;      /* ticked at every token; NULL: none                                   */
     int       (*leave)(void *ctx); /* called after every token; 1 ends the text; NULL: never          */
+    void       *leave_ctx;
     void      (*put)(void *ctx, const char *text, size_t bytes); /* receives printable text as soon as it is certain */
-    void       *ctx;           /* argument of leave and put */
+    void       *ctx;           /* argument of put */
 } SamplePlan;
 
 typedef struct {

@@ -173,9 +173,10 @@ static char *tokenizer_of_run(const char *run) {
     snprintf(path, sizeof path, "%s/config.json", run);
     if (!read_json(path, 1, &json)) return NULL;
     const cJSON *item = json_member(json_member(json.root, "data"), "tokenizer");
-    char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
+    char        *found = NULL;
     const cJSON *train = json_member(json_member(json.root, "data"), "train");
     IoPaths      files = {NULL, 0};
+    if (cJSON_IsString(item) && item->valuestring[0]) found = xstrdup(item->valuestring, "the path of a tokenizer");
     for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one;
          one = cJSON_IsArray(train) ? one->next : NULL) {
         /* an entry of data.train is an object with "path" in a blend, otherwise a text */
@@ -183,7 +184,7 @@ static char *tokenizer_of_run(const char *run) {
         if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
     }
     for (size_t i = 0; i < files.count && !found; i++)
-        if (tokenizer_beside(files.path[i], path, sizeof path)) found = strdup(path);
+        if (tokenizer_beside(files.path[i], path, sizeof path)) found = xstrdup(path, "the path of a tokenizer");
     io_paths_free(&files);
     json_free(&json);
     return found;

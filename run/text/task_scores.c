@@ -62,11 +62,6 @@ static Plan plan_of(const Scorer *s, const Task *t) {
     return p;
 }
 
-static void plan_free(Plan *p) {
-    free(p->row), free(p->batch);
-    free(p->inputs), free(p->targets), free(p->scored), free(p->sequence), free(p->losses);
-}
-
 /* Fills a batch on the device. It always has B rows, so that the bits of a row do not depend on the number of rows.
  * Rows without a text are zero. */
 static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
@@ -130,7 +125,7 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))
             add_sums(s, &p, rows, batch.inputs.dim[1], log_p, missed);
     }
-    plan_free(&p);
+    free(p.row), free(p.batch), free(p.inputs), free(p.targets), free(p.scored), free(p.sequence), free(p.losses);
     for (int64_t at = 0; s->all && goes_on && at < t->texts; at += AT_ONCE) {
         int count = (int)(t->texts - at < AT_ONCE ? t->texts - at : AT_ONCE);
         comm_all_reduce_f64(s->all, log_p + at, count, COMM_SUM);

@@ -204,24 +204,25 @@ static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
     return 1;
 }
 
+/* The keys of a line of each kind: its texts, its list of texts, and all that it may have. */
+static const struct { const char *text[2], *list, *all[5]; } LINE_KEYS[] = {
+    [TASK_CHOICES] = {{"context"}, "choices", {"context", "choices", "gold", "delimiter", NULL}},
+    [TASK_CONTEXTS] = {{"continuation"}, "contexts", {"contexts", "continuation", "gold", "delimiter", NULL}},
+    [TASK_CONTINUATION] = {{"context", "continuation"}, NULL, {"context", "continuation", "delimiter", NULL}}};
+
 static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
-    static const char *const KEYS[][5] = {[TASK_CHOICES] = {"context", "choices", "gold", "delimiter", NULL},
-                                          [TASK_CONTEXTS] = {"contexts", "continuation", "gold", "delimiter", NULL},
-                                          [TASK_CONTINUATION] = {"context", "continuation", "delimiter", NULL}};
     const cJSON *delimiter = json_member(line, "delimiter");
+    const char  *list = LINE_KEYS[kind].list;
     if (kind == TASK_OPEN) return fault_is(fault, "%s", FORMS);
-    if (!has_only(line, KEYS[kind], fault)) return 0;
+    if (!has_only(line, LINE_KEYS[kind].all, fault)) return 0;
     if (delimiter && !cJSON_IsString(delimiter)) return fault_is(fault, "\"delimiter\" must be a text");
-    const char *one = kind == TASK_CONTEXTS ? "continuation" : "context",
-               *list = kind == TASK_CHOICES ? "choices" : "contexts";
-    if (!cJSON_IsString(json_member(line, one))) return fault_is(fault, "\"%s\" must be a text", one);
-    if (kind == TASK_CONTINUATION && !cJSON_IsString(json_member(line, "continuation")))
-        return fault_is(fault, "\"continuation\" must be a text");
-    if (kind == TASK_CONTINUATION) return 1;
-    const cJSON *texts = json_member(line, list);
+    for (int i = 0; i < 2 && LINE_KEYS[kind].text[i]; i++)
+        if (!cJSON_IsString(json_member(line, LINE_KEYS[kind].text[i])))
+            return fault_is(fault, "\"%s\" must be a text", LINE_KEYS[kind].text[i]);
+    if (!list) return 1;
+    const cJSON *texts = json_member(line, list), *gold = json_member(line, "gold");
     if (!is_list_of_texts(texts, list, fault)) return 0;
-    const cJSON *gold = json_member(line, "gold");
-    int          count = cJSON_GetArraySize(texts);
+    int count = cJSON_GetArraySize(texts);
     if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
         gold->valueint >= count)
         return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
@@ -284,11 +285,10 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
     t->kind = kind;
     Text         text[MOST_TEXTS];
     int          texts = 0;
-    const cJSON *delimiter = json_member(line, "delimiter"), *context = json_member(line, "context"), *list = context;
+    const cJSON *delimiter = json_member(line, "delimiter"), *context = json_member(line, "context"), *item = context;
     const char  *between = delimiter ? delimiter->valuestring : "";
-    if (kind == TASK_CHOICES) list = json_member(line, "choices")->child;
-    if (kind == TASK_CONTEXTS) list = json_member(line, "contexts")->child;
-    for (const cJSON *item = list; item; item = kind == TASK_CONTINUATION ? NULL : item->next) {
+    if (LINE_KEYS[kind].list) item = json_member(line, LINE_KEYS[kind].list)->child;
+    for (; item; item = LINE_KEYS[kind].list ? item->next : NULL) {
         const cJSON *continuation = kind == TASK_CHOICES ? item : json_member(line, "continuation");
         text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between,
                                 continuation->valuestring);
@@ -373,10 +373,8 @@ static const char *parse_words(Task *t, TaskReader reader, Words w) {
 
 int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t bytes, char fault[TASK_FAULT_CHARS]) {
     const unsigned char *head = (const unsigned char *)data;
-    if (bytes < HEADER || word32(head, 0) != MAGIC || word32(head, 1) != VERSION || word32(head, 2) < 1) {
-        snprintf(fault, TASK_FAULT_CHARS, "no header of llm.c's evaluation files, version %d", VERSION);
-        return 0;
-    }
+    if (bytes < HEADER || word32(head, 0) != MAGIC || word32(head, 1) != VERSION || word32(head, 2) < 1)
+        return fault_is(fault, "no header of llm.c's evaluation files, version %d", VERSION);
     int64_t questions = word32(head, 2), longest = word32(head, 3);
     Words   all = {head + HEADER, (int64_t)(bytes - HEADER) / 2, 0};
     t->kind = TASK_CHOICES, t->by_tokens = 1;
@@ -388,16 +386,11 @@ int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t by
         else if (own_bytes % 2 || own_bytes < 6 || own_bytes > longest || begin + own_bytes / 2 > all.words)
             wrong = "its number of bytes is odd, or more than the file's";
         else wrong = parse_words(t, reader, (Words){all.data + 2 * all.at, own_bytes / 2 - 3, 0});
-        if (wrong) {
-            snprintf(fault, TASK_FAULT_CHARS, "question %lld of %lld: %s", (long long)i, (long long)questions, wrong);
-            return 0;
-        }
+        if (wrong) return fault_is(fault, "question %lld of %lld: %s", (long long)i, (long long)questions, wrong);
         all.at = begin + own_bytes / 2;
     }
-    if (all.at != all.words || (bytes - HEADER) % 2) {
-        snprintf(fault, TASK_FAULT_CHARS, "bytes are left over after its %lld questions", (long long)questions);
-        return 0;
-    }
+    if (all.at != all.words || (bytes - HEADER) % 2)
+        return fault_is(fault, "bytes are left over after its %lld questions", (long long)questions);
     return 1;
 }
 
@@ -427,13 +420,10 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
     }
 }
 
-/* Returns the default name of a task, malloc'ed: arc_easy for "tasks/arc_easy.jsonl". */
-static char *name_of(const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    return xstrndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name), "the name of a task");
-}
-
 Task task_read(const char *path, TaskReader reader) {
+    /* the default name: arc_easy for "tasks/arc_easy.jsonl" */
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    size_t      length = dot && dot > name ? (size_t)(dot - name) : strlen(name);
     char   *data = NULL, fault[TASK_FAULT_CHARS];
     int64_t bytes = (reader.may_be_pipe ? io_read_input : io_read_file)(path, FILE_LIMIT, &data);
     if (bytes < 0)
@@ -441,7 +431,7 @@ Task task_read(const char *path, TaskReader reader) {
              : bytes == -EIO || bytes == -EACCES ? EXIT_IO
                                                  : EXIT_DATA,
              "%s: the file of a task cannot be read: %s", path, io_error_text((int)bytes));
-    Task t = {.name = name_of(path),
+    Task t = {.name = xstrndup(name, length, "the name of a task"),
               .path = xstrdup(path, "the name of a task"),
               .fingerprint = XXH3_64bits(data, (size_t)bytes)};
     if (!task_is_hellaswag(data, (size_t)bytes)) {

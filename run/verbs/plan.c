@@ -291,9 +291,7 @@ static int verb_plan(int argc, char **argv) {
     }
     if (is_elsewhere) {
         asked.on.ranks = asked.ranks;
-        if (asked.kernels)
-            kernels_plan(&config, asked.ranks,
-                         (KernelsAsked){asked.on.gpu, asked.on.nodes, asked.rates, asked.on.json});
+        if (asked.kernels) kernels_plan(&config, asked.on, asked.rates);
         else plan_cluster(&config, asked.on);
         config_free(&config);
         return EXIT_DONE;

@@ -279,8 +279,8 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
                        .stops = asked->stops,
                        .put = put_text,
                        .ctx = &out};
-    if (!job) plan.leave = has_no_reader; /* on several ranks the texts are generated to the end, because all ranks
-                                           * must agree */
+    /* on several ranks the texts are generated to the end, because all ranks must agree */
+    if (!job) plan.leave = has_no_reader, plan.leave_ctx = &out;
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,

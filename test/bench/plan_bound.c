@@ -46,7 +46,7 @@ static int print_line(const char *base, int size, int grid) {
     DType   act = c.precision == PRECISION_FP32 ? F32 : BF16;
     Cluster gpu = {.processors = 132};
     Plan    own = plan_make(&c, act, (PlanRanks){ranks, COMM_NCCL, -1, 0, 0});
-    printf("%.0f %zu %s ranks=%d %s\n", simulate_memory(&c, act, ranks, &gpu).memory_bytes,
+    printf("%.0f %zu %s ranks=%d %s\n", simulate_memory(&c, (Target){act, ranks, &gpu}).memory_bytes,
            own.device_bytes - own.library_bytes - device_memory().reserve, base, ranks, said);
     config_free(&c);
     return 1;

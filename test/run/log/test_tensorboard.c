@@ -163,7 +163,7 @@ static int file_names(char names[8][320]) {
 static void add(TensorBoard *t, int64_t first, int64_t last) {
     for (int64_t s = first; s <= last; s++)
         tensorboard_add(t, s, 1.7e9 + (double)s,
-                        (TensorBoardScalar[]){{"train/loss", 5.0 / (double)s}, {"train/mfu", NAN}, {"train/lr", 1e-3}},
+                        (Metric[]){{"train/loss", 5.0 / (double)s}, {"train/mfu", NAN}, {"train/lr", 1e-3}},
                         3);
 }
 
@@ -176,10 +176,10 @@ static void every_field_comes_back(void **state) {
     (void)state;
     char         names[8][320];
     TensorBoard *t = tensorboard_open(dir, 0, 1700000000.25);
-    tensorboard_add(t, 0, 1700000001.5, &(TensorBoardScalar){"val/loss", 5.5}, 1);
+    tensorboard_add(t, 0, 1700000001.5, &(Metric){"val/loss", 5.5}, 1);
     add(t, 1, 3000); /* adds more than fits in the buffer */
-    tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/loss", INFINITY}, 1);
-    tensorboard_add(t, 1LL << 40, 1, &(TensorBoardScalar){"val/bpb", -0.5}, 1);
+    tensorboard_add(t, 1LL << 40, 1, &(Metric){"val/loss", INFINITY}, 1);
+    tensorboard_add(t, 1LL << 40, 1, &(Metric){"val/bpb", -0.5}, 1);
     tensorboard_close(t);
     assert_int_equal(file_names(names), 1);
     assert_int_equal(strncmp(names[0], "events.out.tfevents.1700000000.", 31), 0);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/precision.h"
 #include "run/plan/cluster.h"
 #include "test/run/plan/bad_files.h"
 
@@ -33,7 +34,8 @@ static void the_keys_of_the_documents_are_enough(void **state) {
     assert_string_equal(c.gpu, "G");
     assert_true(c.attention == c.product && c.ramp == 64 && c.overlaps == 1 && c.messages_overlap == 1 &&
                 c.attention_passes == 0 && c.fp8_casts == 0 && c.bf16 == 1e15 && c.fp32 == 0);
-    assert_true(cluster_flops(&c, BF16, 0) == 1e15 && cluster_flops(&c, F32, 0) == 0 && cluster_flops(&c, F32, 1) == 0);
+    assert_true(cluster_flops(&c, BF16, PRECISION_BF16) == 1e15 && cluster_flops(&c, F32, PRECISION_FP32) == 0 &&
+                cluster_flops(&c, F32, PRECISION_TF32) == 0);
     static const char *const names[] = {"dgx-a100", "dgx-h100", "grand-teton"};
     for (int i = 0; i < 3; i++) assert_string_equal(cluster_load(names[i]).name, names[i]);
 }

@@ -52,7 +52,7 @@ static void bytes_are_those_of_plan(void **state) {
             Config c = config_of(grids[i][0], grids[i][1], grids[i][2], grids[i][3], grids[i][4], grids[i][5]);
             c.memory.recompute = recompute;
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
-            Simulated s = simulate(&c, F32, 8, &cluster);
+            Simulated s = simulate(&c, (Target){F32, 8, &cluster});
             for (int a = 0; a < AXES; a++)
                 if (s.sent[a] != p.sent[a])
                     fail_msg("grid %zu, %s: %.0f bytes simulated, %.0f planned", i, mesh_axis_name((Axis)a), s.sent[a],
@@ -68,7 +68,7 @@ static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     Config  c = config_of(1, 1, 1, 1, 1, 1);
     c.parallel.deterministic = 1;
     Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
-    Simulated s = simulate(&c, F32, 8, &cluster);
+    Simulated s = simulate(&c, (Target){F32, 8, &cluster});
     assert_true(s.sent[AXIS_SHARD] == p.sent[AXIS_SHARD]);
 }
 
@@ -76,7 +76,7 @@ static void one_rank_computes(void **state) {
     (void)state;
     Config    c = config_of(1, 1, 1, 1, 1, 1);
     Cluster   cluster = free_links();
-    Simulated s = simulate(&c, F32, 1, &cluster);
+    Simulated s = simulate(&c, (Target){F32, 1, &cluster});
     Ledger    step = {.is_elsewhere = 1};
     double    sum = 0.0;
     model_dry(config_model_spec(&c, F32, 1, 0, NULL), 64, &step);
@@ -87,7 +87,7 @@ static void one_rank_computes(void **state) {
     assert_true(is_near(s.compute_s, sum, 1e-9));
     assert_true(is_near(s.tokens_per_s, 512 * 64 / sum, 1e-9));
     assert_true(is_near(s.mfu, model_flops_per_token(c.model.shape, 512) * 512 * 64 / sum / 1e13, 1e-9));
-    assert_true(simulate_least_s(&c, F32, 1, &cluster) < s.step_s);
+    assert_true(simulate_least_s(&c, (Target){F32, 1, &cluster}) < s.step_s);
 }
 
 static void free_links_leave_the_operations(void **state) {
@@ -95,7 +95,7 @@ static void free_links_leave_the_operations(void **state) {
     Cluster cluster = free_links();
     for (int zero = 0; zero <= 3; zero++) {
         Config    c = config_of(1, 1, 1, 1, 1, zero);
-        Simulated s = simulate(&c, F32, 8, &cluster);
+        Simulated s = simulate(&c, (Target){F32, 8, &cluster});
         assert_true(is_near(s.step_s, s.compute_s, 1e-3));
         assert_true(s.exposed_s[AXIS_SHARD] < 1e-3 * s.step_s);
     }
@@ -108,7 +108,7 @@ static void tensor_collectives_block(void **state) {
     (void)state;
     Config    c = config_of(2, 1, 1, 1, 1, 1);
     Cluster   cluster = slow_links();
-    Simulated s = simulate(&c, F32, 2, &cluster);
+    Simulated s = simulate(&c, (Target){F32, 2, &cluster});
     double    M = 64, N = 512, C = 256, bytes = 0.5 * M * N * (10 * 8 * C * 4 + 4 * C * 4 + 24);
     /* the upper bound allows for the gradients of undivided rows, which are sent once */
     assert_true(s.sent[AXIS_TENSOR] >= bytes && s.sent[AXIS_TENSOR] < 1.001 * bytes);
@@ -122,18 +122,18 @@ static void gathers_hide_under_compute(void **state) {
     Cluster   cluster = slow_links();
     Config    c = config_of(1, 1, 1, 1, 1, 3);
     cluster.fp32 = 2e12;
-    Simulated s = simulate(&c, F32, 2, &cluster);
+    Simulated s = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
     /* the gradient sum of the last bucket starts when no computation is left, so it is exposed */
     Config one = config_of(1, 1, 1, 1, 1, 1);
-    assert_true(simulate(&one, F32, 2, &cluster).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
+    assert_true(simulate(&one, (Target){F32, 2, &cluster}).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
-    Simulated blocked = simulate(&c, F32, 2, &cluster);
+    Simulated blocked = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(is_near(blocked.exposed_s[AXIS_SHARD], s.sent[AXIS_SHARD] / 1e10, 1e-6));
     assert_true(blocked.step_s > s.step_s && is_near(blocked.step_s, blocked.compute_s + blocked.exposed_s[AXIS_SHARD], 1e-6));
     /* computation takes almost no time, so it can hide no communication */
     cluster.overlaps = 1, cluster.fp32 = 1e16, cluster.bytes_per_s = 1e18;
-    s = simulate(&c, F32, 2, &cluster);
+    s = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(s.step_s > 0.95 * s.sent[AXIS_SHARD] / 1e10);
 }
 
@@ -147,7 +147,7 @@ static void the_bubble_is_the_formula_s(void **state) {
         int    P = cases[i][0], V = cases[i][1];
         Config c = config_of(1, 1, P, V, 1, 1);
         c.model.shape.vocab_size = 16, c.model.shape.n_embd = 1024, c.batch.global_tokens = 512 * 32;
-        Simulated s = simulate(&c, F32, P, &cluster);
+        Simulated s = simulate(&c, (Target){F32, P, &cluster});
         double    formula = work_idle(P, V, 32);
         if (fabs(s.bubble - formula) > 0.012) fail_msg("P %d, V %d: bubble %.4f, formula %.4f", P, V, s.bubble, formula);
     }
@@ -157,9 +157,9 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     (void)state;
     Config    c = config_of(1, 1, 2, 1, 1, 1);
     Cluster   cluster = slow_links();
-    Simulated hidden = simulate(&c, F32, 2, &cluster);
+    Simulated hidden = simulate(&c, (Target){F32, 2, &cluster});
     cluster.messages_overlap = 0;
-    Simulated blocked = simulate(&c, F32, 2, &cluster);
+    Simulated blocked = simulate(&c, (Target){F32, 2, &cluster});
     assert_true(blocked.step_s > hidden.step_s);
 }
 
@@ -172,7 +172,7 @@ static void messages_take_the_link_between_their_stages(void **state) {
     near.link[0].ranks = 2, near.messages_overlap = 0;
     far = near, far.link[0].bytes_per_s = far.link[1].bytes_per_s;
     double message = 512 * 256 * 4, less = 4 * (message / 1e9 - message / 1e10);
-    assert_true(is_near(simulate(&c, F32, 4, &far).step_s - simulate(&c, F32, 4, &near).step_s, less, 1e-9));
+    assert_true(is_near(simulate(&c, (Target){F32, 4, &far}).step_s - simulate(&c, (Target){F32, 4, &near}).step_s, less, 1e-9));
 }
 
 /* A step with too many micro-batches to simulate is extrapolated from two shorter ones: bytes exactly, time nearly. */
@@ -185,10 +185,10 @@ static void long_steps_go_on_as_shorter_ones(void **state) {
             /* twice as many micro-batches as the simulator simulates, on each of two data ranks */
             c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192);
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
-            Simulated whole = simulate(&c, F32, 8, &cluster);
+            Simulated whole = simulate(&c, (Target){F32, 8, &cluster});
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
             c.batch.global_tokens /= 2; /* this half is simulated in full */
-            Simulated half = simulate(&c, F32, 8, &cluster);
+            Simulated half = simulate(&c, (Target){F32, 8, &cluster});
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
         }
@@ -198,48 +198,48 @@ static void the_fullest_stage_is_found(void **state) {
     (void)state;
     Config    c = config_of(1, 1, 4, 1, 1, 1);
     Cluster   cluster = free_links();
-    Simulated s = simulate(&c, F32, 4, &cluster), alone = simulate_memory(&c, F32, 4, &cluster);
+    Simulated s = simulate(&c, (Target){F32, 4, &cluster}), alone = simulate_memory(&c, (Target){F32, 4, &cluster});
     assert_int_equal(s.fullest, 0); /* the first stage keeps the activations of the most micro-batches */
     Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks are divided among the stages as 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
-    Simulated u = simulate_memory(&uneven, F32, 5, &cluster);
+    Simulated u = simulate_memory(&uneven, (Target){F32, 5, &cluster});
     Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 1, 0});
     assert_int_equal(u.fullest, planned.ranks.stage);
     assert_int_equal(u.fullest, 1);
     assert_true(s.memory_bytes >= alone.memory_bytes && alone.memory_bytes > 0);
     cluster.reserved_bytes = 1e9;
-    assert_true(is_near(simulate_memory(&c, F32, 4, &cluster).memory_bytes, alone.memory_bytes + 1e9, 1e-12));
+    assert_true(is_near(simulate_memory(&c, (Target){F32, 4, &cluster}).memory_bytes, alone.memory_bytes + 1e9, 1e-12));
     c.memory.offload = MEMORY_HOST;
-    assert_true(simulate_memory(&c, F32, 4, &cluster).memory_bytes < alone.memory_bytes + 1e9);
+    assert_true(simulate_memory(&c, (Target){F32, 4, &cluster}).memory_bytes < alone.memory_bytes + 1e9);
 }
 
 static void the_search_finds_the_quickest(void **state) {
     (void)state;
     Config  c = config_of(1, 1, 1, 1, 1, 1);
     Cluster cluster = slow_links();
-    Found   f = search(&c, F32, 8, &cluster, 0);
+    Found   f = search(&c, (Target){F32, 8, &cluster}, 0);
     assert_true(f.count == SEARCH_BEST && f.allowed >= f.count);
     for (int i = 1; i < f.count; i++) assert_true(f.best[i].step_s >= f.best[i - 1].step_s);
     /* no other grid of tensor and pipeline ranks is faster */
     for (int tensor = 1; tensor <= 8; tensor *= 2)
         for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2) {
             Config one = config_of(tensor, 1, pipeline, 1, 1, 1);
-            assert_true(simulate(&one, F32, 8, &cluster).step_s >= f.best[0].step_s);
-            assert_true(simulate_least_s(&one, F32, 8, &cluster) < simulate(&one, F32, 8, &cluster).step_s);
+            assert_true(simulate(&one, (Target){F32, 8, &cluster}).step_s >= f.best[0].step_s);
+            assert_true(simulate_least_s(&one, (Target){F32, 8, &cluster}) < simulate(&one, (Target){F32, 8, &cluster}).step_s);
         }
     Config best = search_config(&c, &f.best[0]);
-    assert_true(simulate(&best, F32, 8, &cluster).step_s == f.best[0].step_s);
+    assert_true(simulate(&best, (Target){F32, 8, &cluster}).step_s == f.best[0].step_s);
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
     ordered.parallel.deterministic = 1; /* sums in order forbid some grids, and the search must not propose them */
-    f = search(&ordered, F32, 8, &cluster, 0);
+    f = search(&ordered, (Target){F32, 8, &cluster}, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;
-    f = search(&c, F32, 8, &cluster, search_held(held, 3));
+    f = search(&c, (Target){F32, 8, &cluster}, search_held(held, 3));
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].mesh.size[AXIS_TENSOR] == 4 && f.best[i].recompute == RECOMPUTE_BLOCK);
     cluster.memory_bytes = 1e3;
-    assert_int_equal(search(&c, F32, 8, &cluster, 0).count, 0);
+    assert_int_equal(search(&c, (Target){F32, 8, &cluster}, 0).count, 0);
 }
 
 static void fits_are_the_largest(void **state) {
