@@ -323,22 +323,22 @@ static void check_mpi(Verdict *v) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-enum { RUN_DIR };
+static const char *dir;
 static const VerbKey DOCTOR_KEYS[] = {
-    [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
+    {"run.dir", "runs/mine", NULL, "where checkpoints would go: its disk is looked at", .text = &dir,
+     .unset = "this folder"},
     {.name = NULL},
 };
 
 static int verb_doctor(int argc, char **argv) {
-    const char *dir = ".";
-    Verdict     worst = FINE;
+    Verdict worst = FINE;
+    int     left = 1;
     for (int i = 1; i < argc; i++) {
         struct stat st;
-        dir = argv[i];
-        if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode)) continue;
-        VerbArgument a = verb_key_only("doctor", argv[i]);
-        dir = verb_text(&a);
+        if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode)) dir = argv[i];
+        else argv[left++] = argv[i];
     }
+    verb_read("doctor", 1, left, argv, VERB_NOTHING);
     check_processor(&worst);
     check_cores(&worst);
     check_load(&worst);
@@ -347,7 +347,7 @@ static int verb_doctor(int argc, char **argv) {
     check_gpu_meter(&worst);
     check_mpi(&worst);
     check_shared_memory(&worst);
-    check_disk(&worst, dir);
+    check_disk(&worst, dir ? dir : ".");
     return worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
 }
 

@@ -32,26 +32,31 @@
 #include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
 
-enum { OUT, DTYPE, SHARD_BYTES };
-static const VerbKey EXPORT_KEYS[] = {
-    [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
-    [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
-    [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several "
-                                                                "files"},
-    {.name = NULL},
-};
-
 enum { SMALL_FILE = 64 << 20 }; /* most bytes of a small file; tokenizers of 250,000 entries have 20 MiB */
 
 typedef struct { const char *word, *name; SafeType type; } StoredType;
 static const StoredType TYPES[] = {
     {"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
+static const char *const TYPE_WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
+
+static struct {
+    const char *out;
+    int         dtype;       /* index in TYPE_WORDS */
+    int64_t     shard_bytes; /* most bytes of tensors in one file, unless a single tensor has more */
+} asked;
+static const VerbKey EXPORT_KEYS[] = {
+    {"out", "models/mine", NULL, "the folder; it is not there yet, or empty", .text = &asked.out},
+    {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16", .choice = &asked.dtype,
+     .words = TYPE_WORDS},
+    {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files",
+     .bytes = &asked.shard_bytes, .least = 1},
+    {.name = NULL},
+};
 
 typedef struct {
     const char *from;               /* path as the user typed it */
     Path        out, tmp;
     const StoredType *stored;
-    uint64_t    shard_bytes;        /* most bytes of tensors in one file, unless a single tensor has more */
     Path        checkpoint, run;    /* run is "" if the checkpoint is not in the folder of a run */
     Manifest    manifest;           /* owned */
     WeightsFile weights;            /* owned: weights of the checkpoint                     */
@@ -66,8 +71,7 @@ typedef struct {
 } Export;
 
 /* Removes unfinished files and ends the verb with a message. */
-NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) {
+NORETURN static void PRINTF_LIKE(3, 4) give_up(const Export *e, int exit_code, const char *fmt, ...) {
     char    text[3 * sizeof e->out.text];
     va_list args;
     va_start(args, fmt);
@@ -77,23 +81,7 @@ NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ..
     fail(exit_code, "export: %s", text);
 }
 
-/* --- arguments ---------------------------------------------------------------------------------------------------- */
-
-static void take_value(Export *e, VerbArgument a) {
-    static const char *const WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
-    switch (a.row) {
-        case OUT: {
-            size_t bytes = strlen(verb_text(&a));
-            while (bytes > 1 && a.value[bytes - 1] == '/') bytes--;
-            e->out = path_of("%.*s", (int)bytes, a.value);
-            e->tmp = path_of("%s.tmp-%d", e->out.text, (int)getpid());
-            break;
-        }
-        case DTYPE: e->stored = &TYPES[verb_choice(&a, WORDS) % 3]; break;
-        case SHARD_BYTES: e->shard_bytes = (uint64_t)verb_size(&a, 1); break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
+/* --- the folder and its checkpoint --------------------------------------------------------------------------------- */
 
 /* Refuses the folder of out= if it is not empty. Refuses anything else of that name that exists. */
 static void refuse_full_folder(const Export *e) {
@@ -108,8 +96,6 @@ static void refuse_full_folder(const Export *e) {
     if (entries > 2) /* more entries than . and .. */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
-
-/* --- the checkpoint ----------------------------------------------------------------------------------------------- */
 
 static int64_t newest_step(const char *run) {
     StepFolder *list;
@@ -163,7 +149,7 @@ static void plan_files(Export *e) {
         e->tensor[i].type = e->stored->type;
         int64_t  elems = weights_elems(&h->tensor[i]);
         uint64_t bytes = (uint64_t)elems * safetensors_type_bytes(e->stored->type);
-        if (e->files == 0 || in_file + bytes > e->shard_bytes) e->files++, in_file = 0;
+        if (e->files == 0 || in_file + bytes > (uint64_t)asked.shard_bytes) e->files++, in_file = 0;
         in_file += bytes, e->bytes += bytes, e->parameters += elems;
         e->place[i] = (IndexedTensor){h->tensor[i].name, e->files - 1};
     }
@@ -480,13 +466,16 @@ static void put_in_place(const Export *e) {
 
 static int verb_export(int argc, char **argv) {
     Export e = {0};
-    if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH)
-        verb_misused("export", "it needs a run folder or a checkpoint");
+    int    paths = verb_read("export", 1, argc, argv, VERB_PATHS) - 1;
+    if (paths == 0) verb_misused("export", "it needs a run folder or a checkpoint");
+    if (paths > 1) verb_misused("export", "\"%s\" is one too many", argv[2]);
+    if (!asked.out) verb_misused("export", "out=FOLDER is missing");
+    int length = (int)strlen(asked.out);
+    while (length > 1 && asked.out[length - 1] == '/') length--;
     e.from = argv[1];
-    take_value(&e, verb_default("export", DTYPE));
-    take_value(&e, verb_default("export", SHARD_BYTES));
-    for (int i = 2; i < argc; i++) take_value(&e, verb_key_only("export", argv[i]));
-    if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
+    e.out = path_of("%.*s", length, asked.out);
+    e.tmp = path_of("%s.tmp-%d", e.out.text, (int)getpid());
+    e.stored = &TYPES[asked.dtype % 3];
     signals_install();
     RunLock *lock = lock_output("export", "out", e.out.text, LOCK_WITH_PARENTS);
     refuse_full_folder(&e);

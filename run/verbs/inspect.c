@@ -820,27 +820,19 @@ static int inspect_path(Report *r, const char *path) {
     return EXIT_DATA;
 }
 
-enum { TENSORS, JSON };
+static int as_json, lists_tensors;
 static const VerbKey INSPECT_KEYS[] = {
-    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
-    [JSON] = {"json", "true", "false", "the same as JSON"},
+    {"tensors", "true", "false", "list every tensor", .flag = &lists_tensors},
+    {"json", "true", "false", "the same as JSON", .flag = &as_json},
     {.name = NULL},
 };
 
 static int verb_inspect(int argc, char **argv) {
-    const char *path = NULL;
-    int         as_json = 0;
-    Report      report = {0};
-    for (int i = 1; i < argc; i++) {
-        VerbArgument a = verb_argument("inspect", argv[i]);
-        if (a.row == JSON) as_json = verb_flag(&a);
-        else if (a.row == TENSORS) report.lists_tensors = verb_flag(&a);
-        else if (path) verb_misused("inspect", "\"%s\" is one too many", argv[i]);
-        else path = argv[i];
-    }
-    if (!path) verb_misused("inspect", "it needs a file or a folder");
-    if (as_json && !(report.json = cJSON_CreateObject())) fail(EXIT_MEMORY, "no memory for a report");
-    int status = inspect_path(&report, path);
+    int paths = verb_read("inspect", 1, argc, argv, VERB_PATHS) - 1;
+    if (paths > 1) verb_misused("inspect", "\"%s\" is one too many", argv[2]);
+    if (paths == 0) verb_misused("inspect", "it needs a file or a folder");
+    Report report = {as_json ? cJSON_CreateObject() : NULL, lists_tensors};
+    int status = inspect_path(&report, argv[1]);
     if (report.json) json_print(report.json);
     return status;
 }

@@ -16,37 +16,17 @@
 #include "run/log/picture.h"
 #include "run/verbs/verbs.h"
 
-enum { OUT, X, CSV };
-static const VerbKey PLOT_KEYS[] = {
-    [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
-    [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
-    [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
-    {.name = NULL},
-};
-
 enum { MOST_RUNS = 64 };
 static const char TABLE_HEAD[] = "run,kind,step,tokens,hours,loss,smoothed,bpb,lr,grad_norm\n";
 static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours", NULL};
 
-typedef struct {
-    const char *out, *csv;
-    PlotX       x;
-    char       *dir[MOST_RUNS]; /* folders of the runs; borrowed from argv */
-    int         dirs;
-} Asked;
-
-static void take_value(Asked *asked, VerbArgument a, char *word) {
-    switch (a.row) {
-        case OUT: asked->out = verb_text(&a); break;
-        case X: asked->x = (PlotX)verb_choice(&a, X_WORDS); break;
-        case CSV: asked->csv = verb_text(&a); break;
-        case VERB_PATH:
-            if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
-            asked->dir[asked->dirs++] = word;
-            break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
+static struct { const char *out, *csv; int x; } asked;
+static const VerbKey PLOT_KEYS[] = {
+    {"out", "compare.svg", "plot.svg", "the picture", .text = &asked.out},
+    {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours", .choice = &asked.x, .words = X_WORDS},
+    {"csv", "compare.csv", "", "all points, as a table", .text = &asked.csv},
+    {.name = NULL},
+};
 
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
 
@@ -228,48 +208,45 @@ static char *absolute(const char *path) {
     return whole;
 }
 
-static void refuse_one_file(const Asked *a) {
-    char *out = absolute(a->out), *csv = absolute(a->csv);
-    if (out && csv && strcmp(out, csv) == 0)
-        fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", a->out, a->csv);
-    free(out), free(csv);
-}
-
 static int verb_plot(int argc, char **argv) {
-    Asked   a = {0};
-    PlotRun run[MOST_RUNS] = {0};
-    size_t  bytes;
-    take_value(&a, verb_default("plot", OUT), NULL);
-    take_value(&a, verb_default("plot", X), NULL);
-    for (int i = 1; i < argc; i++) take_value(&a, verb_argument("plot", argv[i]), argv[i]);
-    if (a.dirs == 0) verb_misused("plot", "no run");
-    Plot p = {run, a.dirs, a.x};
-    refuse_kind("out", a.out);
-    if (a.csv) refuse_kind("csv", a.csv), refuse_one_file(&a);
-    RunLock *out = lock_output("plot", "out", a.out, LOCK_WHOLE);
-    RunLock *csv = a.csv ? lock_output("plot", "csv", a.csv, LOCK_WHOLE) : NULL;
-    refuse_other_file("out", a.out, svg_is_ours);
-    if (a.csv) refuse_other_file("csv", a.csv, is_table);
-    for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
-    for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
+    static PlotRun run[MOST_RUNS];
+    size_t         bytes;
+    int            runs = verb_read("plot", 1, argc, argv, VERB_PATHS) - 1;
+    Plot           p = {run, runs, (PlotX)asked.x};
+    if (p.runs > MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
+    if (p.runs == 0) verb_misused("plot", "no run");
+    refuse_kind("out", asked.out);
+    if (asked.csv) {
+        refuse_kind("csv", asked.csv);
+        char *out = absolute(asked.out), *csv = absolute(asked.csv);
+        if (out && csv && strcmp(out, csv) == 0)
+            fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", asked.out, asked.csv);
+        free(out), free(csv);
+    }
+    RunLock *out = lock_output("plot", "out", asked.out, LOCK_WHOLE);
+    RunLock *csv = asked.csv ? lock_output("plot", "csv", asked.csv, LOCK_WHOLE) : NULL;
+    refuse_other_file("out", asked.out, svg_is_ours);
+    if (asked.csv) refuse_other_file("csv", asked.csv, is_table);
+    for (int i = 0; i < p.runs; i++) run[i].log = run_log_read("plot", argv[1 + i]);
+    for (int i = 0; i < p.runs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
     plot_label(run, p.runs);
     for (int i = 0; i < p.runs; i++) {
         run[i].smooth = xmalloc(sizeof(double) * (size_t)(run[i].log.trains + 1), "the losses of a run");
         plot_smooth(run[i].log.train, run[i].log.trains, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);
-    verb_put("plot", a.out, out, text, bytes);
+    verb_put("plot", asked.out, out, text, bytes);
     free(text);
-    if (a.csv) {
+    if (asked.csv) {
         text = csv_text(&p, &bytes);
-        verb_put("plot", a.csv, csv, text, bytes);
+        verb_put("plot", asked.csv, csv, text, bytes);
         free(text);
     }
     print_plain(stdout,
                 "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in "
                 "loss.svg\n",
-                p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out);
-    if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
+                p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], asked.out);
+    if (asked.csv) print_plain(stdout, "plot: every point is in %s\n", asked.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }

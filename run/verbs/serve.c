@@ -25,10 +25,12 @@
 #include "run/text/sample.h"
 #include "run/verbs/verbs.h"
 
-enum { LISTEN, PART };
+static const char *listen_at, *asked_part; /* NULL if not given */
 static const VerbKey SERVE_KEYS[] = {
-    [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
-    [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
+    {"listen", "0.0.0.0:7000", NULL, "listen on this address, where it has another name here", .text = &listen_at,
+     .unset = "outer.server"},
+    {"part", "0/2", NULL, "of outer.server with 2 entries: which of them this is, from 0; 0 leads",
+     .text = &asked_part, .unset = "the only one"},
     {.name = NULL},
 };
 
@@ -49,9 +51,8 @@ typedef struct {
     Metrics        *metrics;
     Requests        requests;
     Server         *server;
-    const char     *listen;    /* value of listen=; "": the address in outer.server */
+    const char     *listen;    /* address to listen on; borrowed */
     char            entry[OUTER_ADDRESS_BYTES];
-    const char     *asked_part; /* value of part=; NULL if not given */
     int             part, parts;
 } Serving;
 
@@ -62,33 +63,27 @@ static void read_part(Serving *s) {
     int  parts = 0;
     char left;
     s->parts = outer_servers(s->config.outer.server);
-    if (!s->asked_part && s->parts > 1)
+    if (!asked_part && s->parts > 1)
         fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
              "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
-    if (!s->asked_part) return;
-    if (sscanf(s->asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
-        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", s->asked_part);
+    if (!asked_part) return;
+    if (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
+        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", asked_part);
     if (parts != s->parts)
-        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", s->asked_part, parts, s->parts);
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", asked_part, parts, s->parts);
 }
 
 static void read_config(Serving *s, int argc, char **argv) {
-    int kept = 0;
     if (argc < 2) verb_misused("serve", "needs a config");
-    for (int i = 2; i < argc; i++) {
-        VerbArgument a = verb_key_or_config("serve", argv[i]);
-        if (a.row == LISTEN) s->listen = verb_text(&a);
-        else if (a.row == PART) s->asked_part = verb_text(&a);
-        else argv[2 + kept++] = argv[i];
-    }
-    char *faults = config_load(argv[1], argv + 2, kept, 1, &s->config);
+    int   overrides = verb_read("serve", 2, argc, argv, VERB_CONFIG) - 2;
+    char *faults = config_load(argv[1], argv + 2, overrides, 1, &s->config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (!*s->config.outer.server)
         fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
     if (s->config.run.stop_step)
         fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
     read_part(s);
-    if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
+    s->listen = listen_at ? listen_at : outer_server(s->config.outer.server, s->part, s->entry);
 }
 
 /* Loads the weights of the newest checkpoint. Without one, loads those of model.init_from, or makes new ones. */
@@ -310,7 +305,7 @@ static int serve_part(Serving *s) {
 }
 
 static int verb_serve(int argc, char **argv) {
-    Serving serving = {.listen = "", .parts = 1}, *s = &serving;
+    Serving serving = {.parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
     signals_answer((Launch){.size = 1});

@@ -24,9 +24,9 @@
 #include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
-enum { ONCE };
+static int once;
 static const VerbKey WATCH_KEYS[] = {
-    [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
+    {"once", "true", "false", "print once and end, as it does where there is no terminal", .flag = &once},
     {.name = NULL},
 };
 
@@ -418,22 +418,18 @@ static void keep_watching(WatchRun *run, int runs) {
 }
 
 static int verb_watch(int argc, char **argv) {
-    const char *dir[MOST_RUNS], *term = getenv("TERM");
-    int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
-    for (int i = 1; i < argc; i++) {
-        VerbArgument a = verb_argument("watch", argv[i]);
-        if (a.row == ONCE) once = verb_flag(&a) || once;
-        else if (runs == MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
-        else dir[runs++] = argv[i];
-    }
+    const char *term = getenv("TERM");
+    int         runs = verb_read("watch", 1, argc, argv, VERB_PATHS) - 1;
+    if (runs > MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
     if (runs == 0) verb_misused("watch", "no run");
+    if (!isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0)) once = 1;
     WatchRun *run = xcalloc((size_t)runs, sizeof *run, "the curves of the runs");
     for (int i = 0; i < runs; i++) {
+        const char *dir = argv[1 + i];
         struct stat st;
-        if (stat(dir[i], &st) != 0 || !S_ISDIR(st.st_mode))
-            fail(EXIT_DATA, "watch: %s is not the folder of a run", dir[i]);
-        run[i].dir = dir[i];
-        run_log_name(dir[i], run[i].name);
+        if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)) fail(EXIT_DATA, "watch: %s is not the folder of a run", dir);
+        run[i].dir = dir;
+        run_log_name(dir, run[i].name);
         begin_log(&run[i]);
     }
     if (!once) keep_watching(run, runs);
