@@ -789,9 +789,9 @@ static void rules_of_paths(ConfigLoad *load) {
 
 static void rule_blend(ConfigLoad *load) {
     const StringList *train = &load->config->data.train;
-    char              fault[512];
-    if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, fault, sizeof fault))
-        REFUSE(load, KEYS("data.train"), "%s", fault);
+    OptionFault       fault;
+    if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, &fault))
+        REFUSE(load, KEYS("data.train"), "%s", fault.text);
 }
 
 void config_rules(ConfigLoad *load, int ranks) {

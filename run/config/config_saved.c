@@ -56,7 +56,7 @@ int config_is_saved(const char *text, size_t bytes) {
  * hosts. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
-    char  *blend = sources_text(json_member(data, "train"));
+    char  *blend = config_blend(root);
     cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "tokenizer");
@@ -76,33 +76,12 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
-    char *ours = sources_text(json_member(json_member(a, "data"), "train"));
-    char *theirs = sources_text(json_member(json_member(b, "data"), "train"));
-    int   differ = strcmp(ours, theirs) != 0;
-    if (differ) tell(ctx, *ours ? ours : "no blend", *theirs ? theirs : "no blend");
-    free(ours);
-    free(theirs);
-    return differ;
-}
-
-typedef struct { FILE *out; int differ; } Said;
-
-static void say_blends(void *ctx, const char *ours, const char *theirs) {
-    Said *said = ctx;
-    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->differ++ ? "; " : "", ours, theirs);
-}
-
-static void add_key(cJSON *changed, const char *key) {
-    if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString(key));
-}
-
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
+    int    differ = 0;
     FILE  *out = memory_file_open(&text, &bytes);
     cJSON *here = config_to_json(now);
-    Said   said = {out, 0};
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
@@ -111,20 +90,23 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
         if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!config_same_value(value, then)) {
-            fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
+            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key,
                     value_text(value, shown_now), value_text(then, shown_saved));
-            add_key(changed, o->key);
+            if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString(o->key));
         }
         cJSON_Delete(usual);
     }
     /* compares weights and stages of the blend; run/checkpoint compares the files */
-    int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
-    if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
+    char *ours = config_blend(here), *theirs = config_blend(saved);
+    if (!is_allowed(&now->run.allow_change, option_find("data.train")) && strcmp(ours, theirs)) {
+        fprintf(out, "%sdata.train is %s, in the checkpoint %s", differ++ ? "; " : "", ours, theirs);
+        if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString("data.train"));
+    }
+    free(ours), free(theirs);
     cJSON_Delete(here);
     fclose(out);
-    if (said.differ) return text;
-    free(text);
-    return NULL;
+    if (!differ) free(text), text = NULL;
+    return text;
 }
 
 /* --- two configs as JSON trees, so that configs of newer and older programs can be compared ----------------------- */

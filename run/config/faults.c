@@ -54,6 +54,7 @@ char *faults_take(Faults *faults) {
 
 enum { LONGEST = 64 };
 
+/* clang-format off */
 /* Names that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for keys of this program. */
 static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"lr", "optimizer.learning_rate"}, {"max_lr", "optimizer.learning_rate"}, {"base_lr", "optimizer.learning_rate"},
@@ -100,6 +101,7 @@ static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"evaluation", "eval"}, {"validate", "eval"}, {"distributed", "parallel"}, {"parallelism", "parallel"}, {"ckpt", "checkpoint"},
     {"checkpoints", "checkpoint"}, {"generate", "sample"}, {"sampling", "sample"}, {"inputs", "data"},
 };
+/* clang-format on */
 
 static int fold(char c) {
     if (c >= 'A' && c <= 'Z') return c + ('a' - 'A');

@@ -80,7 +80,8 @@ static void print_understood(const Config *c, int ranks) {
 
 static int ranks; /* 0 if not given */
 static const VerbKey CHECK_KEYS[] = {
-    {"ranks", "8", NULL, "check for a job of so many ranks", .whole = &ranks, .least = 1, .most = 1000000, .unset = "1"},
+    {"ranks", "8", NULL, "check for a job of so many ranks", .whole = &ranks, .least = 1, .most = 1000000,
+     .unset = "1"},
     {.name = NULL},
 };
 

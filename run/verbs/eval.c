@@ -69,16 +69,6 @@ typedef struct {
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 
-/* Divides the list of tasks in place. Each file name is borrowed from argv. */
-static void read_tasks(char *list) {
-    for (char *word = list, *comma; word && *word; word = comma) {
-        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
-        if (comma) *comma++ = 0;
-        if (asked.tasks == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
-        asked.task[asked.tasks++] = word;
-    }
-}
-
 /* Returns a count from a config, or `fallback` if the config does not have the key. */
 static int64_t count_in(const cJSON *config, const char *section, const char *key, int64_t fallback) {
     const cJSON *n = json_member(json_member(config, section), key);
@@ -163,14 +153,6 @@ typedef struct {
     int         tasks;
 } Results;
 
-static void print_task(FILE *to, const TaskScores *t) {
-    print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
-    if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
-    else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
-    if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
-    fputc('\n', to);
-}
-
 static void print_table(FILE *to, const Results *r) {
     print_plain(to, "%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
@@ -183,7 +165,14 @@ static void print_table(FILE *to, const Results *r) {
     if (r->tasks > 0)
         fprintf(to, "%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr",
                 "perplexity", isnan(core) ? "" : "  centered");
-    for (int i = 0; i < r->tasks; i++) print_task(to, &r->task[i]);
+    for (int i = 0; i < r->tasks; i++) {
+        const TaskScores *t = &r->task[i];
+        print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+        if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
+        else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
+        if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
+        fputc('\n', to);
+    }
     if (!isnan(core)) fprintf(to, "CORE          %.6f\n", core);
 }
 
@@ -216,17 +205,6 @@ static void print_json(FILE *to, const Results *r) {
     fprintf(to, "%s\n", text);
     free(text);
     cJSON_Delete(json);
-}
-
-static void print_results(const Results *r) {
-    char  *text = NULL;
-    size_t bytes = 0;
-    FILE  *to = asked.out ? memory_file_open(&text, &bytes) : stdout;
-    (asked.is_json ? print_json : print_table)(to, r);
-    if (!asked.out) return;
-    fclose(to);
-    verb_put("eval", asked.out, asked.lock, text, bytes);
-    free(text);
 }
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
@@ -283,13 +261,23 @@ static void evaluate_all(const RunWords *words, const char *run, const char *che
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which can "
-                 "lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
+            warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which "
+                 "can lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
                  asked.positions ? "" : "; positions= sets the limit, up to the model's positions");
     }
     error_set_memory_advice(NULL);
-    if (is_first) say_no_more();
-    if (is_first) print_results(&r);
+    if (is_first) {
+        char  *text = NULL;
+        size_t bytes = 0;
+        FILE  *to = asked.out ? memory_file_open(&text, &bytes) : stdout;
+        say_no_more();
+        (asked.is_json ? print_json : print_table)(to, &r);
+        if (asked.out) {
+            fclose(to);
+            verb_put("eval", asked.out, asked.lock, text, bytes);
+            free(text);
+        }
+    }
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
     if (d.shards) dataset_close(&d);
     tokenizer_destroy(&tokenizer);
@@ -301,7 +289,12 @@ static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
     char checkpoint[4096];
     verb_read("eval", 2, argc, argv, VERB_NOTHING);
-    if (asked.task_list) read_tasks((char *)asked.task_list);
+    for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) { /* divides the list in place */
+        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
+        if (comma) *comma++ = 0;
+        if (asked.tasks == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
+        asked.task[asked.tasks++] = word;
+    }
     asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
     ModelShape shape = stored_shape(checkpoint);

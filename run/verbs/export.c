@@ -81,7 +81,7 @@ NORETURN static void PRINTF_LIKE(3, 4) give_up(const Export *e, int exit_code, c
     fail(exit_code, "export: %s", text);
 }
 
-/* --- the folder and its checkpoint --------------------------------------------------------------------------------- */
+/* --- the folder and the checkpoint -------------------------------------------------------------------------------- */
 
 /* Refuses the folder of out= if it is not empty. Refuses anything else of that name that exists. */
 static void refuse_full_folder(const Export *e) {
@@ -437,7 +437,7 @@ static void write_weights(Export *e) {
     free(files);
 }
 
-/* --- the folder --------------------------------------------------------------------------------------------------- */
+/* --- the new folder ----------------------------------------------------------------------------------------------- */
 
 static void make_folder(const Export *e) {
     struct stat st;

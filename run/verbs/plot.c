@@ -43,15 +43,6 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
 
-/* Returns 1 for config keys that do not change the trained model, such as those of the folder or the machine. */
-static int is_of_no_interest(const char *key) {
-    static const char *const SECTIONS[] = {"$schema", "run.", "checkpoint.", "log.", "sample.", NULL};
-    if (strcmp(key, "run.steps") == 0 || strcmp(key, "run.seed") == 0) return 0;
-    for (int i = 0; SECTIONS[i]; i++)
-        if (strncmp(key, SECTIONS[i], strlen(SECTIONS[i])) == 0) return 1;
-    return 0;
-}
-
 static const cJSON *find(const cJSON *config, const char *key) {
     char        section[KEY_BYTES];
     const char *dot = strchr(key, '.');
@@ -60,17 +51,18 @@ static const cJSON *find(const cJSON *config, const char *key) {
     return dot ? json_member(member, dot + 1) : member;
 }
 
-typedef struct {
-    char text[KEY_BYTES];
-} Key;
+typedef struct { char text[KEY_BYTES]; } Key;
 
-/* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Returns the new
- * number of keys. */
+/* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Leaves out keys
+ * that do not change the trained model, such as those of the folder or the machine. Returns the new number of keys. */
 static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
-    int          is_different = 0;
+    static const char *const LEFT_OUT[] = {"$schema", "run.", "checkpoint.", "log.", "sample."};
+    int          is_kept = strcmp(text, "run.steps") == 0 || strcmp(text, "run.seed") == 0, is_different = 0;
     const cJSON *first = find(run[0].log.config, text);
+    for (size_t i = 0; i < sizeof LEFT_OUT / sizeof *LEFT_OUT; i++)
+        if (!is_kept && strncmp(text, LEFT_OUT[i], strlen(LEFT_OUT[i])) == 0) return keys;
     for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, find(run[i].log.config, text), 1);
-    if (keys == MOST_KEYS || is_of_no_interest(text) || !is_different) return keys;
+    if (keys == MOST_KEYS || !is_different) return keys;
     for (int k = 0; k < keys; k++)
         if (strcmp(key[k].text, text) == 0) return keys;
     snprintf(key[keys].text, KEY_BYTES, "%s", text);
@@ -107,15 +99,6 @@ static const char *short_name(const Key *key, int keys, int which) {
     return name;
 }
 
-/* Appends " · key=value" to the label of a run. */
-static void put_pair(char *out, size_t room, const char *name, const cJSON *value) {
-    char       *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    size_t      at = strlen(out);
-    const char *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
-    snprintf(out + at, room - at, " · %s=%.*s", name, MOST_SHOWN, shown);
-    free(text);
-}
-
 void plot_label(PlotRun *run, int runs) {
     Key *key = xmalloc(sizeof *key * MOST_KEYS, "the keys of the configs");
     int keys = runs > 1 ? keys_that_differ(key, run, runs) : 0;
@@ -123,9 +106,15 @@ void plot_label(PlotRun *run, int runs) {
         int is_double = 0; /* 1 if another run's folder has the same name; the path then distinguishes them */
         for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
         snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
-        for (int k = 0; k < keys && run[i].log.config; k++)
-            put_pair(run[i].differs, sizeof run[i].differs, short_name(key, keys, k),
-                     find(run[i].log.config, key[k].text));
+        for (int k = 0; k < keys && run[i].log.config; k++) { /* appends " · key=value" */
+            const cJSON *value = find(run[i].log.config, key[k].text);
+            char        *text = value ? cJSON_PrintUnformatted(value) : NULL;
+            const char  *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
+            size_t       at = strlen(run[i].differs);
+            snprintf(run[i].differs + at, sizeof run[i].differs - at, " · %s=%.*s", short_name(key, keys, k),
+                     MOST_SHOWN, shown);
+            free(text);
+        }
     }
     free(key);
 }
@@ -136,21 +125,8 @@ double plot_x(const Plot *p, const LogPoint *at) {
     return p->x == PLOT_TOKENS ? (double)at->tokens : p->x == PLOT_STEPS ? (double)at->step : at->hours;
 }
 
-static void refuse_without_hours(const RunLog *log) {
-    for (int64_t i = 0; i < log->trains; i++)
-        if (!isfinite(log->train[i].hours))
-            fail(EXIT_DATA,
-                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens "
-                 "shows it",
-                 log->dir, (long long)log->train[i].step);
-}
-
-static void put_number(FILE *f, double value) {
-    if (isfinite(value)) fprintf(f, ",%.9g", value);
-    else fputc(',', f);
-}
-
 static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
+    const double values[] = {p->hours, p->loss, smoothed, p->bpb, p->lr, p->grad_norm};
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
         length = utf8_bytes(log->name + i, strnlen(log->name + i, 4));
@@ -158,8 +134,7 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
-    put_number(f, p->hours), put_number(f, p->loss), put_number(f, smoothed);
-    put_number(f, p->bpb), put_number(f, p->lr), put_number(f, p->grad_norm);
+    for (int i = 0; i < 6; i++) fprintf(f, isfinite(values[i]) ? ",%.9g" : ",", values[i]);
     fputc('\n', f);
 }
 
@@ -228,7 +203,13 @@ static int verb_plot(int argc, char **argv) {
     refuse_other_file("out", asked.out, svg_is_ours);
     if (asked.csv) refuse_other_file("csv", asked.csv, is_table);
     for (int i = 0; i < p.runs; i++) run[i].log = run_log_read("plot", argv[1 + i]);
-    for (int i = 0; i < p.runs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
+    for (int i = 0; i < p.runs && p.x == PLOT_HOURS; i++)
+        for (int64_t k = 0; k < run[i].log.trains; k++)
+            if (!isfinite(run[i].log.train[k].hours))
+                fail(EXIT_DATA,
+                     "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or "
+                     "x=tokens shows it",
+                     run[i].log.dir, (long long)run[i].log.train[k].step);
     plot_label(run, p.runs);
     for (int i = 0; i < p.runs; i++) {
         run[i].smooth = xmalloc(sizeof(double) * (size_t)(run[i].log.trains + 1), "the losses of a run");

@@ -58,21 +58,7 @@ typedef struct {
 
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
-/* Reads part=, such as "1/3", and checks that outer.server has an address for it. */
-static void read_part(Serving *s) {
-    int  parts = 0;
-    char left;
-    s->parts = outer_servers(s->config.outer.server);
-    if (!asked_part && s->parts > 1)
-        fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
-             "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
-    if (!asked_part) return;
-    if (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
-        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", asked_part);
-    if (parts != s->parts)
-        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", asked_part, parts, s->parts);
-}
-
+/* Loads the config, and checks which part of the model this server has: part=, such as "1/3". */
 static void read_config(Serving *s, int argc, char **argv) {
     if (argc < 2) verb_misused("serve", "needs a config");
     int   overrides = verb_read("serve", 2, argc, argv, VERB_CONFIG) - 2;
@@ -82,7 +68,17 @@ static void read_config(Serving *s, int argc, char **argv) {
         fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
     if (s->config.run.stop_step)
         fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
-    read_part(s);
+    int  parts = 0;
+    char left;
+    s->parts = outer_servers(s->config.outer.server);
+    if (!asked_part && s->parts > 1)
+        fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
+             "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
+    if (asked_part && (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 ||
+                       s->part >= parts))
+        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", asked_part);
+    if (asked_part && parts != s->parts)
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", asked_part, parts, s->parts);
     s->listen = listen_at ? listen_at : outer_server(s->config.outer.server, s->part, s->entry);
 }
 

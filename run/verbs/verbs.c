@@ -229,19 +229,8 @@ static void print_program(FILE *out) {
                  "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
 }
 
-static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
-    char        row[ROW_BYTES], left[160];
-    const char *otherwise = k->fallback ? k->fallback : k->unset;
-    snprintf(left, sizeof left, "%s=%s", k->name, k->example);
-    int is_long = (int)strlen(left) > width; /* 1 if the help must begin on the next line */
-    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
-             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
-             otherwise ? "default" GLUE : "required", !otherwise ? "" : *otherwise ? otherwise : "none");
-    terminal_fold(out, row, columns, width + 4);
-}
-
 static void print_verb(FILE *out, const Verb *v, int columns) {
-    char row[ROW_BYTES];
+    char row[ROW_BYTES], left[160];
     int  width = 0;
     snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
              v->arguments, v->about);
@@ -251,7 +240,15 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
         if (needed > width && needed <= KEY_MOST) width = needed;
     }
     if (v->keys) fprintf(out, "\n");
-    for (const VerbKey *k = v->keys; k && k->name; k++) print_key(out, k, width, columns);
+    for (const VerbKey *k = v->keys; k && k->name; k++) {
+        const char *otherwise = k->fallback ? k->fallback : k->unset;
+        int         bytes = snprintf(left, sizeof left, "%s=%s", k->name, k->example);
+        int         is_long = bytes > width; /* 1 if the help must begin on the next line */
+        snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
+                 is_long ? width + 4 : width + 2 - bytes, "", k->help, otherwise ? "default" GLUE : "required",
+                 !otherwise ? "" : *otherwise ? otherwise : "none");
+        terminal_fold(out, row, columns, width + 4);
+    }
     snprintf(row, sizeof row, "\nExample: %s", v->example);
     terminal_fold(out, row, columns, 9);
 }
