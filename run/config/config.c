@@ -495,8 +495,7 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
-char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks,
-                            Config *config) {
+char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 

@@ -151,6 +151,8 @@ uint64_t config_fingerprint(const Config *config);
  * NULL or a malloc'ed fault. */
 char *config_from_json(const cJSON *json, Config *config);
 
+/* Returns the value of a key such as "run.steps" in a config (JSON), or NULL if there is none. */
+const cJSON *config_value(const cJSON *config, const char *key);
 /* Returns the blend of data.train in a config (JSON) as text, malloc'ed: "0.7 of source 0 until 1000, ...", or
  * "no blend". The text has no paths, because hosts may have the files in other folders. */
 char *config_blend(const cJSON *config);

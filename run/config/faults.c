@@ -133,11 +133,11 @@ int edit_distance(const char *left, const char *right) {
     return rows[n % 3][m];
 }
 
-/* Returns 1 if two words are equal in all bytes after folding. edit_distance() compares only the first LONGEST. */
-static int same_word(const char *left, const char *right) {
-    int i = 0;
+/* Returns the number of equal bytes at the beginning of two words, after folding. */
+static size_t common_start(const char *left, const char *right) {
+    size_t i = 0;
     while (left[i] && fold(left[i]) == fold(right[i])) i++;
-    return fold(left[i]) == fold(right[i]);
+    return i;
 }
 
 /* Returns a lower bound of edit_distance(): the difference of the lengths, each at most LONGEST. */
@@ -174,20 +174,15 @@ static int same_section(const char *path, const char *key) {
     return strcspn(path, ".") == length && !strncmp(path, key, length);
 }
 
-/* Returns 1 if one word is the beginning of the other ("temp", "training"), which counts as one edit. */
-static int is_cut_short(const char *typed, const char *word) {
-    size_t length = strlen(typed) < strlen(word) ? strlen(typed) : strlen(word), same = 0;
-    while (same < length && fold(typed[same]) == fold(word[same])) same++;
-    return same >= 3 && same == length && strlen(typed) != strlen(word);
-}
-
 typedef struct { Nearest found; int least; } Search;
 
 /* Compares a key with the best one found so far. A key of another section than the typed one costs half an edit more,
  * so the typed section wins a tie. Other ties go to the first row of the option table. */
 static void consider(Search *search, const char *path, const char *key) {
     const char *typed = last_part(path), *word = last_part(key);
-    int         cut_short = is_cut_short(typed, word);
+    size_t      same = common_start(typed, word);
+    /* 1 if one word is the beginning of the other ("temp", "training"), which counts as one edit */
+    int         cut_short = same >= 3 && !typed[same] != !word[same];
     if (2 * min(least_distance(path, key), cut_short ? 1 : least_distance(typed, word)) >= search->least) return;
     int whole = edit_distance(path, key), last = cut_short ? 1 : edit_distance(typed, word);
     int by_whole = 2 * whole, by_last = 2 * last + !same_section(path, key);
@@ -200,7 +195,8 @@ static void consider(Search *search, const char *path, const char *key) {
  * parallel.experts: parallel.expert wins over moe.experts. */
 static void near_in_section(Search *search, const char *path) {
     for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
-        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1) search->found.word = OPTIONS[i].key;
+        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1)
+            search->found.word = OPTIONS[i].key;
 }
 
 Nearest nearest_key(const char *path, NearestKind kind) {
@@ -212,7 +208,9 @@ Nearest nearest_key(const char *path, NearestKind kind) {
     if (search.least == 1 && !same_section(path, search.found.word)) near_in_section(&search, path);
     if (search.least <= 1) return search.found;
     for (size_t i = 0; i < sizeof SYNONYMS / sizeof *SYNONYMS; i++) {
-        if (!same_word(last_part(path), SYNONYMS[i].foreign)) continue;
+        const char *typed = last_part(path), *foreign = SYNONYMS[i].foreign;
+        size_t      same = common_start(typed, foreign);
+        if (typed[same] || foreign[same]) continue;
         int is_option = option_find(SYNONYMS[i].key) != NULL;
         if (is_option == (kind == NEAREST_OPTION)) return (Nearest){SYNONYMS[i].key, 1};
     }

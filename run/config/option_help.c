@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/options.h"

@@ -562,7 +562,7 @@ int sources_check(const char *key, const StringList *list, OptionFault *fault) {
 }
 
 char *config_blend(const cJSON *config) {
-    const cJSON *train = json_member(json_member(config, "data"), "train");
+    const cJSON *train = config_value(config, "data.train");
     const char  *path[BLEND_SHARES];
     char        *text = NULL, shown[SHOWN_BYTES];
     size_t       bytes = 0;

@@ -47,8 +47,8 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
                  grouped_text(dataset_first_samples(&data, c->eval.tokens) * data.seq_len, read));
     else
         snprintf(use, sizeof use, "%.2f epochs", sample_epochs(run_samples, data.samples));
-    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "",
-         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use,
+    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, plural(data.shards),
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), plural(data.samples), use,
          sample_count_unread(&count, data.seq_len, "; ", unread));
     if (data.blend) { /* prints how much each source of the blend contributes to the whole run */
         SourceUse source[BLEND_SOURCES];

@@ -38,7 +38,7 @@ static void tell_key(void *ctx, const char *key, const cJSON *a, const cJSON *b)
 static void diff_configs(const cJSON *a, const cJSON *b) {
     int count = config_diff(a, b, NULL, NULL);
     differs |= count > 0;
-    printf("config       %d key%s differ%s\n", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+    printf("config       %d key%s differ%s\n", count, plural(count), count == 1 ? "s" : "");
     config_diff(a, b, tell_key, NULL);
 }
 
@@ -130,8 +130,7 @@ static Manifest read_manifest(const char *folder) {
 
 static void diff_files(const char *a, const char *b) {
     diff_weights("weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
-    diff_weights("moments", path_of("%s/optimizer.safetensors", a).text,
-                 path_of("%s/optimizer.safetensors", b).text);
+    diff_weights("moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
 }
 
 static void diff_checkpoints(void) {
@@ -216,8 +215,7 @@ static void diff_runs(void) {
     char name[32];
     folder_name(name, step);
     print_plain(stdout, "checkpoints  %s of both\n", name);
-    diff_files(path_of("%s/checkpoints/%s", side[0], name).text,
-               path_of("%s/checkpoints/%s", side[1], name).text);
+    diff_files(path_of("%s/checkpoints/%s", side[0], name).text, path_of("%s/checkpoints/%s", side[1], name).text);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */

@@ -29,7 +29,6 @@
 #include "core/simd.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
 
 typedef enum { FINE, WARN, MEND } Verdict;
@@ -72,7 +71,7 @@ static void check_cores(void) {
         tell(WARN, "binding", "%d of %d processors are this process's%s", usable, online,
              launch.launched ? ": the launcher bound it; mpirun --bind-to none gives it all"
                              : ": taskset, a container or a job's limits keep the others from it");
-    else tell(FINE, "binding", "all %d processor%s", online, online == 1 ? "" : "s");
+    else tell(FINE, "binding", "all %d processor%s", online, plural(online));
     const char *text = getenv("OMP_NUM_THREADS");
     int         threads = thread_asked();
     if (!text) tell(FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
@@ -84,17 +83,13 @@ static void check_cores(void) {
         tell(WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
              threads, usable - threads, usable);
     else tell(FINE, "threads", "OMP_NUM_THREADS=%d", threads);
-}
-
-static void check_load(void) {
-    double load = 0.0;
-    long   online = sysconf(_SC_NPROCESSORS_ONLN);
+    double load;
     if (getloadavg(&load, 1) != 1) return;
-    if (load > 0.25 * (double)online + 0.5)
+    if (load > 0.25 * online + 0.5)
         tell(WARN, "load",
-             "%.1f on %ld processors: other programs compute; steps are slower, and measured rates too low", load,
+             "%.1f on %d processors: other programs compute; steps are slower, and measured rates too low", load,
              online);
-    else tell(FINE, "load", "%.1f on %ld processor%s", load, online, online == 1 ? "" : "s");
+    else tell(FINE, "load", "%.1f on %d processor%s", load, online, plural(online));
 }
 
 /* --- memory and files --------------------------------------------------------------------------------------------- */
@@ -334,7 +329,6 @@ static int verb_doctor(int argc, char **argv) {
     verb_read("doctor", 1, left, argv, VERB_NOTHING);
     check_processor();
     check_cores();
-    check_load();
     check_memory();
     check_gpu();
     check_gpu_meter();

@@ -70,8 +70,8 @@ typedef struct {
 } RunWords;
 
 /* Returns a count from a config, or `fallback` if the config does not have the key. */
-static int64_t count_in(const cJSON *config, const char *section, const char *key, int64_t fallback) {
-    const cJSON *n = json_member(json_member(config, section), key);
+static int64_t count_in(const cJSON *config, const char *key, int64_t fallback) {
+    const cJSON *n = config_value(config, key);
     return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53 ? (int64_t)n->valuedouble : fallback;
 }
 
@@ -81,11 +81,11 @@ static RunWords read_words(const char *checkpoint) {
     RunWords w = {0};
     char     fault[MANIFEST_FAULT_BYTES];
     if (folder_manifest(checkpoint, &w.manifest, fault) != MANIFEST_GOOD) return w;
-    const cJSON *config = w.manifest.config, *val = json_member(json_member(config, "data"), "val");
+    const cJSON *config = w.manifest.config, *val = config_value(config, "data.val");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
-    w.is_run = 1, w.masks = cJSON_IsTrue(json_member(json_member(config, "data"), "document_mask"));
-    w.seq_len = count_in(config, "batch", "seq_len", 0);
-    w.tokens = count_in(config, "eval", "tokens", DEFAULT_TOKENS);
+    w.is_run = 1, w.masks = cJSON_IsTrue(config_value(config, "data.document_mask"));
+    w.seq_len = count_in(config, "batch.seq_len", 0);
+    w.tokens = count_in(config, "eval.tokens", DEFAULT_TOKENS);
     return w;
 }
 

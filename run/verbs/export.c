@@ -26,10 +26,10 @@
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
 #include "run/log/run_log.h"
-#include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
 
 enum { SMALL_FILE = 64 << 20 }; /* most bytes of a small file; tokenizers of 250,000 entries have 20 MiB */
@@ -122,11 +122,7 @@ static void find_checkpoint(Export *e) {
     weights_set_check_json(e->checkpoint.text);
     /* a file that is open survives pruning */
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text);
-}
-
-/* Finds the folder of the run that the checkpoint belongs to: RUN, if the real path of the checkpoint is in
- * RUN/checkpoints. */
-static void find_run(Export *e) {
+    /* the run of the checkpoint is RUN, if the real path of the checkpoint is in RUN/checkpoints */
     static const char between[] = "/checkpoints";
     char       *path = realpath(e->checkpoint.text, NULL), *name = path ? strrchr(path, '/') : NULL;
     size_t      tail = sizeof between - 1, bytes = name ? (size_t)(name - path) : 0;
@@ -237,14 +233,14 @@ static const char *last_part(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-static int64_t size_in(const Manifest *m, const char *section, const char *key) {
-    const cJSON *value = json_member(json_member(m->config, section), key);
+static int64_t size_in(const Manifest *m, const char *key) {
+    const cJSON *value = config_value(m->config, key);
     return cJSON_IsNumber(value) ? (int64_t)value->valuedouble : 0;
 }
 
 static void put_model(FILE *out, const Export *e) {
     const Manifest *m = &e->manifest;
-    const cJSON    *dir = json_member(json_member(m->config, "run"), "dir");
+    const cJSON    *dir = config_value(m->config, "run.dir");
     const char     *title = cJSON_IsString(dir) ? last_part(dir->valuestring) : "";
     fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
     fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", e->model_type);
@@ -252,9 +248,9 @@ static void put_model(FILE *out, const Export *e) {
     fprintf(out,
             "\n\nA language model of type %s with %" PRId64 " parameters, trained with train_gpt: %" PRId64
             " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64 ".\n\n",
-            e->model_type, e->parameters, size_in(m, "model", "n_layer"), size_in(m, "model", "n_head"),
-            size_in(m, "model", "n_embd"), size_in(m, "model", "n_positions"), size_in(m, "model", "vocab_size"));
-    fprintf(out, "The weights are those after step %" PRId64 " of %" PRId64, m->step, size_in(m, "run", "steps"));
+            e->model_type, e->parameters, size_in(m, "model.n_layer"), size_in(m, "model.n_head"),
+            size_in(m, "model.n_embd"), size_in(m, "model.n_positions"), size_in(m, "model.vocab_size"));
+    fprintf(out, "The weights are those after step %" PRId64 " of %" PRId64, m->step, size_in(m, "run.steps"));
     if (e->stored->type == SAFE_F32) fprintf(out, ", in float32, as the optimizer has them.\n");
     else fprintf(out, ", rounded from float32 to %s, to nearest, ties to even.\n", e->stored->name);
 }
@@ -286,7 +282,7 @@ static void put_value(FILE *out, const char *section, const cJSON *value) {
 static void put_training(FILE *out, const Manifest *m) {
     static const char *const sections[] = {"model", "batch", "optimizer", "schedule"};
     fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n", m->step,
-            size_in(m, "run", "steps"));
+            size_in(m, "run.steps"));
     fprintf(out, "| tokens | %" PRId64 " |\n", m->tokens);
     fprintf(out, "| precision | %s |\n| ranks | %d |\n", m->precision, m->ranks);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
@@ -480,7 +476,6 @@ static int verb_export(int argc, char **argv) {
     RunLock *lock = lock_output("export", "out", e.out.text, LOCK_WITH_PARENTS);
     refuse_full_folder(&e);
     find_checkpoint(&e);
-    find_run(&e);
     plan_files(&e);
     make_folder(&e);
     write_small_files(&e);
@@ -490,7 +485,7 @@ static int verb_export(int argc, char **argv) {
     lock_release(lock);
     print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e.manifest.step, e.from, e.stored->word);
     print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e.out.text,
-                bytes_text((double)e.bytes).text, e.files, e.files == 1 ? "" : "s",
+                bytes_text((double)e.bytes).text, e.files, plural(e.files),
                 e.has_tokenizer ? "tokenizer.json, " : "", e.has_picture ? "loss.svg, " : "");
     if (!e.has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
     weights_close(&e.weights);

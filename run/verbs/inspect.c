@@ -244,8 +244,7 @@ static void inspect_shards(const char *folder) {
     report_text("kind", "a folder of token files");
     for (size_t i = 0; i < found.count; i++) {
         Shard s = shard_open(found.path[i], 0);
-        report_row("%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens,
-                   kind_of(&s.header));
+        report_row("%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens, kind_of(&s.header));
         tokens += s.header.tokens, files++;
         shard_close(&s);
     }
@@ -427,7 +426,7 @@ static void inspect_checkpoint(const char *folder) {
     report_count("step", m.step);
     report_count("tokens", m.tokens);
     tell_run_id(&m);
-    const cJSON *from = json_member(json_member(m.config, "model"), "init_from");
+    const cJSON *from = config_value(m.config, "model.init_from");
     if (cJSON_IsString(from) && from->valuestring[0]) report_text("init_from", "%s", from->valuestring);
     report_text("saved_by", "%d rank%s x %d thread%s%s%s, %s, %s", m.ranks, plural(m.ranks), m.threads,
                 plural(m.threads), m.grid[0] ? ", " : "", m.grid, m.backend, m.precision);

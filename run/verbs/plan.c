@@ -12,7 +12,6 @@
 #include "run/checkpoint/weights.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan.h"
-#include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
 /* The expected MFU: the share of the measured rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make
@@ -71,18 +70,9 @@ static void print_grid(const Config *c, const Plan *p) {
     printf("grid         %s\n", mesh_text(p->mesh, text));
     /* Names the axes whose neighbours would be on different hosts, if each host has as many devices as this one. */
     if (devices > 0 && p->ranks.count > devices)
-        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
+        printf("             across hosts of %d GPU%s: %s\n", devices, plural(devices),
                mesh_crossing(p->mesh, devices, text));
     if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
-}
-
-static void print_sent(const Plan *p) {
-    const char *between = ": ", *unit = " bytes";
-    for (int a = 0; a < AXES; a++) {
-        if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
-        printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
-        between = ", ", unit = "";
-    }
 }
 
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
@@ -100,7 +90,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
         printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = "
                "\"nccl\" plans for a GPU each\n",
-               ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
+               ranks, devices, plural(devices), devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
         printf("  largest batch.micro_batch in %s: %lld\n", bytes_text((double)memory_bytes).text,
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
@@ -111,7 +101,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
 static void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
-    print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
+    print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, plural(ranks), device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
     char experts[240];
@@ -131,9 +121,16 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
     plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
            plan_count_text(step_flops).text, plan_count_text(step_flops * steps).text);
-    if (ranks > 1) printf("exchange     each rank sends %s a step", bytes_text(p->step_sent).text);
-    if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
-    if (ranks > 1) printf("\n");
+    if (ranks > 1) {
+        const char *between = ": ", *unit = " bytes";
+        printf("exchange     each rank sends %s a step", bytes_text(p->step_sent).text);
+        for (int a = 0; a < AXES && (is_grid(p) || c->parallel.zero_stage > 1); a++) {
+            if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
+            printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
+            between = ", ", unit = "";
+        }
+        printf("\n");
+    }
     if (matmul_flops > 0) {
         char time[32];
         duration_text(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
@@ -150,17 +147,6 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
         printf(
             "left out     NCCL: this build has none, and ranks exchange by way of host memory; install libnccl-dev, "
             "then make BACKEND=cuda\n");
-}
-
-/* Prints every operation of a step of one rank, as a dry run records it. */
-static void print_ledger(const Config *c, const Plan *p) {
-    Ledger step = {0};
-    model_dry(config_model_spec(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
-    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
-           plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
-           bytes_text(ledger_sent(&step, NULL)).text);
-    ledger_print(stdout, &step);
-    ledger_free(&step);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
@@ -299,7 +285,16 @@ static int verb_plan(int argc, char **argv) {
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, (size_t)asked.memory_bytes);
-    if (asked.ledger) print_ledger(&config, &plan);
+    if (asked.ledger) { /* every operation of a step of one rank, as a dry run records it */
+        Ledger step = {0};
+        model_dry(config_model_spec(&config, plan.act, plan.ranks.count, plan.ranks.stage, NULL), plan.micro_steps,
+                  &step);
+        printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
+               plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
+               bytes_text(ledger_sent(&step, NULL)).text);
+        ledger_print(stdout, &step);
+        ledger_free(&step);
+    }
     config_free(&config);
     return EXIT_DONE;
 }

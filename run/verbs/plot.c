@@ -12,6 +12,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"
 #include "run/verbs/verbs.h"
@@ -43,14 +44,6 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
 
-static const cJSON *find(const cJSON *config, const char *key) {
-    char        section[KEY_BYTES];
-    const char *dot = strchr(key, '.');
-    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key) : (int)strlen(key), key);
-    const cJSON *member = json_member(config, section);
-    return dot ? json_member(member, dot + 1) : member;
-}
-
 typedef struct { char text[KEY_BYTES]; } Key;
 
 /* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Leaves out keys
@@ -58,10 +51,10 @@ typedef struct { char text[KEY_BYTES]; } Key;
 static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
     static const char *const LEFT_OUT[] = {"$schema", "run.", "checkpoint.", "log.", "sample."};
     int          is_kept = strcmp(text, "run.steps") == 0 || strcmp(text, "run.seed") == 0, is_different = 0;
-    const cJSON *first = find(run[0].log.config, text);
+    const cJSON *first = config_value(run[0].log.config, text);
     for (size_t i = 0; i < sizeof LEFT_OUT / sizeof *LEFT_OUT; i++)
         if (!is_kept && strncmp(text, LEFT_OUT[i], strlen(LEFT_OUT[i])) == 0) return keys;
-    for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, find(run[i].log.config, text), 1);
+    for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, config_value(run[i].log.config, text), 1);
     if (keys == MOST_KEYS || !is_different) return keys;
     for (int k = 0; k < keys; k++)
         if (strcmp(key[k].text, text) == 0) return keys;
@@ -107,7 +100,7 @@ void plot_label(PlotRun *run, int runs) {
         for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
         snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
         for (int k = 0; k < keys && run[i].log.config; k++) { /* appends " · key=value" */
-            const cJSON *value = find(run[i].log.config, key[k].text);
+            const cJSON *value = config_value(run[i].log.config, key[k].text);
             char        *text = value ? cJSON_PrintUnformatted(value) : NULL;
             const char  *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
             size_t       at = strlen(run[i].differs);
@@ -226,7 +219,7 @@ static int verb_plot(int argc, char **argv) {
     print_plain(stdout,
                 "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in "
                 "loss.svg\n",
-                p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], asked.out);
+                p.runs, plural(p.runs), X_WORDS[p.x], asked.out);
     if (asked.csv) print_plain(stdout, "plot: every point is in %s\n", asked.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;

@@ -140,7 +140,11 @@ static void draw_legend(const Picture *s) {
     fprintf(s->out, "</g>\n");
 }
 
-static void draw_title(const Picture *s) {
+static void draw(const Picture *s) {
+    static const char *const NAMES[] =
+        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
+    svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
+    svg_clip(s->out, "panel", &s->panel);
     fprintf(s->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
     if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
     else fprintf(s->out, "%d runs", s->p->runs);
@@ -152,14 +156,6 @@ static void draw_title(const Picture *s) {
             "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: mean over a twentieth of the run around "
             "each step · pale: every step · dots: validation</text>\n",
             LEFT);
-}
-
-static void draw(const Picture *s) {
-    static const char *const NAMES[] =
-        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
-    svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
-    svg_clip(s->out, "panel", &s->panel);
-    draw_title(s);
     draw_legend(s);
     svg_values(s->out, &s->panel, TICKS, SVG_LEFT);
     svg_frame(s->out, &s->panel);

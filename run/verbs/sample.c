@@ -212,8 +212,7 @@ static void print_origin(const char *checkpoint, const Model *m) {
 
 /* Generates and prints the texts, each with its own seed. If there are several, a line with its number precedes
  * each. */
-static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer,
-                        Output *out) {
+static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer, Output *out) {
     Sampled all = {0};
     for (int64_t i = 0; i < asked.texts && !all.left_off; i++) {
         char line[80] = "";
@@ -243,14 +242,9 @@ static void print_sample(const char *checkpoint, ModelShape shape, const Groups 
     Tokenizer  tokenizer = stored_tokenizer(asked.tokenizer, asked.path, checkpoint, shape.vocab_size);
     StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, verb_given, out.prints);
     SamplePlan plan = {.prompt = take_prompt(&tokenizer, checkpoint, job, positions, ends.begin),
-                       .tokens = asked.tokens,
-                       .rule = asked.rule,
-                       .end = ends.end,
-                       .ends = asked.ends_at_eot ? ends.ends : 0,
-                       .stop = (const char *const *)asked.stop,
-                       .stops = asked.stops,
-                       .put = put_text,
-                       .ctx = &out};
+                       .tokens = asked.tokens, .rule = asked.rule, .end = ends.end,
+                       .ends = asked.ends_at_eot ? ends.ends : 0, .stop = (const char *const *)asked.stop,
+                       .stops = asked.stops, .put = put_text, .ctx = &out};
     if (!job) plan.leave = has_no_reader; /* on several ranks the texts are generated to the end, because all ranks
                                            * must agree */
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);

@@ -5,7 +5,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/thread.h"
@@ -85,17 +84,10 @@ static void read_config(Serving *s, int argc, char **argv) {
 /* Loads the weights of the newest checkpoint. Without one, loads those of model.init_from, or makes new ones. */
 static void load_weights(Serving *s) {
     const Config *c = &s->config;
-    s->checkpoint = (CheckpointState){.config = c,
-                                      .best_step = -1,
-                                      .comm = s->comm,
-                                      .optimizer = &s->weights.optimizer,
-                                      .stream = &s->stream,
-                                      .train = &s->train,
-                                      .tokenizer = &s->tokenizer,
-                                      .lock = s->lock,
-                                      .precision = "fp32",
-                                      .threads = device_threads(),
-                                      .train_state = &s->state};
+    s->checkpoint = (CheckpointState){
+        .config = c, .best_step = -1, .comm = s->comm, .optimizer = &s->weights.optimizer, .stream = &s->stream,
+        .train = &s->train, .tokenizer = &s->tokenizer, .lock = s->lock, .precision = "fp32",
+        .threads = device_threads(), .train_state = &s->state};
     s->state.loss_scale = loss_scale_start(F32);
     s->resumed = checkpoint_resume(&s->checkpoint);
     if (s->resumed.ranks == 0 && c->model.init_from[0]) checkpoint_init_from(c->model.init_from, &s->checkpoint);
@@ -131,16 +123,10 @@ static void open_server(Serving *s) {
     const Config *c = &s->config;
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
                                  (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
-    s->server = server_create((ServerParts){.config = c,
-                                            .train = &s->train,
-                                            .weights = &s->weights.optimizer,
-                                            .shards = s->weights.shards,
-                                            .parts = s->parts,
-                                            .listen = s->listen,
-                                            .step = s->resumed.step,
-                                            .tokens = s->state.start.tokens,
-                                            .samples = s->state.start.samples,
-                                            .note = progress_note});
+    s->server = server_create((ServerParts){
+        .config = c, .train = &s->train, .weights = &s->weights.optimizer, .shards = s->weights.shards,
+        .parts = s->parts, .listen = s->listen, .step = s->resumed.step, .tokens = s->state.start.tokens,
+        .samples = s->state.start.samples, .note = progress_note});
 }
 
 static void begin(Serving *s) {
@@ -200,19 +186,13 @@ static void log_round(Serving *s, const ServerRound *r) {
     char          took[32];
     if (r->ms < 10e3) snprintf(took, sizeof took, "%.0fms", r->ms);
     else duration_text(took, r->ms);
-    metrics_outer(s->metrics, &(OuterMetrics){.round = r->round,
-                                              .step = r->step,
-                                              .tokens = r->tokens,
-                                              .islands = r->islands,
-                                              .staleness = r->staleness,
-                                              .norm = r->norm,
-                                              .ms = r->ms,
-                                              .tokens_per_s = rate,
-                                              .loss = r->loss});
+    metrics_outer(s->metrics, &(OuterMetrics){
+        .round = r->round, .step = r->step, .tokens = r->tokens, .islands = r->islands, .staleness = r->staleness,
+        .norm = r->norm, .ms = r->ms, .tokens_per_s = rate, .loss = r->loss});
     progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
                   (long long)r->round, (long long)(c->run.steps / c->outer.every),
                   100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,
-                  r->islands == 1 ? "" : "s", rate * 1e-3, took);
+                  plural(r->islands), rate * 1e-3, took);
 }
 
 /* Returns 1 unless a request to stop has arrived. Ends the program if another job has taken over the run folder. */
@@ -281,13 +261,9 @@ static int serve_part(Serving *s) {
     device_open(DEVICE_NONE, world_threads(w));
     signals_keep_to_main();
     s->weights = serve_weights_create(c, s->part);
-    s->server = server_create((ServerParts){.config = c,
-                                            .shards = s->weights.shards,
-                                            .memory = s->weights.part,
-                                            .part = s->part,
-                                            .parts = s->parts,
-                                            .listen = s->listen,
-                                            .note = progress_note});
+    s->server = server_create((ServerParts){
+        .config = c, .shards = s->weights.shards, .memory = s->weights.part, .part = s->part, .parts = s->parts,
+        .listen = s->listen, .note = progress_note});
     progress_note("part %d of %d: %lld of %lld parameters, %s of memory; waiting for the first server of %s", s->part,
                   s->parts, (long long)server_part_elems(s->server), (long long)s->weights.shards->layout.elems,
                   bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);

@@ -62,6 +62,7 @@ typedef struct {
     ShardWriter *writer;
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
+static Shards train = {.split = "train"}, val = {.split = "val"};
 
 /* Removes unfinished files and ends the verb with a message. */
 NORETURN static void PRINTF_LIKE(2, 3) give_up(int exit_code, const char *fmt, ...) {
@@ -289,7 +290,7 @@ typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
 /* State of the writer, which divides documents between the shards of the two splits. */
 typedef struct {
-    Shards  train, val, *now;
+    Shards *now;
     HeldOut held;
     Encoder encoder;
     int64_t document, bytes; /* number of documents begun, and of bytes read so far */
@@ -315,7 +316,7 @@ static void begin_document(void *writer, int is_row) {
     const HeldOut *h = &w->held;
     int64_t        n = w->document++;
     int            is_held = h->count > 0 && (n + 1) * h->count / h->documents > n * h->count / h->documents;
-    w->now = is_held || w->bytes >= h->first_byte ? &w->val : &w->train;
+    w->now = is_held || w->bytes >= h->first_byte ? &val : &train;
     w->is_row = is_row, w->last = '\n';
     put_eot(w->now, EOT_FIRST);
 }
@@ -344,7 +345,7 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window, first);
     if (cut < 0) return;
     encoder_end(&w->encoder);
-    w->now = &w->val;
+    w->now = &val;
     put_text(w, w->window + first, n - first);
 }
 
@@ -352,7 +353,7 @@ static void put_window(Writer *w, int64_t cut) {
  * place to cut is known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
-    while (bytes > 0 && w->now == &w->train && w->held.first_byte - w->bytes < (int64_t)bytes) {
+    while (bytes > 0 && w->now == &train && w->held.first_byte - w->bytes < (int64_t)bytes) {
         size_t before = w->held.first_byte > w->bytes ? (size_t)(w->held.first_byte - w->bytes) : 0;
         put_text(w, text, before);
         text += before, bytes -= before;
@@ -397,24 +398,23 @@ static HeldOut choose_held(void) {
 }
 
 /* Writes all shards of both splits. Returns the number of bytes that are not UTF-8. */
-static int64_t write_shards(Shards *train, Shards *val) {
+static int64_t write_shards(void) {
     char   fault[DOCUMENT_FAULT_CHARS];
-    Writer w = {.train = {.split = "train"}, .val = {.split = "val"}, .held = choose_held()};
+    Writer w = {.held = choose_held()};
     w.encoder = (Encoder){.tokenizer = &job.tokenizer, .sink = put_encoded, .with = &w};
     int exit_code = documents_read(job.documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
     if (exit_code) give_up(exit_code, "%s", fault);
     if (w.bytes == 0)
         give_up(EXIT_DATA, "%s%s", documents_input_name(job.name[0]),
                 job.names > 1 ? " and the other inputs hold no text" : " holds no text");
-    finish_shard(&w.train), finish_shard(&w.val);
-    if (job.val > 0 && w.val.tokens == 0)
+    finish_shard(&train), finish_shard(&val);
+    if (job.val > 0 && val.tokens == 0)
         give_up(EXIT_DATA,
                 "nothing can be held out, because no line, word or character begins in the last part (val=%g) of the "
                 "text; give a larger val=, or val=0",
                 job.val);
     encoder_free(&w.encoder);
     free(w.window);
-    *train = w.train, *val = w.val;
     return w.encoder.invalid;
 }
 
@@ -491,17 +491,17 @@ static void write_inputs(FILE *notes) {
 
 /* Writes the notes next to the shards: copies of the tokenizer's files, and tokens.json, which says what the shards
  * hold and from which inputs. */
-static void write_notes(const Shards *train, const Shards *val) {
+static void write_notes(void) {
     char   *text;
     size_t  size;
-    int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
+    int64_t tokens = train.tokens + val.tokens, bytes = train.bytes + val.bytes;
     if (job.tokenizer_path) copy_tokenizer();
     if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
     FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
             "\"bytes_per_token\": %.6f, ",
-            (long long)vocab_size(), (long long)train->tokens, (long long)val->tokens,
+            (long long)vocab_size(), (long long)train.tokens, (long long)val.tokens,
             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
     write_inputs(notes);
     fputs("}\n", notes);
@@ -510,23 +510,23 @@ static void write_notes(const Shards *train, const Shards *val) {
     free(text);
 }
 
-static void move_into_place(const char *split, int64_t files) {
-    for (int64_t i = 0; i < files; i++) {
-        Path to = path_of("%s/" SHARD_NAME, job.out, split, (long long)i);
-        int  rc = io_rename(path_of("%s/" SHARD_NAME, job.tmp, split, (long long)i).text, to.text);
+static void move_into_place(const Shards *s) {
+    for (int64_t i = 0; i < s->files; i++) {
+        Path to = path_of("%s/" SHARD_NAME, job.out, s->split, (long long)i);
+        int  rc = io_rename(path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)i).text, to.text);
         if (rc < 0) give_up(EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
     }
 }
 
 /* Removes shards of an earlier call whose numbers are higher than the new ones. A glob over the folder must find only
  * the new shards. Returns the number of removed shards. */
-static int64_t remove_stale(int64_t train_files, int64_t val_files) {
+static int64_t remove_stale(void) {
     int64_t        removed = 0;
     struct dirent *entry;
     DIR           *folder = opendir(job.out);
     if (!folder) give_up(EXIT_IO, "cannot read the folder %s: %s", job.out, io_error_text(errno));
     while ((entry = readdir(folder))) {
-        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files)
+        if (shard_number(entry->d_name, "train") < train.files && shard_number(entry->d_name, "val") < val.files)
             continue;
         Path path = path_of("%s/%s", job.out, entry->d_name);
         int  rc = io_unlink(path.text);
@@ -537,30 +537,28 @@ static int64_t remove_stale(int64_t train_files, int64_t val_files) {
     return removed;
 }
 
-static void print_split(const char *split, int64_t tokens, int64_t files) {
-    if (files == 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job.out, split,
-                    0ll);
-    if (files > 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job.out,
-                    split, (long long)files);
+static void print_split(const Shards *s) {
+    if (s->files == 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", s->split, (long long)s->tokens, job.out,
+                    s->split, 0ll);
+    if (s->files > 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", s->split, (long long)s->tokens, job.out,
+                    s->split, (long long)s->files);
 }
 
 static int verb_tokenize(int argc, char **argv) {
-    Shards trained, held;
     job.names = verb_read("tokenize", 1, argc, argv, VERB_PATHS) - 1, job.name = argv + 1;
     check_keys();
     job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
     int64_t earlier = refuse_others_files();
     refuse_other_tokenizer();
     find_documents();
-    int64_t invalid = write_shards(&trained, &held), total = trained.bytes + held.bytes;
+    int64_t invalid = write_shards(), total = train.bytes + val.bytes;
     lock_keep(job.lock);
-    write_notes(&trained, &held); /* written before the shards are moved, so that shards never exist without
-                                         * notes */
-    move_into_place("train", trained.files);
-    move_into_place("val", held.files);
-    int64_t removed = remove_stale(trained.files, held.files);
+    write_notes(); /* written before the shards are moved, so that shards never exist without notes */
+    move_into_place(&train);
+    move_into_place(&val);
+    int64_t removed = remove_stale();
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
     lock_release(job.lock);
@@ -569,13 +567,13 @@ static int verb_tokenize(int argc, char **argv) {
         printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
     else
         printf("tokenize: %lld bytes of text, %.3f a token, ids from 0 to %lld\n", (long long)total,
-               (double)total / (double)(trained.tokens + held.tokens), (long long)vocab_size() - 1);
+               (double)total / (double)(train.tokens + val.tokens), (long long)vocab_size() - 1);
     documents_print(job.documents, stdout);
-    print_split("train", trained.tokens, trained.files);
-    print_split("val", held.tokens, held.files);
+    print_split(&train);
+    print_split(&val);
     if (earlier)
         print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
-               earlier - removed == 1 ? "" : "s", job.out);
+               plural(earlier - removed), job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);

@@ -116,20 +116,6 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
-/* Refuses an out= folder that has files of a tokenizer. Token shards are useless with another tokenizer, and a
- * vocabulary cannot be made again without its text. */
-static void refuse_to_write_over(const char *out) {
-    static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
-    for (int i = 0; i < 4; i++) {
-        Path path = path_of("%s/%s", out, NAMES[i]);
-        if (io_file_bytes(path.text) > 0)
-            fail(EXIT_CONFIG,
-                 "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
-                 "another out=, or move it away",
-                 path.text);
-    }
-}
-
 static int verb_train_tokenizer(int argc, char **argv) {
     int texts = verb_read("train-tokenizer", 1, argc, argv, VERB_PATHS) - 1;
     if (texts == 0) verb_misused("train-tokenizer", "no text to read");
@@ -137,7 +123,16 @@ static int verb_train_tokenizer(int argc, char **argv) {
     if (!asked.vocab_size)
         verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
     RunLock    *lock = lock_output("train-tokenizer", "out", asked.out, LOCK_INTO);
-    refuse_to_write_over(asked.out);
+    /* token shards are useless with another tokenizer, and a vocabulary cannot be made again without its text */
+    static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
+    for (int i = 0; i < 4; i++) {
+        Path there = path_of("%s/%s", asked.out, NAMES[i]);
+        if (io_file_bytes(there.text) > 0)
+            fail(EXIT_CONFIG,
+                 "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
+                 "another out=, or move it away",
+                 there.text);
+    }
     verb_inputs.out = asked.out;
     const char *pattern = split_named(asked.pattern) ? split_named(asked.pattern) : asked.pattern;
     char        fault[SPLIT_FAULT_CHARS];

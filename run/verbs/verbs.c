@@ -208,27 +208,6 @@ void verb_put(const char *verb, const char *path, RunLock *lock, const char *tex
 
 enum { WORD_WIDTH = 16, ROW_BYTES = 1024, KEY_MOST = 26, PAGE_COLUMNS = 100, TOPICS = 128 };
 
-static void print_usage(void) {
-    fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
-                    "       mpirun -np N train_gpt config.json [key=value ...]\n"
-                    "       train_gpt RUN                    the run of this folder goes on\n"
-                    "       train_gpt VERB ...\n");
-    for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-    fprintf(stderr, "More: train_gpt --help\n");
-}
-
-static void print_program(FILE *out) {
-    fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
-                 "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
-                 "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
-    for (int i = 0; VERBS[i]; i++)
-        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-    fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
-                 "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
-                 "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
-                 "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
-}
-
 static void print_verb(FILE *out, const Verb *v, int columns) {
     char row[ROW_BYTES], left[160];
     int  width = 0;
@@ -277,8 +256,17 @@ static int print_help(int words, char **word) {
     int         columns = terminal_columns(stdout) > PAGE_COLUMNS ? PAGE_COLUMNS : terminal_columns(stdout);
     FILE       *out = memory_file_open(&text, &bytes);
     if (verb) print_verb(out, verb, columns);
-    else if (words == 0 || strcmp(word[0], "help") == 0) print_program(out);
-    else if (strcmp(word[0], "config") != 0) {
+    else if (words == 0 || strcmp(word[0], "help") == 0) {
+        fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
+                     "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
+                     "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
+        for (int i = 0; VERBS[i]; i++)
+            fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+        fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
+                     "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
+                     "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
+                     "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
+    } else if (strcmp(word[0], "config") != 0) {
         if (!config_print_topic(out, word[0], columns)) refuse_topic(word[0], 0);
     } else if (words == 1) config_print_help(out, columns);
     else if (strcmp(word[1], "markdown") == 0) config_print_markdown(out);
@@ -357,7 +345,13 @@ int is_verb(int argc, char **argv) {
 int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
-        if (launch.rank == 0) print_usage();
+        if (launch.rank > 0) return EXIT_CONFIG;
+        fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
+                        "       mpirun -np N train_gpt config.json [key=value ...]\n"
+                        "       train_gpt RUN                    the run of this folder goes on\n"
+                        "       train_gpt VERB ...\n");
+        for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+        fprintf(stderr, "More: train_gpt --help\n");
         return EXIT_CONFIG;
     }
     const Verb *verb = verb_find(argv[1]);

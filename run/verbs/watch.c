@@ -19,10 +19,10 @@
 #include "core/json.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"
 #include "run/log/run_log.h"
-#include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
 static int once;
@@ -160,7 +160,7 @@ static void read_message(WatchRun *w) {
 static void judge(WatchRun *w, double now) {
     LockHolder   holder;
     cJSON       *config = run_log_config(w->dir);
-    const cJSON *steps = json_member(json_member(config, "run"), "steps");
+    const cJSON *steps = config_value(config, "run.steps");
     if (cJSON_IsNumber(steps)) w->steps = (int64_t)steps->valuedouble;
     cJSON_Delete(config);
     char      *text = NULL;
