@@ -96,18 +96,6 @@ static const VerbKey SAMPLE_KEYS[] = {
     {.name = NULL},
 };
 
-static void read_arguments(int argc, char **argv) {
-    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
-    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
-    if (length >= sizeof asked.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
-    strcpy(asked.path, argv[1]);
-    if (strcmp(asked.path, WEIGHTS_SINGLE) == 0) strcpy(asked.path, ".");
-    /* the path of a weights file stands for its folder */
-    else if (has_ending(asked.path, "/" WEIGHTS_SINGLE)) asked.path[length - own - 1] = 0;
-    verb_read("sample", 2, argc, argv, VERB_NOTHING);
-    asked.lock = verb_take_out("sample", asked.out);
-}
-
 /* --- the prompt --------------------------------------------------------------------------------------------------- */
 
 enum { PROMPT_LIMIT = 64 << 20 };
@@ -182,9 +170,8 @@ typedef struct { int prints, is_closed; FILE *file; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
     Output *o = (Output *)output;
-    if (o->file && o->prints && fwrite(text, 1, bytes, o->file) != bytes) fail(EXIT_MEMORY, "no memory for the text");
-    if (o->file) return;
-    for (ssize_t n; o->prints && !o->is_closed && bytes > 0;) {
+    if (o->file && o->prints) fwrite(text, 1, bytes, o->file);
+    for (ssize_t n; o->prints && !o->file && !o->is_closed && bytes > 0;) {
         n = write(STDOUT_FILENO, text, bytes);
         if (n >= 0) text += n, bytes -= (size_t)n;
         else if (errno == EPIPE) o->is_closed = 1;
@@ -273,7 +260,15 @@ static void print_sample(const char *checkpoint, ModelShape shape, const Groups 
 
 static int verb_sample(int argc, char **argv) {
     char checkpoint[4096];
-    read_arguments(argc, argv);
+    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
+    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
+    if (length >= sizeof asked.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
+    strcpy(asked.path, argv[1]);
+    if (strcmp(asked.path, WEIGHTS_SINGLE) == 0) strcpy(asked.path, ".");
+    /* the path of a weights file stands for its folder */
+    else if (has_ending(asked.path, "/" WEIGHTS_SINGLE)) asked.path[length - own - 1] = 0;
+    verb_read("sample", 2, argc, argv, VERB_NOTHING);
+    asked.lock = verb_take_out("sample", asked.out);
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
     if (verb_is_of_ranks(argc, argv)) {

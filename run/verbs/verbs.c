@@ -249,7 +249,7 @@ static NORETURN void refuse_topic(const char *topic, int is_config) {
 
 /* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: the
  * arguments after "help". */
-static int print_help(int words, char **word) {
+static void print_help(int words, char **word) {
     const Verb *verb = words ? verb_find(word[0]) : NULL;
     char       *text = NULL;
     size_t      bytes;
@@ -274,7 +274,6 @@ static int print_help(int words, char **word) {
     fclose(out);
     say_text(stdout, 0, text);
     free(text);
-    return EXIT_DONE;
 }
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
@@ -295,7 +294,7 @@ static int is_one_of(const char *word, const char *const *list) {
 static const char *const HELP_WORDS[] = {"--help", "-h", "help", "-help", NULL};
 static const char *const VERSION_WORDS[] = {"--version", "-V", "-v", "version", "-version", NULL};
 
-static int print_version(void) {
+static void print_version(void) {
     unsigned xxh = XXH_versionNumber();
     printf("train_gpt %s\nbackend   %s\ncompiler  "
 #ifdef __clang__
@@ -306,7 +305,6 @@ static int print_version(void) {
            "libraries cJSON %s, xxHash %u.%u.%u, MPI: %s\n",
            program_version(), device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100,
            world_library());
-    return EXIT_DONE;
 }
 
 /* Refuses a first argument that is no verb, no option and no file: exit 64 with what the user probably meant. */
@@ -368,12 +366,12 @@ int verb_main(int argc, char **argv) {
     else if (!launch.launched && verb) launch_explain_alone();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails with an error that names the path */
     start_computing();
-    int status, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
+    int status = EXIT_DONE, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
     for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
         is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
-    if (is_version) status = print_version();
-    else if (!verb) status = print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
-    else if (is_help) status = print_help(1, argv + 1);
+    if (is_version) print_version();
+    else if (!verb) print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
+    else if (is_help) print_help(1, argv + 1);
     else status = verb->main(argc - 1, argv + 1);
     if (fflush(stdout) != 0 || ferror(stdout))
         fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
