@@ -42,16 +42,6 @@ static void diff_configs(const cJSON *a, const cJSON *b) {
     config_diff(a, b, tell_key, NULL);
 }
 
-/* Reads a config file and returns it as JSON, resolved like in a run: with presets, defaults and derived sizes. */
-static cJSON *resolved(const char *path) {
-    Config config;
-    char  *faults = config_load_elsewhere(path, NULL, 0, 0, &config);
-    if (faults) fail_lines(EXIT_CONFIG, faults);
-    cJSON *json = config_to_json(&config);
-    config_free(&config);
-    return json;
-}
-
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Compares the bytes of tensors whose values cannot be read. Returns 1 if they are equal. */
@@ -121,27 +111,24 @@ static void diff_weights(const char *label, const char *a, const char *b) {
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-static Manifest read_manifest(const char *folder) {
-    Manifest m;
-    char     fault[MANIFEST_FAULT_BYTES] = "";
-    if (!inspect_read_manifest(folder, &m, fault)) fail(EXIT_DATA, "%s: %s", folder, fault);
-    return m;
-}
-
 static void diff_files(const char *a, const char *b) {
     diff_weights("weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
     diff_weights("moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
 }
 
 static void diff_checkpoints(void) {
-    Manifest a = read_manifest(side[0]), b = read_manifest(side[1]);
-    diff_configs(a.config, b.config);
-    printf("step         %" PRId64 " | %" PRId64 "\n", a.step, b.step);
-    if (a.step == b.step && a.samples != b.samples)
-        printf("samples      %" PRId64 " | %" PRId64 "\n", a.samples, b.samples);
-    differs |= a.step != b.step || a.samples != b.samples;
+    Manifest m[2], *a = &m[0], *b = &m[1];
+    for (int k = 0; k < 2; k++) {
+        char fault[MANIFEST_FAULT_BYTES] = "";
+        if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
+    }
+    diff_configs(a->config, b->config);
+    printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
+    if (a->step == b->step && a->samples != b->samples)
+        printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
+    differs |= a->step != b->step || a->samples != b->samples;
     diff_files(side[0], side[1]);
-    manifest_free(&a), manifest_free(&b);
+    manifest_free(a), manifest_free(b);
 }
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
@@ -249,9 +236,16 @@ static int verb_diff(int argc, char **argv) {
     else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints();
     else if (kind[0] == OF_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
-        cJSON *a = resolved(side[0]), *b = resolved(side[1]);
-        diff_configs(a, b);
-        cJSON_Delete(a), cJSON_Delete(b);
+        cJSON *json[2]; /* resolved like in a run: with presets, defaults and derived sizes */
+        for (int k = 0; k < 2; k++) {
+            Config config;
+            char  *faults = config_load_elsewhere(side[k], NULL, 0, 0, &config);
+            if (faults) fail_lines(EXIT_CONFIG, faults);
+            json[k] = config_to_json(&config);
+            config_free(&config);
+        }
+        diff_configs(json[0], json[1]);
+        cJSON_Delete(json[0]), cJSON_Delete(json[1]);
     }
     if (!differs) printf("nothing differs\n");
     return differs ? EXIT_DIFFERS : EXIT_DONE;

@@ -51,7 +51,11 @@ static void PRINTF_LIKE(3, 4) tell(Verdict verdict, const char *what, const char
 /* --- the processor ------------------------------------------------------------------------------------------------ */
 
 static void check_processor(void) {
-    const char *cap = getenv("TRAIN_GPT_ISA");
+    cpu_set_t   mine;
+    int         online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online, threads = thread_asked();
+    double      load;
+    Launch      launch = launch_detect();
+    const char *text = getenv("OMP_NUM_THREADS"), *cap = getenv("TRAIN_GPT_ISA");
     tell(simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
          cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
          simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
@@ -60,20 +64,12 @@ static void check_processor(void) {
              simd_has_quick_bf16() ? ""
                                    : "; without AMX its products are slower than fp32's here, and go by way of fp32");
     else tell(FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
-}
-
-static void check_cores(void) {
-    cpu_set_t mine;
-    int       online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online;
     if (sched_getaffinity(0, sizeof mine, &mine) == 0) usable = CPU_COUNT(&mine);
-    Launch launch = launch_detect();
     if (usable < online)
         tell(WARN, "binding", "%d of %d processors are this process's%s", usable, online,
              launch.launched ? ": the launcher bound it; mpirun --bind-to none gives it all"
                              : ": taskset, a container or a job's limits keep the others from it");
     else tell(FINE, "binding", "all %d processor%s", online, plural(online));
-    const char *text = getenv("OMP_NUM_THREADS");
-    int         threads = thread_asked();
     if (!text) tell(FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
     else if (threads < 1) tell(WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
     else if (threads > usable)
@@ -83,7 +79,6 @@ static void check_cores(void) {
         tell(WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
              threads, usable - threads, usable);
     else tell(FINE, "threads", "OMP_NUM_THREADS=%d", threads);
-    double load;
     if (getloadavg(&load, 1) != 1) return;
     if (load > 0.25 * online + 0.5)
         tell(WARN, "load",
@@ -173,20 +168,18 @@ static void check_gpu(void) {
         else tell(FINE, "GPU", "%d here", device_count());
         tell(FINE, "CUDA", "%s", text);
         tell(FINE, "NCCL", "%s", world_nccl());
-        return;
+    } else {
+        FILE *f = fopen("/proc/driver/nvidia/version", "r");
+        if (f && fgets(version, sizeof version, f)) {
+            version[strcspn(version, "\n")] = 0;
+            tell(WARN, "GPU", "%.100s, and this build computes on the processor: make BACKEND=cuda", version);
+        } else tell(FINE, "GPU", "no NVIDIA driver; this build computes on the processor, without CUDA and NCCL");
+        if (f) fclose(f);
     }
-    FILE *f = fopen("/proc/driver/nvidia/version", "r");
-    if (f && fgets(version, sizeof version, f)) {
-        version[strcspn(version, "\n")] = 0;
-        tell(WARN, "GPU", "%.100s, and this build computes on the processor: make BACKEND=cuda", version);
-    } else tell(FINE, "GPU", "no NVIDIA driver; this build computes on the processor, without CUDA and NCCL");
-    if (f) fclose(f);
-}
-
-static void check_gpu_meter(void) {
-    char      fault[GPU_METER_FAULT_CHARS];
-    GpuMeter *m = gpu_meter_open("", fault);
-    if (fault[0]) tell(WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", fault);
+    char      meter_fault[GPU_METER_FAULT_CHARS];
+    GpuMeter *m = gpu_meter_open("", meter_fault);
+    if (meter_fault[0])
+        tell(WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", meter_fault);
     if (!m) return;
     GpuReading r = gpu_meter_read(m);
     tell(FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "",
@@ -328,10 +321,8 @@ static int verb_doctor(int argc, char **argv) {
     }
     verb_read("doctor", 1, left, argv, VERB_NOTHING);
     check_processor();
-    check_cores();
     check_memory();
     check_gpu();
-    check_gpu_meter();
     check_mpi();
     check_shared_memory();
     check_disk(dir ? dir : ".");

@@ -356,18 +356,6 @@ static void write_config(Export *e) {
     json_free(&json);
 }
 
-/* Writes the small files next to the weights. They are written first, while the checkpoint surely exists. */
-static void write_small_files(Export *e) {
-    static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-    write_config(e);
-    for (int i = 0; i < 3; i++) {
-        int is_copied = copy_small(e, e->checkpoint.text, copied[i]);
-        if (i == 0) e->has_tokenizer = is_copied;
-    }
-    e->has_picture = e->run.text[0] && copy_small(e, e->run.text, "loss.svg");
-    write_card(e);
-}
-
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Rounds fp32 values to 16 bits, to nearest, ties to even. Returns the index of the first element that becomes
@@ -478,7 +466,13 @@ static int verb_export(int argc, char **argv) {
     find_checkpoint(&e);
     plan_files(&e);
     make_folder(&e);
-    write_small_files(&e);
+    /* the small files are written first, while the checkpoint surely exists */
+    write_config(&e);
+    e.has_tokenizer = copy_small(&e, e.checkpoint.text, "tokenizer.json");
+    copy_small(&e, e.checkpoint.text, "tokenizer_config.json");
+    copy_small(&e, e.checkpoint.text, "generation_config.json");
+    e.has_picture = e.run.text[0] && copy_small(&e, e.run.text, "loss.svg");
+    write_card(&e);
     write_weights(&e);
     lock_keep(lock);
     put_in_place(&e);

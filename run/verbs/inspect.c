@@ -581,10 +581,10 @@ typedef struct {
 } Start;
 
 static Start read_start(const char *path) {
-    Start   s = {.bytes = io_file_bytes(path)};
-    int     fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
-    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)(s.bytes < 0 ? 0 : s.bytes) : sizeof s.as;
-    int     rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
+    Start s = {.bytes = io_file_bytes(path)};
+    int   fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
+    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)s.bytes : sizeof s.as;
+    int   rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
     return s;

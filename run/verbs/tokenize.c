@@ -181,15 +181,15 @@ static DIR *open_folder(const char *path) {
 }
 
 /* Ends the verb because its output would replace or remove a file that is not its own. */
-NORETURN static void refuse_folder(const char *what, const char *name, const char *why) {
+NORETURN static void refuse_folder(const char *what, const char *why) {
     char        other[PATH_MAX];
     struct stat st;
     for (int i = 2; i < 10000; i++) {
         snprintf(other, sizeof other, "%s-%d", job.out, i);
         if (lstat(other, &st) < 0) break;
     }
-    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what,
-         *name ? "/" : "", name, why, shell_word(other).text);
+    fail(EXIT_CONFIG, "tokenize: %s is in the way: %s; take another folder, out=%s, or move it away", what, why,
+         shell_word(other).text);
 }
 
 /* Refuses an out/tokenize.tmp that has other files than those of a killed run. Returns 1 if the folder exists. */
@@ -197,7 +197,7 @@ static int refuse_others_folder(void) {
     struct stat    st;
     struct dirent *entry;
     if (lstat(job.tmp, &st) < 0) return 0;
-    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp, "", "it is no folder, and tokenize needs the name");
+    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp, "it is no folder, and tokenize needs the name");
     DIR *folder = open_folder(job.tmp);
     while ((entry = readdir(folder))) {
         char   name[NAME_MAX + 1];
@@ -206,7 +206,8 @@ static int refuse_others_folder(void) {
         int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
             shard_number(name, "val") < 0)
-            refuse_folder(job.tmp, entry->d_name, "no tokenize made it, and tokenize empties this folder");
+            refuse_folder(path_of("%s/%s", job.tmp, entry->d_name).text,
+                          "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
     return 1;
@@ -226,15 +227,15 @@ static int64_t refuse_others_files(void) {
         if (!is_val && shard_number(entry->d_name, "train") < 0) continue;
         snprintf(path, sizeof path, "%s/%.63s", job.out, entry->d_name);
         int64_t vocab_size = tokens_json_vocab_size(path), own = own_tokens(path, vocab_size > 0 ? vocab_size : 256);
-        if (own < 0) refuse_folder(path, "", "it is no whole shard of text as tokenize writes them");
+        if (own < 0) refuse_folder(path, "it is no whole shard of text as tokenize writes them");
         tokens[is_val] += own, count++;
     }
     closedir(folder);
     if (count == 0) return 0;
     if (!tokens_json_counts(path, noted))
-        refuse_folder(path, "", "no tokens.json of tokenize says that an earlier run wrote it");
+        refuse_folder(path, "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
-        refuse_folder(path, "",
+        refuse_folder(path,
                       "the shards here hold more tokens than the tokens.json beside it counts, so another program "
                       "wrote some of them");
     return count;
