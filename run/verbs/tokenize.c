@@ -32,13 +32,8 @@
 
 #define SHARD_NAME "%s_%06lld.bin"
 
-enum {
-    MAX_SHARDS = 1000000,
-    NAME_ROOM = 64,
-    CUT_WINDOW = 1 << 20,
-    NOTES_ROOM = 1 << 12, /* most bytes of tokens.json */
-    COPIED_BYTES = 1 << 28
-};
+enum { MAX_SHARDS = 1000000, NAME_ROOM = 64, CUT_WINDOW = 1 << 20, COPIED_BYTES = 1 << 28 };
+enum { NOTES_ROOM = 1 << 12 }; /* most bytes of tokens.json */
 
 enum { EOT_FIRST, EOT_LAST, EOT_NONE }; /* place of <|endoftext|> in each document */
 
@@ -574,7 +569,7 @@ static int verb_tokenize(int argc, char **argv) {
     print_split(&val);
     if (earlier)
         print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
-               plural(earlier - removed), job.out);
+                    plural(earlier - removed), job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);
