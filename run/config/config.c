@@ -106,6 +106,8 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
 
 /* --- soft faults of the text: numbers that cannot be stored, duplicate keys --------------------------------------- */
 
+static const JsonPlace END = {INT_MAX, INT_MAX};
+
 /* Adds the soft faults (numbers that cannot be stored, duplicate keys) up to the place `end` that are not yet in the
  * list. */
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
@@ -115,10 +117,6 @@ static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace 
         if (!where.override) where.at = soft->at;
         faults_add(&load->faults, where, "%s", soft->text);
     }
-}
-
-static void tell_rest(ConfigLoad *load, Where where, Places *places) {
-    tell_until(load, where, places, (JsonPlace){INT_MAX, INT_MAX});
 }
 
 static int count_below(const cJSON *value) {
@@ -138,21 +136,11 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
-/* Returns the place in the file of an element of a list. places is already after the entry of the list. Each element
- * has an entry, and one for each value in it. */
-static JsonPlace place_of_element(const cJSON *list, int element, const Places *places) {
-    const cJSON *item = list->child;
-    int          at = places->next;
-    for (int i = 0; i < element; i++, item = item->next) at += 1 + count_below(item);
-    return places->json->entry[at].value;
-}
-
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
-    char   fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
-    int    element;
-    Given *given = &load->given[o - OPTIONS];
+    OptionFault fault;
+    Given      *given = &load->given[o - OPTIONS];
     /* If the key is twice in the file, its section is twice in it, too, which is already a fault. No rule may use the
      * value then. */
     if (given->given && !given->where.override && !where.override) given->faulty = 1;
@@ -162,17 +150,23 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
         given->faulty = 1;
         return;
     }
-    if (option_set(o, load->config, value, fault, sizeof fault, &element)) return;
+    if (option_set(o, load->config, value, &fault)) return;
     given->faulty = 1;
-    if (element >= 0 && places->json && !where.override) where.at = place_of_element(value, element, places);
+    if (fault.element >= 0 && places->json && !where.override) {
+        /* places is already after the entry of the list; each element has an entry, and one for each value in it */
+        const cJSON *item = value->child;
+        int          at = places->next;
+        for (int i = 0; i < fault.element; i++, item = item->next) at += 1 + count_below(item);
+        where.at = places->json->entry[at].value;
+    }
     if (o->words && cJSON_IsString(value)) {
         Nearest nearest = nearest_word(value->valuestring, o->words);
-        faults_add(&load->faults, where, nearest.sure && *nearest.word ? "%s; did you mean \"%s\"?" : "%s", fault,
+        faults_add(&load->faults, where, nearest.sure && *nearest.word ? "%s; did you mean \"%s\"?" : "%s", fault.text,
                    nearest.word);
     } else if (where.override && takes_text(o) && !value->child && !cJSON_IsString(value)) {
-        faults_add(&load->faults, where, "%s (to give text that reads as JSON: '%s=\"...\"')", fault, o->key);
+        faults_add(&load->faults, where, "%s (to give text that reads as JSON: '%s=\"...\"')", fault.text, o->key);
     } else {
-        faults_add(&load->faults, where, "%s", fault);
+        faults_add(&load->faults, where, "%s", fault.text);
     }
 }
 
@@ -233,13 +227,6 @@ static void walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
 
 /* --- overrides ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first byte that is not UTF-8, or NULL if there is none. */
-static const char *find_foreign(const char *text) {
-    for (int length; *text; text += length)
-        if ((length = utf8_bytes(text, strlen(text))) == 0) return text;
-    return NULL;
-}
-
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
 /* Returns 1 if the value of an override, which is no JSON, counts as a bare word (a string without quotes). It does not
@@ -267,8 +254,9 @@ static void override(ConfigLoad *load, const char *argument) {
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
     const Option *o = option_find(key);
     const char   *text = equals + 1;
-    const char   *foreign = find_foreign(text);
-    if (foreign) {
+    const char   *foreign = text; /* first byte that is not UTF-8, or the end */
+    for (int length; *foreign && (length = utf8_bytes(foreign, strlen(foreign))); foreign += length) {}
+    if (*foreign) {
         if (o) config_given(load, key)->faulty = 1;
         faults_add(&load->faults, where, "byte 0x%02x of the value is not UTF-8, and a config holds nothing else: give "
                    "another name, or rename that file or folder", (unsigned char)*foreign);
@@ -293,7 +281,7 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    if (known) tell_rest(load, where, &places); /* faults inside an unknown key are not added */
+    if (known) tell_until(load, where, &places, END); /* faults inside an unknown key are not added */
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }
@@ -353,15 +341,15 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
         faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s",
                    value_text(json->root, got));
     }
-    tell_rest(load, where, &places);
+    tell_until(load, where, &places, END);
     return object;
 }
 
 /* Sets the options that the preset has and the config does not set. */
 static void resolve_preset(ConfigLoad *load) {
     const char *name = load->config->model.preset, *text = preset_text(name);
-    char        key[128], fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
-    int         element;
+    char        key[128];
+    OptionFault fault;
     Json        json;
     JsonFault   wrong;
     if (!text) return;
@@ -372,8 +360,8 @@ static void resolve_preset(ConfigLoad *load) {
             snprintf(key, sizeof key, "%s.%s", section->string, value->string);
             Given *given = config_given(load, key);
             if (given->given) continue;
-            CHECK(option_set(option_find(key), load->config, value, fault, sizeof fault, &element),
-                  "configs/presets/%s.json: %s", name, fault);
+            CHECK(option_set(option_find(key), load->config, value, &fault), "configs/presets/%s.json: %s", name,
+                  fault.text);
             given->given = 1;
             given->where = config_given(load, "model.preset")->where;
         }
@@ -389,15 +377,6 @@ static void resolve_kind(ConfigLoad *load) {
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
-/* Returns the default of run.dir: "runs/demo" for "configs/demo.json". */
-static const char *default_dir(Config *c, const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    char        dir[4096 + 8];
-    int         length = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
-    snprintf(dir, sizeof dir, "runs/%.*s", length, name);
-    return config_keep(c, dir);
-}
-
 /* Sets the options that follow from other options. is_saved: 1 if the config is the config.json of a run. */
 static void resolve(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
@@ -410,8 +389,11 @@ static void resolve(ConfigLoad *load, int is_saved) {
         c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
-    if (!config_given(load, "run.dir")->given) {
-        c->run.dir = default_dir(c, c->path);
+    if (!config_given(load, "run.dir")->given) { /* "runs/demo" for "configs/demo.json" */
+        const char *slash = strrchr(c->path, '/'), *name = slash ? slash + 1 : c->path, *dot = strrchr(name, '.');
+        char        dir[sizeof c->path + 8];
+        snprintf(dir, sizeof dir, "runs/%.*s", dot && dot != name ? (int)(dot - name) : (int)strlen(name), name);
+        c->run.dir = config_keep(c, dir);
         if (!json_reads_as(c->run.dir, c->run.dir))
             faults_add(&load->faults, load->file, "run.dir is not given, and the name of this file, which it would "
                        "have, is not UTF-8: add run.dir=runs/NAME");
@@ -456,25 +438,22 @@ static char *load_end(ConfigLoad *load) {
  * text. */
 typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
-/* Sets run.dir to the folder that holds config.json, because that folder may have been moved since it was written. */
-static void override_dir(ConfigLoad *load, const char *dir) {
-    char   text[2 * 4096];
-    cJSON *value = cJSON_CreateString(dir);
-    char  *quoted = cJSON_PrintUnformatted(value);
-    snprintf(text, sizeof text, "run.dir=%s", quoted);
-    free(quoted);
-    cJSON_Delete(value);
-    override(load, text);
-}
-
 static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {
     ConfigLoad load;
     Json       json = {.root = NULL};
+    char       run_dir[2 * sizeof config->path];
     load_start(&load, config, (Where){path, NULL, {1, 1}});
     load.is_elsewhere = with.is_elsewhere;
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
-        if (with.run_dir) override_dir(&load, with.run_dir);
+        if (with.run_dir) { /* the folder may have been moved since its config.json was written */
+            cJSON *value = cJSON_CreateString(with.run_dir);
+            char  *quoted = cJSON_PrintUnformatted(value);
+            snprintf(run_dir, sizeof run_dir, "run.dir=%s", quoted);
+            free(quoted);
+            cJSON_Delete(value);
+            override(&load, run_dir);
+        }
         for (int i = 0; i < with.count; i++) override(&load, with.overrides[i]);
         resolve(&load, with.run_dir != NULL);
         refuse_missing(&load, &json);
@@ -516,16 +495,14 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
-char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks,
-                            Config *config) {
+char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
     return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 
 char *config_check_shape(ModelShape shape) {
-    Config     config;
-    ConfigLoad load;
-    char       fault[ALLOWED_BYTES + SHOWN_BYTES + 80];
-    int        element;
+    Config      config;
+    ConfigLoad  load;
+    OptionFault fault;
     load_start(&load, &config, (Where){NULL, NULL, {0, 0}});
     ModelShape defaults = config.model.shape;
     config.model.shape = shape;
@@ -544,8 +521,8 @@ char *config_check_shape(ModelShape shape) {
         if (o->type == OPTION_IGNORED || o->offset < offsetof(Config, model.shape) || at >= sizeof config.model.shape)
             continue;
         cJSON *value = option_to_json(o, &config);
-        if (!option_set(o, &config, value, fault, sizeof fault, &element)) {
-            faults_add(&load.faults, load.file, "%s", fault);
+        if (!option_set(o, &config, value, &fault)) {
+            faults_add(&load.faults, load.file, "%s", fault.text);
             load.given[i].faulty = 1;
         }
         cJSON_Delete(value);

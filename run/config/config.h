@@ -151,10 +151,11 @@ uint64_t config_fingerprint(const Config *config);
  * NULL or a malloc'ed fault. */
 char *config_from_json(const cJSON *json, Config *config);
 
-/* Compares the sources of data.train, their weights and stages, in two configs (JSON). Returns 0 if they are equal.
- * Otherwise calls tell with a text about each, and returns 1. */
-typedef void BlendDiffers(void *ctx, const char *a, const char *b);
-int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx);
+/* Returns the value of a key such as "run.steps" in a config (JSON), or NULL if there is none. */
+const cJSON *config_value(const cJSON *config, const char *key);
+/* Returns the blend of data.train in a config (JSON) as text, malloc'ed: "0.7 of source 0 until 1000, ...", or
+ * "no blend". The text has no paths, because hosts may have the files in other folders. */
+char *config_blend(const cJSON *config);
 
 /* Compares the options fixed for a resume with the config of the checkpoint, except those in run.allow_change. Fixed
  * are resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, weights and stages of

@@ -15,7 +15,7 @@
 #include "model/precision.h"
 #include "run/config/config_load.h"
 
-/* The keys that a rule needs. place_of reports a fault at the first of them that is set. Ends with NULL. */
+/* The keys that a rule needs. add_fault() reports a fault at the first of them that is set. Ends with NULL. */
 typedef const char *const *Keys;
 #define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
@@ -25,20 +25,8 @@ static int is_usable(ConfigLoad *load, Keys keys) {
     return 1;
 }
 
-/* Returns the place for a fault: the first of these keys that an override sets, otherwise the first in the file,
- * otherwise the file. */
-static Where place_of(ConfigLoad *load, Keys keys) {
-    const Given none = {0, 0, load->file}, *best = &none;
-    for (int i = 0; keys[i]; i++) {
-        const Given *given = config_given(load, keys[i]);
-        if (given->given && (best == &none || (given->where.override && !best->where.override))) best = given;
-    }
-    return best->where;
-}
-
 /* Formats a text. Returns it, from malloc. */
-static char *sentence(const char *fmt, ...) PRINTF_LIKE(1, 2);
-static char *sentence(const char *fmt, ...) {
+static char *PRINTF_LIKE(1, 2) sentence(const char *fmt, ...) {
     char   *text;
     va_list args;
     va_start(args, fmt);
@@ -47,9 +35,15 @@ static char *sentence(const char *fmt, ...) {
     return text;
 }
 
-/* Adds a fault at the place of the keys and frees its text. text NULL: there is no fault. */
+/* Adds a fault and frees its text. text NULL: there is no fault. The place is the first of these keys that an override
+ * sets, otherwise the first in the file, otherwise the file. */
 static void add_fault(ConfigLoad *load, Keys keys, char *text) {
-    if (text) faults_add(&load->faults, place_of(load, keys), "%s", text);
+    const Given none = {0, 0, load->file}, *best = &none;
+    for (int i = 0; keys[i]; i++) {
+        const Given *given = config_given(load, keys[i]);
+        if (given->given && (best == &none || (given->where.override && !best->where.override))) best = given;
+    }
+    if (text) faults_add(&load->faults, best->where, "%s", text);
     free(text);
 }
 #define REFUSE(load, keys, ...) add_fault(load, keys, sentence(__VA_ARGS__))
@@ -232,16 +226,6 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
                    ": parallel.expert = %" PRId64, expert, s.n_experts, below);
 }
 
-static void rules_of_model(ConfigLoad *load) {
-    ModelShape s = load->config->model.shape;
-    if (!is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) return;
-    const BlockKind *kind = block_kind(s);
-    if (kind->has_experts) rules_of_experts(load, s);
-    else rules_of_no_experts(load, s);
-    rules_of_unread(load, s, kind);
-    rules_of_read(load, s, kind);
-}
-
 static void rule_parameters(ConfigLoad *load) {
     const char *const keys[] = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size",
                                 "model.n_kv_head", "model.head_dim", "model.n_inner", "model.n_head", NULL};
@@ -278,9 +262,15 @@ static void rule_rows(ConfigLoad *load) {
 }
 
 void config_rules_of_shape(ConfigLoad *load) {
+    ModelShape s = load->config->model.shape;
     rule_heads(load);
     rule_sizes(load);
-    rules_of_model(load);
+    if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
+        if (block_kind(s)->has_experts) rules_of_experts(load, s);
+        else rules_of_no_experts(load, s);
+        rules_of_unread(load, s, block_kind(s));
+        rules_of_read(load, s, block_kind(s));
+    }
     rule_parameters(load);
     rule_rows(load);
 }
@@ -342,7 +332,7 @@ static char *check_pipeline(const Config *c) {
     else if (L / V > 1) snprintf(cure, sizeof cure, "interleave = %" PRId64 " or pipeline = %" PRId64, L / P, L / V);
     else snprintf(cure, sizeof cure, "interleave = %" PRId64, L / P); /* pipeline = 1 cannot be interleaved */
     return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
-                    " layer%s: at most %" PRId64 "; %s", P, V, P * V, L, L == 1 ? "" : "s", L, cure);
+                    " layer%s: at most %" PRId64 "; %s", P, V, P * V, L, plural(L), L, cure);
 }
 
 /* Rules about the size of an axis of the grid that hold for any number of ranks. */
@@ -435,7 +425,7 @@ static char *fewer_ranks(char out[64], const Config *c, int ranks) {
     for (int datas = ranks / grid - 1; datas > 0 && !*out; datas--) {
         int64_t each = c->batch.micro_batch * datas;
         if (samples % each == 0 && samples / each % group == 0 && datas % c->parallel.replicas == 0)
-            snprintf(out, 64, "; or start %d rank%s", datas * grid, datas * grid == 1 ? "" : "s");
+            snprintf(out, 64, "; or start %d rank%s", datas * grid, plural(datas * grid));
     }
     return out;
 }
@@ -787,17 +777,13 @@ static void rules_of_paths(ConfigLoad *load) {
                "without");
 }
 
-static void rule_blend(ConfigLoad *load) {
-    const StringList *train = &load->config->data.train;
-    char              fault[512];
-    if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, fault, sizeof fault))
-        REFUSE(load, KEYS("data.train"), "%s", fault);
-}
-
 void config_rules(ConfigLoad *load, int ranks) {
+    const StringList *train = &load->config->data.train;
+    OptionFault       fault;
     rule_allow_change(load);
     rules_of_paths(load);
-    rule_blend(load);
+    if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, &fault))
+        REFUSE(load, KEYS("data.train"), "%s", fault.text);
     config_rules_of_shape(load);
     rule_seq_len(load);
     rules_of_ranks(load, ranks);

@@ -6,25 +6,27 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/io.h"
 #include "run/config/options.h"
 
-/* Returns the JSON object of a config that holds the value of an option, or NULL if its section is missing. */
-static cJSON *home_of(const cJSON *root, const Option *o) {
-    const char *home = option_home(o);
-    return *home ? json_member(root, home) : (cJSON *)root;
+const cJSON *config_value(const cJSON *config, const char *key) {
+    const char *dot = strchr(key, '.');
+    char        section[128];
+    if (!dot) return json_member(config, key);
+    snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
+    return json_member(json_member(config, section), dot + 1);
 }
 
 cJSON *config_to_json(const Config *config) {
     cJSON *root = cJSON_CreateObject();
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
+        const char   *home = option_home(o);
+        cJSON        *section = *home ? json_member(root, home) : root;
         if (o->type == OPTION_IGNORED) continue;
-        cJSON *section = home_of(root, o), *value = option_to_json(o, config);
-        if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
-        cJSON_AddItemToObject(section, option_name(o), value);
+        if (!section) section = cJSON_AddObjectToObject(root, home);
+        cJSON_AddItemToObject(section, option_name(o), option_to_json(o, config));
     }
     return root;
 }
@@ -56,7 +58,7 @@ int config_is_saved(const char *text, size_t bytes) {
  * hosts. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
-    char  *blend = sources_text(json_member(data, "train"));
+    char  *blend = config_blend(root);
     cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "tokenizer");
@@ -76,55 +78,36 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
-    char *ours = sources_text(json_member(json_member(a, "data"), "train"));
-    char *theirs = sources_text(json_member(json_member(b, "data"), "train"));
-    int   differ = strcmp(ours, theirs) != 0;
-    if (differ) tell(ctx, *ours ? ours : "no blend", *theirs ? theirs : "no blend");
-    free(ours);
-    free(theirs);
-    return differ;
-}
-
-typedef struct { FILE *out; int differ; } Said;
-
-static void say_blends(void *ctx, const char *ours, const char *theirs) {
-    Said *said = ctx;
-    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->differ++ ? "; " : "", ours, theirs);
-}
-
-static void add_key(cJSON *changed, const char *key) {
-    if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString(key));
-}
-
 char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
+    int    differ = 0;
     FILE  *out = memory_file_open(&text, &bytes);
     cJSON *here = config_to_json(now);
-    Said   said = {out, 0};
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
-        const cJSON *value = json_member(home_of(here, o), option_name(o));
-        const cJSON *then = json_member(home_of(saved, o), option_name(o));
+        const cJSON *value = config_value(here, o->key), *then = config_value(saved, o->key);
         cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
         if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!config_same_value(value, then)) {
-            fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
+            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key,
                     value_text(value, shown_now), value_text(then, shown_saved));
-            add_key(changed, o->key);
+            if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString(o->key));
         }
         cJSON_Delete(usual);
     }
     /* compares weights and stages of the blend; run/checkpoint compares the files */
-    int is_free = is_allowed(&now->run.allow_change, option_find("data.train"));
-    if (!is_free && config_compare_blends(here, saved, say_blends, &said)) add_key(changed, "data.train");
+    char *ours = config_blend(here), *theirs = config_blend(saved);
+    if (!is_allowed(&now->run.allow_change, option_find("data.train")) && strcmp(ours, theirs)) {
+        fprintf(out, "%sdata.train is %s, in the checkpoint %s", differ++ ? "; " : "", ours, theirs);
+        if (changed) cJSON_AddItemToArray(changed, cJSON_CreateString("data.train"));
+    }
+    free(ours), free(theirs);
     cJSON_Delete(here);
     fclose(out);
-    if (said.differ) return text;
-    free(text);
-    return NULL;
+    if (!differ) free(text), text = NULL;
+    return text;
 }
 
 /* --- two configs as JSON trees, so that configs of newer and older programs can be compared ----------------------- */
@@ -143,26 +126,9 @@ int config_same_value(const cJSON *a, const cJSON *b) {
     return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
 }
 
-static int is_place(const char *path) {
-    return strcmp(path, "run.dir") == 0 || strcmp(path, "$schema") == 0 || strstr(path, "$comment") != NULL;
-}
-
-static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
-    const Option *o = option_find(path);
-    const char   *text = o ? o->fallback : option_left(path);
-    int           is_missing = !a || !b, has_default = text && is_missing;
-    cJSON        *usual = has_default ? cJSON_Parse(text) : NULL;
-    const cJSON *x = a ? a : usual, *y = b ? b : usual;
-    int          is_lone = is_missing && o && !o->fallback; /* 1 if only one config has the key and its option has no
-                                                             * default, because it is required or derived */
-    if (is_lone || !config_same_value(x, y)) {
-        if (walk->tell) walk->tell(walk->ctx, path, x, y);
-        walk->count++;
-    }
-    cJSON_Delete(usual);
-}
-
-/* Compares the members of object a with b. A member that is in both is compared only on the first walk. */
+/* Compares the members of object a with b. A member that is in both is compared only on the first walk. A member that
+ * is in one of them is compared with the default of its option. The two differ if the option has none, because it is
+ * required or derived. */
 static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON *b, int is_second) {
     for (const cJSON *item = a ? a->child : NULL; item; item = item->next) {
         char         path[256];
@@ -170,8 +136,17 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
         if (cJSON_IsObject(other)) other = NULL; /* the walk over the other config compares these members */
-        if (cJSON_IsObject(item) || is_place(path) || (is_second && other)) continue;
-        compare(walk, path, is_second ? other : item, is_second ? item : other);
+        if (cJSON_IsObject(item) || (is_second && other)) continue;
+        if (!strcmp(path, "run.dir") || !strcmp(path, "$schema") || strstr(path, "$comment")) continue;
+        const Option *o = option_find(path);
+        const char   *text = o ? o->fallback : option_left(path);
+        cJSON        *usual = text && !other ? cJSON_Parse(text) : NULL;
+        const cJSON  *y = other ? other : usual;
+        if ((!other && o && !o->fallback) || !config_same_value(item, y)) {
+            if (walk->tell) walk->tell(walk->ctx, path, is_second ? y : item, is_second ? item : y);
+            walk->count++;
+        }
+        cJSON_Delete(usual);
     }
 }
 

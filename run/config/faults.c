@@ -54,51 +54,44 @@ char *faults_take(Faults *faults) {
 
 enum { LONGEST = 64 };
 
-/* Names that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for keys of this program. */
-static const struct { const char *foreign, *key; } SYNONYMS[] = {
-    {"lr", "optimizer.learning_rate"}, {"max_lr", "optimizer.learning_rate"}, {"base_lr", "optimizer.learning_rate"},
-    {"peak_lr", "optimizer.learning_rate"}, {"wd", "optimizer.weight_decay"}, {"decay", "optimizer.weight_decay"},
-    {"clip", "optimizer.grad_clip"}, {"max_grad_norm", "optimizer.grad_clip"}, {"gradient_clipping", "optimizer.grad_clip"},
-    {"clip_grad", "optimizer.grad_clip"}, {"betas", "optimizer.beta1"}, {"adam_beta1", "optimizer.beta1"},
-    {"adam_beta2", "optimizer.beta2"}, {"epsilon", "optimizer.eps"}, {"adam_epsilon", "optimizer.eps"},
-    {"bs", "batch.micro_batch"}, {"batch_size", "batch.micro_batch"}, {"micro_batch_size", "batch.micro_batch"},
-    {"mbs", "batch.micro_batch"}, {"device_batch_size", "batch.micro_batch"}, {"per_device_train_batch_size", "batch.micro_batch"},
-    {"global_batch_size", "batch.global_tokens"}, {"total_batch_size", "batch.global_tokens"}, {"gbs", "batch.global_tokens"},
-    {"tokens_per_step", "batch.global_tokens"}, {"total_tokens", "batch.global_tokens"},
-    {"gradient_accumulation_steps", "batch.global_tokens"}, {"grad_accum", "batch.global_tokens"},
-    {"sequence_length", "batch.seq_len"}, {"seq_length", "batch.seq_len"}, {"seqlen", "batch.seq_len"}, {"block_size", "batch.seq_len"},
-    {"num_layers", "model.n_layer"}, {"num_hidden_layers", "model.n_layer"}, {"n_layers", "model.n_layer"}, {"layers", "model.n_layer"},
-    {"num_key_value_heads", "model.n_kv_head"}, {"kv_channels", "model.head_dim"}, {"intermediate_size", "model.n_inner"}, {"rms_norm_eps", "model.norm_eps"},
-    {"n_kv_heads", "model.n_kv_head"}, {"num_kv_heads", "model.n_kv_head"}, {"rope_base", "model.rope_theta"},
-    {"rope_scaling", "model.rope_factor"}, {"ffn_hidden_size", "model.n_inner"}, {"num_experts", "moe.experts"},
-    {"num_local_experts", "moe.experts"}, {"num_experts_per_tok", "moe.top_k"}, {"moe_intermediate_size", "moe.n_inner"},
-    {"norm_topk_prob", "moe.norm_top_k"}, {"router_aux_loss_coef", "moe.balance_rate"}, {"capacity_factor", "moe.capacity"},
-    {"expert_model_parallel_size", "parallel.expert"}, {"fp8", "precision"}, {"muon", "optimizer.name"},
-    {"tie_word_embeddings", "model.tie_embeddings"}, {"model_type", "model.arch"}, {"architecture", "model.arch"},
-    {"depth", "model.n_layer"}, {"num_heads", "model.n_head"}, {"num_attention_heads", "model.n_head"}, {"n_heads", "model.n_head"},
-    {"heads", "model.n_head"}, {"hidden_size", "model.n_embd"}, {"d_model", "model.n_embd"}, {"width", "model.n_embd"},
-    {"dim", "model.n_embd"}, {"n_embed", "model.n_embd"}, {"embedding_size", "model.n_embd"}, {"n_ctx", "model.n_positions"},
-    {"ctx_len", "model.n_positions"}, {"context_length", "model.n_positions"}, {"max_seq_len", "model.n_positions"},
-    {"max_position_embeddings", "model.n_positions"}, {"vocab", "model.vocab_size"}, {"n_vocab", "model.vocab_size"},
-    {"pretrained", "model.init_from"}, {"load_from", "model.init_from"}, {"max_steps", "run.steps"}, {"num_steps", "run.steps"},
-    {"train_steps", "run.steps"}, {"total_steps", "run.steps"}, {"iters", "run.steps"}, {"max_iters", "run.steps"},
-    {"train_iters", "run.steps"}, {"num_iterations", "run.steps"}, {"iterations", "run.steps"}, {"random_seed", "run.seed"},
-    {"out_dir", "run.dir"}, {"output_dir", "run.dir"}, {"save_dir", "run.dir"}, {"output", "run.dir"}, {"max_time", "run.max_minutes"},
-    {"time_limit", "run.max_minutes"}, {"timeout", "run.watchdog_seconds"}, {"warmup", "schedule.warmup_steps"},
-    {"warmup_iters", "schedule.warmup_steps"}, {"lr_warmup_steps", "schedule.warmup_steps"}, {"min_lr", "schedule.final_lr_fraction"},
-    {"final_lr", "schedule.final_lr_fraction"}, {"min_lr_ratio", "schedule.final_lr_fraction"}, {"cooldown", "schedule.decay_fraction"},
-    {"lr_scheduler_type", "schedule.name"}, {"lr_decay_style", "schedule.name"}, {"dtype", "precision"}, {"amp", "precision"},
-    {"bf16", "precision"}, {"fp16", "precision"}, {"fp32", "precision"}, {"mixed_precision", "precision"}, {"zero", "parallel.zero_stage"},
-    {"nccl", "parallel.comm"}, {"activation_checkpointing", "memory.recompute"}, {"gradient_checkpointing", "memory.recompute"},
-    {"save_every", "checkpoint.every"}, {"save_interval", "checkpoint.every"}, {"checkpoint_interval", "checkpoint.every"},
-    {"keep_last", "checkpoint.keep"}, {"eval_interval", "eval.every"}, {"eval_every", "eval.every"}, {"val_every", "eval.every"},
-    {"eval_tokens", "eval.tokens"}, {"log_interval", "log.every"}, {"log_every", "log.every"}, {"sample_every", "sample.every"},
-    {"dataset", "data.train"}, {"train_data", "data.train"}, {"train_files", "data.train"}, {"train_bin", "data.train"},
-    {"validation", "data.val"}, {"valid", "data.val"}, {"val_data", "data.val"}, {"val_bin", "data.val"},
-    {"optim", "optimizer"}, {"adamw", "optimizer"}, {"training", "run"}, {"train", "run"}, {"trainer", "run"}, {"gpt", "model"},
-    {"network", "model"}, {"lr_scheduler", "schedule"}, {"scheduler", "schedule"}, {"lr_schedule", "schedule"}, {"logging", "log"},
-    {"evaluation", "eval"}, {"validate", "eval"}, {"distributed", "parallel"}, {"parallelism", "parallel"}, {"ckpt", "checkpoint"},
-    {"checkpoints", "checkpoint"}, {"generate", "sample"}, {"sampling", "sample"}, {"inputs", "data"},
+/* Names, divided by spaces, that llm.c, nanoGPT, Hugging Face, Megatron and torchtitan have for keys and sections of
+ * this program. */
+static const struct { const char *key, *foreign; } SYNONYMS[] = {
+    {"optimizer.learning_rate", "lr max_lr base_lr peak_lr"}, {"optimizer.weight_decay", "wd decay"},
+    {"optimizer.grad_clip", "clip max_grad_norm gradient_clipping clip_grad"}, {"optimizer.beta1", "betas adam_beta1"},
+    {"optimizer.beta2", "adam_beta2"}, {"optimizer.eps", "epsilon adam_epsilon"},
+    {"batch.micro_batch", "bs batch_size micro_batch_size mbs device_batch_size per_device_train_batch_size"},
+    {"batch.global_tokens", "global_batch_size total_batch_size gbs tokens_per_step total_tokens "
+                            "gradient_accumulation_steps grad_accum"},
+    {"batch.seq_len", "sequence_length seq_length seqlen block_size"},
+    {"model.n_layer", "num_layers num_hidden_layers n_layers layers depth"},
+    {"model.n_kv_head", "num_key_value_heads n_kv_heads num_kv_heads"}, {"model.head_dim", "kv_channels"},
+    {"model.n_inner", "intermediate_size ffn_hidden_size"}, {"model.norm_eps", "rms_norm_eps"},
+    {"model.rope_theta", "rope_base"}, {"model.rope_factor", "rope_scaling"},
+    {"moe.experts", "num_experts num_local_experts"}, {"moe.top_k", "num_experts_per_tok"},
+    {"moe.n_inner", "moe_intermediate_size"}, {"moe.norm_top_k", "norm_topk_prob"},
+    {"moe.balance_rate", "router_aux_loss_coef"}, {"moe.capacity", "capacity_factor"},
+    {"parallel.expert", "expert_model_parallel_size"}, {"precision", "fp8 dtype amp bf16 fp16 fp32 mixed_precision"},
+    {"optimizer.name", "muon"}, {"model.tie_embeddings", "tie_word_embeddings"},
+    {"model.arch", "model_type architecture"}, {"model.n_head", "num_heads num_attention_heads n_heads heads"},
+    {"model.n_embd", "hidden_size d_model width dim n_embed embedding_size"},
+    {"model.n_positions", "n_ctx ctx_len context_length max_seq_len max_position_embeddings"},
+    {"model.vocab_size", "vocab n_vocab"}, {"model.init_from", "pretrained load_from"},
+    {"run.steps", "max_steps num_steps train_steps total_steps iters max_iters train_iters num_iterations iterations"},
+    {"run.seed", "random_seed"}, {"run.dir", "out_dir output_dir save_dir output"},
+    {"run.max_minutes", "max_time time_limit"}, {"run.watchdog_seconds", "timeout"},
+    {"schedule.warmup_steps", "warmup warmup_iters lr_warmup_steps"},
+    {"schedule.final_lr_fraction", "min_lr final_lr min_lr_ratio"}, {"schedule.decay_fraction", "cooldown"},
+    {"schedule.name", "lr_scheduler_type lr_decay_style"}, {"parallel.zero_stage", "zero"}, {"parallel.comm", "nccl"},
+    {"memory.recompute", "activation_checkpointing gradient_checkpointing"},
+    {"checkpoint.every", "save_every save_interval checkpoint_interval"}, {"checkpoint.keep", "keep_last"},
+    {"eval.every", "eval_interval eval_every val_every"}, {"eval.tokens", "eval_tokens"},
+    {"log.every", "log_interval log_every"}, {"sample.every", "sample_every"},
+    {"data.train", "dataset train_data train_files train_bin"}, {"data.val", "validation valid val_data val_bin"},
+    {"optimizer", "optim adamw"}, {"run", "training train trainer"}, {"model", "gpt network"},
+    {"schedule", "lr_scheduler scheduler lr_schedule"}, {"log", "logging"}, {"eval", "evaluation validate"},
+    {"parallel", "distributed parallelism"}, {"checkpoint", "ckpt checkpoints"}, {"sample", "generate sampling"},
+    {"data", "inputs"},
 };
 
 static int fold(char c) {
@@ -131,11 +124,11 @@ int edit_distance(const char *left, const char *right) {
     return rows[n % 3][m];
 }
 
-/* Returns 1 if two words are equal in all bytes after folding. edit_distance() compares only the first LONGEST. */
-static int same_word(const char *left, const char *right) {
-    int i = 0;
+/* Returns the number of equal bytes at the beginning of two words, after folding. */
+static size_t common_start(const char *left, const char *right) {
+    size_t i = 0;
     while (left[i] && fold(left[i]) == fold(right[i])) i++;
-    return fold(left[i]) == fold(right[i]);
+    return i;
 }
 
 /* Returns a lower bound of edit_distance(): the difference of the lengths, each at most LONGEST. */
@@ -172,20 +165,15 @@ static int same_section(const char *path, const char *key) {
     return strcspn(path, ".") == length && !strncmp(path, key, length);
 }
 
-/* Returns 1 if one word is the beginning of the other ("temp", "training"), which counts as one edit. */
-static int is_cut_short(const char *typed, const char *word) {
-    size_t length = strlen(typed) < strlen(word) ? strlen(typed) : strlen(word), same = 0;
-    while (same < length && fold(typed[same]) == fold(word[same])) same++;
-    return same >= 3 && same == length && strlen(typed) != strlen(word);
-}
-
 typedef struct { Nearest found; int least; } Search;
 
 /* Compares a key with the best one found so far. A key of another section than the typed one costs half an edit more,
  * so the typed section wins a tie. Other ties go to the first row of the option table. */
 static void consider(Search *search, const char *path, const char *key) {
     const char *typed = last_part(path), *word = last_part(key);
-    int         cut_short = is_cut_short(typed, word);
+    size_t      same = common_start(typed, word);
+    /* 1 if one word is the beginning of the other ("temp", "training"), which counts as one edit */
+    int         cut_short = same >= 3 && !typed[same] != !word[same];
     if (2 * min(least_distance(path, key), cut_short ? 1 : least_distance(typed, word)) >= search->least) return;
     int whole = edit_distance(path, key), last = cut_short ? 1 : edit_distance(typed, word);
     int by_whole = 2 * whole, by_last = 2 * last + !same_section(path, key);
@@ -198,10 +186,12 @@ static void consider(Search *search, const char *path, const char *key) {
  * parallel.experts: parallel.expert wins over moe.experts. */
 static void near_in_section(Search *search, const char *path) {
     for (int i = 0; strchr(path, '.') && i < OPTION_COUNT; i++)
-        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1) search->found.word = OPTIONS[i].key;
+        if (same_section(path, OPTIONS[i].key) && edit_distance(path, OPTIONS[i].key) <= 1)
+            search->found.word = OPTIONS[i].key;
 }
 
 Nearest nearest_key(const char *path, NearestKind kind) {
+    const char *typed = last_part(path);
     Search search = {{NULL, 0}, 4 * LONGEST};
     if (kind == NEAREST_SECTION)
         for (int i = 0; option_section(i); i++) consider(&search, path, option_section(i));
@@ -210,9 +200,13 @@ Nearest nearest_key(const char *path, NearestKind kind) {
     if (search.least == 1 && !same_section(path, search.found.word)) near_in_section(&search, path);
     if (search.least <= 1) return search.found;
     for (size_t i = 0; i < sizeof SYNONYMS / sizeof *SYNONYMS; i++) {
-        if (!same_word(last_part(path), SYNONYMS[i].foreign)) continue;
         int is_option = option_find(SYNONYMS[i].key) != NULL;
-        if (is_option == (kind == NEAREST_OPTION)) return (Nearest){SYNONYMS[i].key, 1};
+        if (is_option != (kind == NEAREST_OPTION)) continue;
+        size_t length;
+        for (const char *word = SYNONYMS[i].foreign; *word; word += length + (word[length] == ' ')) {
+            length = strcspn(word, " ");
+            if (strlen(typed) == length && common_start(typed, word) == length) return (Nearest){SYNONYMS[i].key, 1};
+        }
     }
     return search.found;
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/terminal.h"
 #include "run/config/options.h"
@@ -61,7 +60,6 @@ static void print_heading(FILE *out, int columns) {
 
 void config_print_help(FILE *out, int columns) {
     const char *section = "";
-    if (columns > PAGE_WIDTH) columns = PAGE_WIDTH;
     print_heading(out, columns);
     for (int i = 0; i < OPTION_COUNT; i++) {
         if (!*option_home(&OPTIONS[i]) || option_home(&OPTIONS[i]) != section) fprintf(out, "\n");
@@ -95,7 +93,6 @@ static void print_key(FILE *out, const Option *o, int columns) {
 int config_print_topic(FILE *out, const char *topic, int columns) {
     const Option *o = option_find(topic);
     int           found = 0;
-    if (columns > PAGE_WIDTH) columns = PAGE_WIDTH;
     if (o) print_key(out, o, columns);
     for (int i = 0; !o && i < OPTION_COUNT; i++) {
         if (!option_in_section(&OPTIONS[i], topic)) continue;
@@ -120,10 +117,13 @@ static void print_item(FILE *out, const Option *o) {
 
 void config_print_markdown(FILE *out) {
     fputs("# Config\n\n"
-          "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or `--run.steps=100`.\n"
+          "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or "
+          "`--run.steps=100`.\n"
           "Where one is given twice there, the last one counts.\n"
-          "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a file.\n\n"
-          "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the key.\n"
+          "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a "
+          "file.\n\n"
+          "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the "
+          "key.\n"
           "`\"$comment\"` is allowed in every section, and ignored.\n\n"
           "This page is what `./train_gpt help config markdown` prints.\n\n## Top level\n\n",
           out);
@@ -156,35 +156,14 @@ static cJSON *typed(const char *type) {
     return schema;
 }
 
-/* Returns the JSON Schema of a blend: a list of {"path", "weight", "until_tokens"}. */
-static cJSON *blend_schema(void) {
-    cJSON *blend = typed("array");
-    add_number(blend, "minItems", 1);
-    cJSON *source = add(blend, "items", typed("object"));
-    add(source, "additionalProperties", cJSON_CreateFalse());
-    cJSON *properties = add(source, "properties", cJSON_CreateObject());
-    add_number(add(properties, "path", typed("string")), "minLength", 1);
-    cJSON *weight = add(properties, "weight", typed("number"));
-    add_number(weight, "exclusiveMinimum", 0);
-    add_number(weight, "maximum", 1);
-    add_number(add(properties, "until_tokens", typed("integer")), "minimum", 1);
-    add_comment(properties);
-    cJSON *required = add(source, "required", cJSON_CreateArray());
-    cJSON_AddItemToArray(required, cJSON_CreateString("path"));
-    cJSON_AddItemToArray(required, cJSON_CreateString("weight"));
-    return blend;
-}
-
-static cJSON *list_schema(const Option *o) {
-    cJSON *either = cJSON_CreateArray(), *one = typed("string"), *many = typed("array");
-    if (o->min > 0) add_number(one, "minLength", o->min);
-    add_number(add(many, "items", typed("string")), "minLength", 1);
-    if (o->min > 0) add_number(many, "minItems", o->min);
-    cJSON_AddItemToArray(either, one);
-    cJSON_AddItemToArray(either, many);
-    if (o->type == OPTION_SOURCES) cJSON_AddItemToArray(either, blend_schema());
-    return either;
-}
+/* The JSON Schema of a blend. */
+static const char BLEND_SCHEMA[] =
+    "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
+    "\"path\":{\"type\":\"string\",\"minLength\":1},"
+    "\"weight\":{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":1},"
+    "\"until_tokens\":{\"type\":\"integer\",\"minimum\":1},"
+    "\"$comment\":{\"description\":\"for readers, of any type; ignored\"}},"
+    "\"required\":[\"path\",\"weight\"]}}";
 
 static cJSON *option_schema(const Option *o) {
     cJSON *schema = cJSON_CreateObject();
@@ -197,7 +176,16 @@ static cJSON *option_schema(const Option *o) {
         if (o->min > 0) add_number(schema, "minLength", o->min);
         break;
     case OPTION_LIST:
-    case OPTION_SOURCES: add(schema, "anyOf", list_schema(o)); break;
+    case OPTION_SOURCES: {
+        cJSON *either = add(schema, "anyOf", cJSON_CreateArray()), *one = typed("string"), *many = typed("array");
+        if (o->min > 0) add_number(one, "minLength", o->min);
+        add_number(add(many, "items", typed("string")), "minLength", 1);
+        if (o->min > 0) add_number(many, "minItems", o->min);
+        cJSON_AddItemToArray(either, one);
+        cJSON_AddItemToArray(either, many);
+        if (o->type == OPTION_SOURCES) cJSON_AddItemToArray(either, cJSON_Parse(BLEND_SCHEMA));
+        break;
+    }
     case OPTION_WORD:
     case OPTION_CHOICE: {
         cJSON *words = add(schema, "enum", cJSON_CreateArray());
@@ -215,24 +203,9 @@ static cJSON *option_schema(const Option *o) {
     return schema;
 }
 
-/* Adds the rule to the JSON Schema that a model has a preset, or all five sizes. */
-static void add_model_rule(cJSON *schema) {
-    cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
-    cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject();
-    cJSON *not_empty = add(add(preset, "properties", cJSON_CreateObject()), "preset", cJSON_CreateObject());
-    cJSON *required = add(sizes, "required", cJSON_CreateArray());
-    cJSON_AddItemToArray(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
-    add_number(not_empty, "minLength", 1);
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (OPTIONS[i].need == NEED_MODEL) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(&OPTIONS[i])));
-    cJSON_AddItemToArray(any, preset);
-    cJSON_AddItemToArray(any, sizes);
-}
-
 /* Returns the JSON Schema of one section. *needed: 1 if a config must have the section. */
 static cJSON *section_schema(const char *section, int *needed) {
-    cJSON *schema = typed("object"), *required = cJSON_CreateArray();
-    int    has_sizes = 0;
+    cJSON *schema = typed("object"), *required = cJSON_CreateArray(), *sizes = cJSON_CreateArray();
     add(schema, "additionalProperties", cJSON_CreateFalse());
     cJSON *properties = add(schema, "properties", cJSON_CreateObject());
     add_comment(properties);
@@ -241,12 +214,18 @@ static cJSON *section_schema(const char *section, int *needed) {
         if (!option_in_section(o, section)) continue;
         add(properties, option_name(o), option_schema(o));
         if (o->need == NEED_ALWAYS) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(o)));
-        has_sizes |= o->need == NEED_MODEL;
+        if (o->need == NEED_MODEL) cJSON_AddItemToArray(sizes, cJSON_CreateString(option_name(o)));
     }
-    *needed = required->child || has_sizes;
+    *needed = required->child || sizes->child;
     if (required->child) add(schema, "required", required);
     else cJSON_Delete(required);
-    if (has_sizes) add_model_rule(schema);
+    if (sizes->child) { /* a model has a preset, or all sizes */
+        cJSON *any = add(schema, "anyOf", cJSON_CreateArray()), *all = cJSON_CreateObject();
+        cJSON_AddItemToArray(any, cJSON_Parse("{\"properties\":{\"preset\":{\"minLength\":1}},"
+                                              "\"required\":[\"preset\"]}"));
+        add(all, "required", sizes);
+        cJSON_AddItemToArray(any, all);
+    } else cJSON_Delete(sizes);
     return schema;
 }
 

@@ -24,24 +24,29 @@
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
 /* Lists the words of a row, in the order of the values of its enum. */
 #define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
-/* Each macro writes one row: KEY(field, default, allowed values, help and further members). */
-#define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define CHOICE_AT(k, f, d, w, ...) {.key = k, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
-#define FLAG_AT(k, f, d, ...)      {.key = k, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
-#define INTEGER_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define REAL_AT(k, f, d, lo, hi, ...) {.key = k, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
-#define CHOICE(f, ...)             CHOICE_AT(#f, f, __VA_ARGS__)
-#define FLAG(f, ...)               FLAG_AT(#f, f, __VA_ARGS__)
-#define INTEGER(f, ...)            INTEGER_AT(#f, f, __VA_ARGS__)
-#define REAL(f, ...)               REAL_AT(#f, f, __VA_ARGS__)
-#define SIZE(f, ...)               INTEGER_AT("model." #f, model.shape.f, __VA_ARGS__)
-#define SHAPE_REAL(f, ...)         REAL_AT("model." #f, model.shape.f, __VA_ARGS__)
-#define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
-#define SOURCES(f, d, lo, ...)     {.key = #f, .type = OPTION_SOURCES, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
+/* Writes one row. Each of the macros below writes a row of one type: KEY(field, default, allowed values, help and
+ * further members). */
+#define ROW(k, t, f, c, d, ...) \
+    {.key = k, .type = t, .offset = FIELD(f, c), .fallback = d, .help = __VA_ARGS__}
+#define TEXT(f, d, lo, hi, ...)          ROW(#f, OPTION_TEXT, f, const char *, d, __VA_ARGS__, .min = lo, .max = hi)
+#define WORD(f, d, w, ...)               ROW(#f, OPTION_WORD, f, const char *, d, __VA_ARGS__, .words = w)
+#define CHOICE_AT(k, f, d, w, ...)       ROW(k, OPTION_CHOICE, f, int, d, __VA_ARGS__, .words = w)
+#define FLAG_AT(k, f, d, ...)            ROW(k, OPTION_FLAG, f, int, d, __VA_ARGS__)
+#define INTEGER_AT(k, f, d, lo, hi, ...) ROW(k, OPTION_INTEGER, f, int64_t, d, __VA_ARGS__, .min = lo, .max = hi)
+#define REAL_AT(k, f, d, lo, hi, ...)    ROW(k, OPTION_REAL, f, double, d, __VA_ARGS__, .min = lo, .max = hi)
+#define LIST_OF(t, f, d, lo, ...)        ROW(#f, t, f, StringList, d, __VA_ARGS__, .min = lo, .max = 4095)
+#define LIST(f, ...)                     LIST_OF(OPTION_LIST, f, __VA_ARGS__)
+#define SOURCES(f, ...)                  LIST_OF(OPTION_SOURCES, f, __VA_ARGS__)
+#define CHOICE(f, ...)                   CHOICE_AT(#f, f, __VA_ARGS__)
+#define FLAG(f, ...)                     FLAG_AT(#f, f, __VA_ARGS__)
+#define INTEGER(f, ...)                  INTEGER_AT(#f, f, __VA_ARGS__)
+#define REAL(f, ...)                     REAL_AT(#f, f, __VA_ARGS__)
+#define SIZE(f, ...)                     INTEGER_AT("model." #f, model.shape.f, __VA_ARGS__)
+#define SHAPE_REAL(f, ...)               REAL_AT("model." #f, model.shape.f, __VA_ARGS__)
 #define REQUIRED   .need = NEED_ALWAYS
 #define FIXED      .fixed = 1
 
+/* clang-format off */
 const Option OPTIONS[] = {
     {.key = "$schema", .type = OPTION_IGNORED, .fallback = "\"\"", .max = EXACT, .help = "place of the JSON schema, for editors; "
              "the program ignores it"},
@@ -288,6 +293,7 @@ const Option OPTIONS[] = {
     FLAG(log.tensorboard, "true",
          "true: the numbers of metrics.jsonl are also written as event files for TensorBoard, in run.dir/tb"),
 };
+/* clang-format on */
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
 
 /* --- look-ups ----------------------------------------------------------------------------------------------------- */
@@ -316,7 +322,8 @@ int option_in_section(const Option *o, const char *section) {
 }
 
 const char *option_left(const char *key) {
-    static const struct { const char *key, *fallback; } left[] = {{"outer.moments", "\"own\""}, {"outer.stream", "false"}};
+    static const struct { const char *key, *fallback; } left[] = {
+        {"outer.moments", "\"own\""}, {"outer.stream", "false"}};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         if (!strcmp(left[i].key, key)) return left[i].fallback;
     return NULL;
@@ -396,37 +403,35 @@ void config_free(Config *config) {
     }
 }
 
-static int refuse(const Option *o, const cJSON *value, char *fault, size_t capacity) {
-    char allowed[ALLOWED_BYTES], got[SHOWN_BYTES];
-    snprintf(fault, capacity, "%s must be %s, not %s", o->key, option_allowed(o, allowed), value_text(value, got));
+/* Writes the sentence of a fault. Returns 0. */
+static int PRINTF_LIKE(2, 3) refuse(OptionFault *fault, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault->text, sizeof fault->text, fmt, args);
+    va_end(args);
     return 0;
 }
 
-static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault,
-                    size_t capacity) {
-    if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
+static int refuse_value(OptionFault *fault, const Option *o, const cJSON *value) {
+    char allowed[ALLOWED_BYTES], got[SHOWN_BYTES];
+    return refuse(fault, "%s must be %s, not %s", o->key, option_allowed(o, allowed), value_text(value, got));
+}
+
+static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, OptionFault *fault) {
+    if (!cJSON_IsString(value)) return refuse_value(fault, o, value);
     double bytes = (double)strlen(value->valuestring);
-    if (bytes < o->min) {
-        snprintf(fault, capacity, "%s must not be empty", o->key);
-        return 0;
-    }
-    if (bytes > o->max) {
-        snprintf(fault, capacity, "%s is a string of %.0f bytes; at most %.0f are allowed", o->key, bytes, o->max);
-        return 0;
-    }
+    if (bytes < o->min) return refuse(fault, "%s must not be empty", o->key);
+    if (bytes > o->max)
+        return refuse(fault, "%s is a string of %.0f bytes; at most %.0f are allowed", o->key, bytes, o->max);
     *field = config_keep(config, value->valuestring);
     return 1;
 }
 
-static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
-                    int *element) {
+static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, OptionFault *fault) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
     if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" counts as the empty list */
-    else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse(o, value, fault, capacity);
-    if (count < o->min) {
-        snprintf(fault, capacity, "%s must name at least one", o->key);
-        return 0;
-    }
+    else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse_value(fault, o, value);
+    if (count < o->min) return refuse(fault, "%s must name at least one", o->key);
     *list = (StringList){count, count ? keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
     const cJSON *item = cJSON_IsArray(value) ? value->child : value;
     Option       one = *o;
@@ -435,15 +440,11 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
     for (int i = 0; i < count; i++, item = item->next) {
         if (cJSON_IsArray(value)) {
             snprintf(key, sizeof key, "%s[%d]", o->key, i);
-            one.key = key, *element = i;
+            one.key = key, fault->element = i;
         }
-        if (!cJSON_IsString(item)) {
-            snprintf(fault, capacity, "%s must be a string, not %s", key, value_text(item, got));
-            return 0;
-        }
-        if (!set_text(&one, config, item, &list->item[i], fault, capacity)) return 0;
+        if (!cJSON_IsString(item)) return refuse(fault, "%s must be a string, not %s", key, value_text(item, got));
+        if (!set_text(&one, config, item, &list->item[i], fault)) return 0;
     }
-    *element = -1;
     return 1;
 }
 
@@ -452,55 +453,39 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
 static const double SUM_SLACK = 1e-5; /* error that the sum of weights may have: thirds with five digits sum to
                                        * 0.99999 */
 
-static int sources_are_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
+static int is_blend(const cJSON *value) { return cJSON_IsArray(value) && cJSON_IsObject(value->child); }
 
-typedef struct { char key[128]; char *fault; size_t capacity; } Entry; /* an entry of a blend; key: its name in
-                                                                        * messages, such as "data.train[2]" */
-
-static int refuse_entry(const Entry *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse_entry(const Entry *e, const char *fmt, ...) {
-    va_list args;
-    int     used = snprintf(e->fault, e->capacity, "%s", e->key);
-    va_start(args, fmt);
-    vsnprintf(e->fault + used, e->capacity - (size_t)used, fmt, args);
-    va_end(args);
-    return 0;
-}
-
-static int refuse_member(const Entry *e, const char *name, const char *allowed, const cJSON *got) {
+static int refuse_member(OptionFault *fault, const char *key, const char *name, const char *allowed, const cJSON *got) {
     char shown[SHOWN_BYTES];
-    if (!got) return refuse_entry(e, " lacks \"%s\": %s", name, allowed);
-    return refuse_entry(e, ".%s must be %s, not %s", name, allowed, value_text(got, shown));
+    if (!got) return refuse(fault, "%s lacks \"%s\": %s", key, name, allowed);
+    return refuse(fault, "%s.%s must be %s, not %s", key, name, allowed, value_text(got, shown));
 }
 
-static int refuse_unknown(const Entry *e, const cJSON *entry) {
+/* Reads an entry of a blend. key: its name in messages, such as "data.train[2]". */
+static int read_entry(const char *key, Config *config, const cJSON *entry, double longest, const char **path,
+                      BlendShare *share, OptionFault *fault) {
     static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
+    char                     shown[SHOWN_BYTES];
+    if (!cJSON_IsObject(entry))
+        return refuse(fault, "%s must be an object {\"path\", \"weight\"} as those before it, not %s", key,
+                      value_text(entry, shown));
     for (const cJSON *member = entry->child; member; member = member->next) {
-        char quoted[SHOWN_BYTES];
-        int  is_known = 0;
+        int is_known = 0;
         for (int i = 0; i < 4; i++) is_known |= !strcmp(member->string, KNOWN[i]);
         if (!is_known)
-            return refuse_entry(e, " has the unknown key %s: a source takes path, weight, until_tokens",
-                                json_quote_short(quoted, sizeof quoted, member->string));
+            return refuse(fault, "%s has the unknown key %s: a source takes path, weight, until_tokens", key,
+                          json_quote_short(shown, sizeof shown, member->string));
     }
-    return 1;
-}
-
-static int read_entry(const Entry *e, Config *config, const cJSON *entry, double longest, const char **path,
-                      BlendShare *share) {
-    char shown[SHOWN_BYTES];
-    if (!cJSON_IsObject(entry))
-        return refuse_entry(e, " must be an object {\"path\", \"weight\"} as those before it, not %s",
-                            value_text(entry, shown));
     const cJSON *name = json_member(entry, "path"), *weight = json_member(entry, "weight");
     const cJSON *until = json_member(entry, "until_tokens");
     double       w = number_value(weight), end = until ? number_value(until) : 0;
-    if (!refuse_unknown(e, entry)) return 0;
-    if (!cJSON_IsString(name) || !*name->valuestring) return refuse_member(e, "path", "a glob of token shards", name);
-    if ((double)strlen(name->valuestring) > longest) return refuse_entry(e, ".path has more than %.0f bytes", longest);
-    if (!(w > 0 && w <= 1)) return refuse_member(e, "weight", "a number above 0 and at most 1", weight);
+    if (!cJSON_IsString(name) || !*name->valuestring)
+        return refuse_member(fault, key, "path", "a glob of token shards", name);
+    if ((double)strlen(name->valuestring) > longest)
+        return refuse(fault, "%s.path has more than %.0f bytes", key, longest);
+    if (!(w > 0 && w <= 1)) return refuse_member(fault, key, "weight", "a number above 0 and at most 1", weight);
     if (until && !(end >= 1 && end <= 0x1p53 && end == floor(end)))
-        return refuse_member(e, "until_tokens", "an integer of at least 1", until);
+        return refuse_member(fault, key, "until_tokens", "an integer of at least 1", until);
     *path = config_keep(config, name->valuestring);
     *share = (BlendShare){w, (int64_t)end};
     return 1;
@@ -508,23 +493,19 @@ static int read_entry(const Entry *e, Config *config, const cJSON *entry, double
 
 /* Sets a blend (a list of data sources) from a JSON value, like option_set. Reads its entries one by one. Then
  * sources_check checks them together. */
-static int sources_set(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault,
-                       size_t capacity, int *element) {
+static int set_sources(const Option *o, Config *config, const cJSON *value, StringList *list, OptionFault *fault) {
     int count = cJSON_GetArraySize(value);
-    if (count > BLEND_SHARES) {
-        snprintf(fault, capacity, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
-        return 0;
-    }
+    if (count > BLEND_SHARES)
+        return refuse(fault, "%s is a blend of %d entries; at most %d are allowed", o->key, count, BLEND_SHARES);
     const char **path = keep_bytes(config, sizeof *path * (size_t)count);
     BlendShare  *share = keep_bytes(config, sizeof *share * (size_t)count);
     const cJSON *entry = value->child;
     for (int i = 0; i < count; i++, entry = entry->next) {
-        Entry e = {.fault = fault, .capacity = capacity};
-        snprintf(e.key, sizeof e.key, "%s[%d]", o->key, i);
-        *element = i;
-        if (!read_entry(&e, config, entry, o->max, &path[i], &share[i])) return 0;
+        char key[128];
+        snprintf(key, sizeof key, "%s[%d]", o->key, i);
+        fault->element = i;
+        if (!read_entry(key, config, entry, o->max, &path[i], &share[i], fault)) return 0;
     }
-    *element = -1;
     *list = (StringList){count, path, share};
     return 1;
 }
@@ -536,77 +517,71 @@ static int stage_end(const StringList *list, int from) {
     return to;
 }
 
-static void stage_text(const StringList *list, int from, char out[64]) {
-    *out = 0;
-    if (stage_end(list, 0) < list->count && list->share[from].until_tokens)
-        snprintf(out, 64, " until %" PRId64 " tokens", list->share[from].until_tokens);
-    else if (stage_end(list, 0) < list->count) snprintf(out, 64, " of the last stage");
-}
-
-static int check_stage(const Entry *e, const StringList *list, int from, int to) {
+/* Checks one stage of a blend, the entries `from` to `to` - 1: its names and the sum of its weights. */
+static int check_stage(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     double sum = 0;
-    char   stage[64], quoted[SHOWN_BYTES];
-    stage_text(list, from, stage);
+    int    is_only = stage_end(list, 0) == list->count;
+    char   stage[64] = "", quoted[SHOWN_BYTES];
+    if (!is_only && list->share[from].until_tokens)
+        snprintf(stage, sizeof stage, " until %" PRId64 " tokens", list->share[from].until_tokens);
+    else if (!is_only) snprintf(stage, sizeof stage, " of the last stage");
     for (int i = from; i < to; i++) {
         sum += list->share[i].weight;
         for (int k = from; k < i; k++)
             if (!strcmp(list->item[k], list->item[i]))
-                return refuse_entry(e, " names %s in two entries%s: give it once, with the sum of its weights",
-                                    json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
+                return refuse(fault, "%s names %s in two entries%s: give it once, with the sum of its weights", key,
+                              json_quote_short(quoted, sizeof quoted, list->item[i]), stage);
     }
     if (fabs(sum - 1.0) <= SUM_SLACK) return 1;
-    return refuse_entry(e, ": the weights%s sum to %.6g and must sum to 1: divide each by %.6g", stage, sum, sum);
+    return refuse(fault, "%s: the weights%s sum to %.6g and must sum to 1: divide each by %.6g", key, stage, sum, sum);
 }
 
 /* Checks that the next stage of a blend ends later than this one, or never. */
-static int check_order(const Entry *e, const StringList *list, int from, int to) {
+static int check_order(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
-        return refuse_entry(e, ": until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave "
-                            "it out there", end);
+        return refuse(fault, "%s: until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave "
+                      "it out there", key, end);
     if (to == list->count || (end && (next == 0 || next > end))) return 1;
     if (!end)
-        return refuse_entry(e, "[%d] follows entries without until_tokens, which hold to the end of the run: give "
-                            "those an end", to);
-    return refuse_entry(e, "[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", to, next,
-                        end);
+        return refuse(fault, "%s[%d] follows entries without until_tokens, which hold to the end of the run: give "
+                      "those an end", key, to);
+    return refuse(fault, "%s[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", key, to,
+                  next, end);
 }
 
-int sources_check(const char *key, const StringList *list, char *fault, size_t capacity) {
-    Entry e = {.fault = fault, .capacity = capacity};
-    int   sources = blend_sources(list->item, list->count);
-    snprintf(e.key, sizeof e.key, "%s", key);
+int sources_check(const char *key, const StringList *list, OptionFault *fault) {
+    int sources = blend_sources(list->item, list->count);
     if (sources > BLEND_SOURCES)
-        return refuse_entry(&e, " is a blend of %d sources; at most %d are allowed", sources, BLEND_SOURCES);
+        return refuse(fault, "%s is a blend of %d sources; at most %d are allowed", key, sources, BLEND_SOURCES);
     for (int from = 0, to; from < list->count; from = to) {
         to = stage_end(list, from);
-        if (!check_order(&e, list, from, to) || !check_stage(&e, list, from, to)) return 0;
+        if (!check_order(key, list, from, to, fault) || !check_stage(key, list, from, to, fault)) return 0;
     }
     return 1;
 }
 
-/* Returns the source of an entry of a blend: the index of its path among the different paths. */
-static int source_of(const cJSON *train, const cJSON *entry) {
-    const char *path[BLEND_SHARES];
-    int         count = 0;
-    for (const cJSON *item = train->child; item && count < BLEND_SHARES; item = item->next) {
-        const cJSON *name = json_member(item, "path");
-        path[count++] = cJSON_IsString(name) ? name->valuestring : "";
-        if (item == entry) return blend_source(path, count - 1);
-    }
-    return -1;
-}
-
-char *sources_text(const cJSON *train) {
-    char  *text = NULL, shown[SHOWN_BYTES];
-    size_t bytes = 0;
-    FILE  *out = memory_file_open(&text, &bytes);
-    for (const cJSON *entry = sources_are_blend(train) ? train->child : NULL; entry; entry = entry->next) {
-        const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
-        const char  *share = weight ? value_text(weight, shown) : "nothing";
-        fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ", share, source_of(train, entry));
-        if (until) fprintf(out, " until %s", value_text(until, shown));
-    }
+char *config_blend(const cJSON *config) {
+    const cJSON *train = config_value(config, "data.train");
+    const char  *path[BLEND_SHARES];
+    char        *text = NULL, shown[SHOWN_BYTES];
+    size_t       bytes = 0;
+    int          count = 0;
+    FILE        *out = memory_file_open(&text, &bytes);
+    if (!is_blend(train)) fputs("no blend", out);
+    else
+        for (const cJSON *entry = train->child; entry; entry = entry->next) {
+            const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
+            const cJSON *name = json_member(entry, "path");
+            int          source = -1; /* index of the path among the different paths */
+            if (count < BLEND_SHARES) {
+                path[count++] = cJSON_IsString(name) ? name->valuestring : "";
+                source = blend_source(path, count - 1);
+            }
+            fprintf(out, "%s%s of source %d", entry == train->child ? "" : ", ",
+                    weight ? value_text(weight, shown) : "nothing", source);
+            if (until) fprintf(out, " until %s", value_text(until, shown));
+        }
     fclose(out);
     return text;
 }
@@ -617,92 +592,80 @@ static int in_range(const Option *o, double v) {
     return v >= o->min && (o->half_open ? v < o->max : v <= o->max);
 }
 
-int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element) {
+int option_set(const Option *o, Config *config, const cJSON *value, OptionFault *fault) {
     void  *field = (char *)config + o->offset;
     double number = number_value(value);
     int    word = 0;
-    *element = -1;
+    fault->element = -1;
     switch (o->type) {
     case OPTION_IGNORED:
-        return cJSON_IsString(value) ? 1 : refuse(o, value, fault, capacity);
+        return cJSON_IsString(value) ? 1 : refuse_value(fault, o, value);
     case OPTION_TEXT:
-        return set_text(o, config, value, field, fault, capacity);
+        return set_text(o, config, value, field, fault);
     case OPTION_WORD:
     case OPTION_CHOICE:
         while (cJSON_IsString(value) && o->words[word] && strcmp(o->words[word], value->valuestring)) word++;
-        if (!cJSON_IsString(value) || !o->words[word]) return refuse(o, value, fault, capacity);
+        if (!cJSON_IsString(value) || !o->words[word]) return refuse_value(fault, o, value);
         if (o->type == OPTION_WORD) *(const char **)field = o->words[word];
         else                        *(int *)field = word;
         return 1;
     case OPTION_FLAG:
-        if (!cJSON_IsBool(value)) return refuse(o, value, fault, capacity);
+        if (!cJSON_IsBool(value)) return refuse_value(fault, o, value);
         *(int *)field = cJSON_IsTrue(value) ? 1 : 0;
         return 1;
     case OPTION_INTEGER:
-        if (!in_range(o, number) || number != floor(number)) return refuse(o, value, fault, capacity);
+        if (!in_range(o, number) || number != floor(number)) return refuse_value(fault, o, value);
         *(int64_t *)field = (int64_t)number;
         return 1;
     case OPTION_REAL:
-        if (!in_range(o, number)) return refuse(o, value, fault, capacity);
+        if (!in_range(o, number)) return refuse_value(fault, o, value);
         *(double *)field = number;
         return 1;
     case OPTION_SOURCES:
-        if (sources_are_blend(value)) return sources_set(o, config, value, field, fault, capacity, element);
+        if (is_blend(value)) return set_sources(o, config, value, field, fault);
         /* fall through */
     case OPTION_LIST:
-        return set_list(o, config, value, field, fault, capacity, element);
+        return set_list(o, config, value, field, fault);
     }
     return 0;
 }
 
 void option_set_default(const Option *o, Config *config) {
-    char   fault[256];
-    int    element;
-    void  *field = (char *)config + o->offset;
+    OptionFault fault;
+    void       *field = (char *)config + o->offset;
     if (o->fallback) {
         cJSON *value = cJSON_Parse(o->fallback);
-        CHECK(option_set(o, config, value, fault, sizeof fault, &element), "the default of %s is not allowed", o->key);
+        CHECK(option_set(o, config, value, &fault), "the default of %s is not allowed", o->key);
         cJSON_Delete(value);
-    } else if (o->type == OPTION_TEXT) {
-        *(const char **)field = "";
-    } else if (o->type == OPTION_LIST || o->type == OPTION_SOURCES) {
-        *(StringList *)field = (StringList){0, NULL, NULL};
-    } else {
-        *(int64_t *)field = 0;
-    }
+    } else if (o->type == OPTION_TEXT) *(const char **)field = "";
+    else if (o->type == OPTION_LIST || o->type == OPTION_SOURCES) *(StringList *)field = (StringList){0, NULL, NULL};
+    else *(int64_t *)field = 0;
 }
 
-static cJSON *sources_json(const StringList *list) {
-    cJSON *array = cJSON_CreateArray();
+cJSON *option_to_json(const Option *o, const Config *config) {
+    const void       *field = (const char *)config + o->offset;
+    const StringList *list = field;
+    cJSON            *array;
+    switch (o->type) {
+    case OPTION_IGNORED: return cJSON_CreateString("");
+    case OPTION_TEXT:
+    case OPTION_WORD:    return cJSON_CreateString(*(const char *const *)field);
+    case OPTION_CHOICE:  return cJSON_CreateString(o->words[*(const int *)field]);
+    case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
+    case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
+    case OPTION_REAL:    return number_json(*(const double *)field);
+    case OPTION_LIST:
+    case OPTION_SOURCES: break;
+    }
+    array = cJSON_CreateArray();
     for (int i = 0; i < list->count; i++) {
-        cJSON *entry = cJSON_CreateObject();
+        cJSON *entry = list->share ? cJSON_CreateObject() : cJSON_CreateString(list->item[i]);
         cJSON_AddItemToArray(array, entry);
+        if (!list->share) continue;
         cJSON_AddStringToObject(entry, "path", list->item[i]);
         cJSON_AddItemToObject(entry, "weight", number_json(list->share[i].weight));
         if (list->share[i].until_tokens)
             cJSON_AddItemToObject(entry, "until_tokens", number_json((double)list->share[i].until_tokens));
     }
     return array;
-}
-
-cJSON *option_to_json(const Option *o, const Config *config) {
-    const void       *field = (const char *)config + o->offset;
-    const StringList *list = field;
-    cJSON            *value = NULL;
-    switch (o->type) {
-    case OPTION_IGNORED: value = cJSON_CreateString(""); break;
-    case OPTION_TEXT:
-    case OPTION_WORD:    value = cJSON_CreateString(*(const char *const *)field); break;
-    case OPTION_CHOICE:  value = cJSON_CreateString(o->words[*(const int *)field]); break;
-    case OPTION_FLAG:    value = cJSON_CreateBool(*(const int *)field); break;
-    case OPTION_INTEGER: value = number_json((double)*(const int64_t *)field); break;
-    case OPTION_REAL:    value = number_json(*(const double *)field); break;
-    case OPTION_LIST:
-    case OPTION_SOURCES:
-        if (list->share) return sources_json(list);
-        value = cJSON_CreateArray();
-        for (int i = 0; i < list->count; i++) cJSON_AddItemToArray(value, cJSON_CreateString(list->item[i]));
-        break;
-    }
-    return value;
 }

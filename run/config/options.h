@@ -55,9 +55,14 @@ int           option_in_section(const Option *o, const char *section);
 const char   *option_home(const Option *o);       /* section of the key; "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
 
-/* Sets the field of an option from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]. *element is the
- * faulty list element, or -1 for the whole value. Strings are copied and live as long as the config. */
-int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
+enum { ALLOWED_BYTES = 480 };
+typedef struct {
+    char text[ALLOWED_BYTES + 2 * SHOWN_BYTES]; /* sentence that begins with the key */
+    int  element;                               /* index of the faulty list element; -1: the whole value */
+} OptionFault;
+/* Sets the field of an option from a JSON value. Returns 1, or 0 with a fault. Strings are copied and live as long as
+ * the config. */
+int option_set(const Option *o, Config *config, const cJSON *value, OptionFault *fault);
 void option_set_default(const Option *o, Config *config); /* sets the field to fallback; without one to 0, "" or an
                                                            * empty list */
 cJSON *option_to_json(const Option *o, const Config *config); /* the caller deletes it; exit 71 without memory */
@@ -65,7 +70,6 @@ cJSON *option_to_json(const Option *o, const Config *config); /* the caller dele
 /* Returns the default of an option as text: "600", "none", "required". */
 const char *option_default_text(const Option *o);
 /* Writes the allowed values of an option, such as "an integer from 1 to 8" or "\"ring\" or \"mpi\"". Returns out. */
-enum { ALLOWED_BYTES = 480 };
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
 /* The presets of models, by family and size. They are the files of configs/presets, which make puts into the program. A
@@ -78,11 +82,7 @@ const char *preset_text(const char *name);        /* returns NULL if there is no
 const char *config_keep(Config *config, const char *text);
 
 /* Checks a blend, a list of data sources with weights. Stages must be in order, weights must sum to 1, no source may be
- * twice in a stage, and there are at most BLEND_SOURCES. Returns 1, or 0 with a sentence in fault. */
-int sources_check(const char *key, const StringList *list, char *fault, size_t capacity);
-
-/* Returns the blend in the JSON of a config as text, malloc'ed: "0.7 of source 0 until 1000, ...". The text has no
- * paths, because hosts may have the files in other folders. Returns "" if it is no blend. Exit 71 without memory. */
-char *sources_text(const cJSON *train);
+ * twice in a stage, and there are at most BLEND_SOURCES. Returns 1, or 0 with a fault. */
+int sources_check(const char *key, const StringList *list, OptionFault *fault);
 
 #endif

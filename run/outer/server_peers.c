@@ -268,19 +268,17 @@ static void add_difference(void *ctx, const char *key, const cJSON *here, const 
              island, server);
 }
 
-static void add_blends(void *ctx, const char *server, const char *island) {
-    Differences *d = (Differences *)ctx;
-    size_t       used = strlen(d->text);
-    snprintf(d->text + used, d->capacity - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "",
-             island, server);
-}
-
 int server_config_differs(const Server *s, const cJSON *there, char *why, size_t bytes) {
     cJSON      *here = config_to_json(s->parts.config);
     Differences d = {why, bytes, 0};
     *why = 0;
     config_diff(here, there, add_difference, &d);
-    config_compare_blends(here, there, add_blends, &d);
+    char  *ours = config_blend(here), *theirs = config_blend(there);
+    size_t used = strlen(why);
+    if (strcmp(ours, theirs))
+        snprintf(why + used, bytes - used, "%sdata.train is %s, and the server has %s", d.count++ ? "; " : "", theirs,
+                 ours);
+    free(ours), free(theirs);
     cJSON_Delete(here);
     return d.count > 0;
 }

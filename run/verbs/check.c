@@ -16,21 +16,13 @@
 #include "run/text/tasks.h"
 #include "run/verbs/verbs.h"
 
-static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void line(const char *label, const char *fmt, ...) {
+static void PRINTF_LIKE(2, 3) line(const char *label, const char *fmt, ...) {
     char    text[2048], plain[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     say(stdout, 12, DIM "%-11s" PLAIN " %s", label, terminal_plain(plain, sizeof plain, text));
-}
-
-static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {
-    cJSON *value = option_to_json(option_find(key), config);
-    snprintf(out, SHOWN_BYTES, "%s", value->valuestring);
-    cJSON_Delete(value);
-    return out;
 }
 
 /* Opens the data of a key like a run (exit 65 if it is faulty), and returns it. Missing data is no fault, because it
@@ -55,8 +47,8 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
                  grouped_text(dataset_first_samples(&data, c->eval.tokens) * data.seq_len, read));
     else
         snprintf(use, sizeof use, "%.2f epochs", sample_epochs(run_samples, data.samples));
-    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, data.shards > 1 ? "s" : "",
-         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), data.samples == 1 ? "" : "s", use,
+    line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, plural(data.shards),
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), plural(data.samples), use,
          sample_count_unread(&count, data.seq_len, "; ", unread));
     if (data.blend) { /* prints how much each source of the blend contributes to the whole run */
         SourceUse source[BLEND_SOURCES];
@@ -67,7 +59,7 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
 }
 
 static void print_understood(const Config *c, int ranks) {
-    char    a[32], b[32], all[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
+    char    a[32], b[32], all[32], shown[SHOWN_BYTES];
     int64_t parameters, micro_tokens = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
     int64_t micros = c->batch.global_tokens / micro_tokens;
     model_parameters(c->model.shape, &parameters);
@@ -80,29 +72,24 @@ static void print_understood(const Config *c, int ranks) {
          micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
          ranks ? "" : " (ranks=N for more)");
     line("optimizer", "%s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s", c->optimizer.name,
-         number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule),
+         number_text(c->optimizer.learning_rate, shown), option_find("schedule.name")->words[c->schedule.name],
          c->schedule.warmup_steps, c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "",
-         word_of("precision", c, precision));
+         option_find("precision")->words[c->precision]);
     line("run folder", "%s", c->run.dir);
 }
 
-enum { RANKS };
+static int ranks; /* 0 if not given */
 static const VerbKey CHECK_KEYS[] = {
-    [RANKS] = {"ranks", "8", "1", "check for a job of so many ranks"},
+    {"ranks", "8", NULL, "check for a job of so many ranks", .whole = &ranks, .least = 1, .most = 1000000,
+     .unset = "1"},
     {.name = NULL},
 };
 
 static int verb_check(int argc, char **argv) {
     if (argc < 2) verb_misused("check", "it needs a config file");
     Config config;
-    int    ranks = 0, kept = 0;
-    char **overrides = argv + 2;
-    for (int i = 0; i < argc - 2; i++) {
-        VerbArgument a = verb_key_or_config("check", overrides[i]);
-        if (a.row == RANKS) ranks = (int)verb_count(&a, 1, 1000000);
-        else overrides[kept++] = overrides[i];
-    }
-    char *faults = config_load(argv[1], overrides, kept, ranks, &config);
+    int    overrides = verb_read("check", 2, argc, argv, VERB_CONFIG) - 2;
+    char *faults = config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) {
         error_print_lines(faults);
         free(faults);

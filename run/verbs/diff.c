@@ -20,11 +20,12 @@
 
 enum { EXIT_DIFFERS = 1, NAMED = 20 };
 
-typedef struct {
-    const char *path[2];
-    int         lists;  /* 1 if every tensor is listed, also those with equal bits */
-    int         differs;
-} Diff;
+static const char *side[2];
+static int         differs, lists; /* lists: 1 if every tensor is listed, also those with equal bits */
+static const VerbKey DIFF_KEYS[] = {
+    {"tensors", "true", "false", "list every tensor", .flag = &lists},
+    {.name = NULL},
+};
 
 /* --- configs ------------------------------------------------------------------------------------------------------ */
 
@@ -34,21 +35,11 @@ static void tell_key(void *ctx, const char *key, const cJSON *a, const cJSON *b)
     print_plain(stdout, "  %-30s %s | %s\n", key, report_value(a, x), report_value(b, y));
 }
 
-static void diff_configs(Diff *d, const cJSON *a, const cJSON *b) {
+static void diff_configs(const cJSON *a, const cJSON *b) {
     int count = config_diff(a, b, NULL, NULL);
-    d->differs |= count > 0;
-    printf("config       %d key%s differ%s\n", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+    differs |= count > 0;
+    printf("config       %d key%s differ%s\n", count, plural(count), count == 1 ? "s" : "");
     config_diff(a, b, tell_key, NULL);
-}
-
-/* Reads a config file and returns it as JSON, resolved like in a run: with presets, defaults and derived sizes. */
-static cJSON *resolved(const char *path) {
-    Config config;
-    char  *faults = config_load_elsewhere(path, NULL, 0, 0, &config);
-    if (faults) fail_lines(EXIT_CONFIG, faults);
-    cJSON *json = config_to_json(&config);
-    config_free(&config);
-    return json;
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -92,11 +83,7 @@ static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile 
     return !is_same;
 }
 
-static void tell_tensor(Diff *d, int is_told, const char *name, const char *text) {
-    if (is_told || d->lists) print_plain(stdout, "  %-42s %s\n", name, text);
-}
-
-static void diff_weights(Diff *d, const char *label, const char *a, const char *b) {
+static void diff_weights(const char *label, const char *a, const char *b) {
     WeightsSet wa = weights_set_open(a), wb = weights_set_open(b);
     int        same = 0, other = 0, alone = 0, told = 0;
     char       text[512];
@@ -105,66 +92,60 @@ static void diff_weights(Diff *d, const char *label, const char *a, const char *
             const SafeTensor *x = &wa.file[f].header.tensor[i];
             WeightsTensor     y = weights_set_find(&wb, x->name);
             if (!y.tensor) alone++, snprintf(text, sizeof text, "only in the first");
-            int differs = !y.tensor || differ(&wa.file[f], x, y.file, y.tensor, text);
-            if (y.tensor) other += differs, same += !differs;
-            tell_tensor(d, differs && told++ < NAMED, x->name, text);
+            int is_other = !y.tensor || differ(&wa.file[f], x, y.file, y.tensor, text);
+            if (y.tensor) other += is_other, same += !is_other;
+            if ((is_other && told++ < NAMED) || lists) print_plain(stdout, "  %-42s %s\n", x->name, text);
         }
     for (int f = 0; f < wb.files; f++)
         for (int i = 0; i < wb.file[f].header.tensors; i++) {
             const char *name = wb.file[f].header.tensor[i].name;
             if (weights_set_find(&wa, name).tensor) continue;
             alone++;
-            tell_tensor(d, told++ < NAMED, name, "only in the second");
+            if (told++ < NAMED || lists) print_plain(stdout, "  %-42s %s\n", name, "only in the second");
         }
-    if (told > NAMED && !d->lists) printf("  and %d more; tensors=true lists all\n", told - NAMED);
+    if (told > NAMED && !lists) printf("  and %d more; tensors=true lists all\n", told - NAMED);
     printf("%-12s %d tensors with the same bits, %d that differ, %d in one alone\n", label, same, other, alone);
-    d->differs |= other + alone > 0;
+    differs |= other + alone > 0;
     weights_set_close(&wa), weights_set_close(&wb);
 }
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-static Manifest read_manifest(const char *folder) {
-    Manifest m;
-    char     fault[MANIFEST_FAULT_BYTES] = "";
-    if (!inspect_read_manifest(folder, &m, fault)) fail(EXIT_DATA, "%s: %s", folder, fault);
-    return m;
+static void diff_files(const char *a, const char *b) {
+    diff_weights("weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
+    diff_weights("moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
 }
 
-static void diff_files(Diff *d, const char *a, const char *b) {
-    diff_weights(d, "weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
-    diff_weights(d, "moments", path_of("%s/optimizer.safetensors", a).text,
-                 path_of("%s/optimizer.safetensors", b).text);
-}
-
-static void diff_checkpoints(Diff *d) {
-    Manifest a = read_manifest(d->path[0]), b = read_manifest(d->path[1]);
-    diff_configs(d, a.config, b.config);
-    printf("step         %" PRId64 " | %" PRId64 "\n", a.step, b.step);
-    if (a.step == b.step && a.samples != b.samples)
-        printf("samples      %" PRId64 " | %" PRId64 "\n", a.samples, b.samples);
-    d->differs |= a.step != b.step || a.samples != b.samples;
-    diff_files(d, d->path[0], d->path[1]);
-    manifest_free(&a), manifest_free(&b);
+static void diff_checkpoints(void) {
+    Manifest m[2], *a = &m[0], *b = &m[1];
+    for (int k = 0; k < 2; k++) {
+        char fault[MANIFEST_FAULT_BYTES] = "";
+        if (!inspect_read_manifest(side[k], &m[k], fault)) fail(EXIT_DATA, "%s: %s", side[k], fault);
+    }
+    diff_configs(a->config, b->config);
+    printf("step         %" PRId64 " | %" PRId64 "\n", a->step, b->step);
+    if (a->step == b->step && a->samples != b->samples)
+        printf("samples      %" PRId64 " | %" PRId64 "\n", a->samples, b->samples);
+    differs |= a->step != b->step || a->samples != b->samples;
+    diff_files(side[0], side[1]);
+    manifest_free(a), manifest_free(b);
 }
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
-static FILE *open_metrics(const char *run) {
-    Path  path = path_of("%s/metrics.jsonl", run);
-    FILE *f = io_open_stream(path.text, IO_READ);
-    if (!f && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", path.text, io_error_text(errno));
-    return f;
-}
-
 /* Compares the metrics of two runs. Skips steps that only one of them has. */
-static void diff_steps(Diff *d) {
-    FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
+static void diff_steps(void) {
+    FILE       *f[2];
     MetricsLine at[2], first[2] = {{0}}, end[2] = {{0}};
-    int64_t common = 0, last[2] = {0, 0};
-    int     more[2], is_other = 0;
-    for (int k = 0; k < 2; k++)
-        if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+    int64_t     common = 0, last[2] = {0, 0};
+    int         more[2], is_other = 0;
+    for (int k = 0; k < 2; k++) {
+        Path metrics = path_of("%s/metrics.jsonl", side[k]);
+        f[k] = io_open_stream(metrics.text, IO_READ);
+        if (!f[k] && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", metrics.text, io_error_text(errno));
+        more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]);
+        if (more[k]) last[k] = at[k].step;
+    }
     while (more[0] && more[1]) {
         if (at[0].step == at[1].step) {
             common++, end[0] = at[0], end[1] = at[1];
@@ -180,7 +161,7 @@ static void diff_steps(Diff *d) {
         if (f[k]) fclose(f[k]);
     }
     printf("steps        %" PRId64 " | %" PRId64 "\n", last[0], last[1]);
-    d->differs |= last[0] != last[1] || is_other;
+    differs |= last[0] != last[1] || is_other;
     if (is_other)
         printf("first        step %" PRId64 " is the first whose loss differs: %.9g | %.9g\n", first[0].step,
                first[0].loss, first[1].loss);
@@ -191,13 +172,13 @@ static void diff_steps(Diff *d) {
 }
 
 /* Returns the newest step of which both runs have a checkpoint, or -1. */
-static int64_t common_step(const Diff *d) {
+static int64_t common_step(void) {
     StepFolder *list[2];
     int         count[2];
     int64_t     step = -1;
     for (int k = 0; k < 2; k++)
-        if ((count[k] = folders_list(path_of("%s/checkpoints", d->path[k]).text, &list[k])) < 0)
-            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", d->path[k], io_error_text(count[k]));
+        if ((count[k] = folders_list(path_of("%s/checkpoints", side[k]).text, &list[k])) < 0)
+            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", side[k], io_error_text(count[k]));
     for (int i = 0; i < count[0]; i++)
         for (int k = 0; k < count[1]; k++)
             if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
@@ -205,15 +186,15 @@ static int64_t common_step(const Diff *d) {
     return step;
 }
 
-static void diff_runs(Diff *d) {
+static void diff_runs(void) {
     cJSON *config[2];
     for (int k = 0; k < 2; k++)
-        if (!(config[k] = inspect_read_json(path_of("%s/config.json", d->path[k]).text)))
-            fail(EXIT_DATA, "%s/config.json is no JSON: damaged, or another program's", d->path[k]);
-    diff_configs(d, config[0], config[1]);
+        if (!(config[k] = inspect_read_json(path_of("%s/config.json", side[k]).text)))
+            fail(EXIT_DATA, "%s/config.json is no JSON: damaged, or another program's", side[k]);
+    diff_configs(config[0], config[1]);
     cJSON_Delete(config[0]), cJSON_Delete(config[1]);
-    diff_steps(d);
-    int64_t step = common_step(d);
+    diff_steps();
+    int64_t step = common_step();
     if (step < 0) {
         printf("weights      no step of which both have a checkpoint\n");
         return;
@@ -221,8 +202,7 @@ static void diff_runs(Diff *d) {
     char name[32];
     folder_name(name, step);
     print_plain(stdout, "checkpoints  %s of both\n", name);
-    diff_files(d, path_of("%s/checkpoints/%s", d->path[0], name).text,
-               path_of("%s/checkpoints/%s", d->path[1], name).text);
+    diff_files(path_of("%s/checkpoints/%s", side[0], name).text, path_of("%s/checkpoints/%s", side[1], name).text);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
@@ -239,40 +219,36 @@ static Kind kind_of(const char *path) {
     }
 }
 
-enum { TENSORS };
-static const VerbKey DIFF_KEYS[] = {
-    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
-    {.name = NULL},
-};
-
 static int verb_diff(int argc, char **argv) {
     static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
-    Diff        d = {{NULL, NULL}, 0, 0};
-    int         paths = 0;
-    for (int i = 1; i < argc; i++) {
-        VerbArgument a = verb_argument("diff", argv[i]);
-        if (a.row == TENSORS) d.lists = verb_flag(&a);
-        else if (paths == 2) verb_misused("diff", "\"%s\" is one too many", argv[i]);
-        else d.path[paths++] = argv[i];
-    }
+    int                      paths = verb_read("diff", 1, argc, argv, VERB_PATHS) - 1;
+    if (paths > 2) verb_misused("diff", "\"%s\" is one too many", argv[3]);
     if (paths < 2) verb_misused("diff", "it needs two runs, checkpoints, configs or files of weights");
-    Kind kind[2] = {kind_of(d.path[0]), kind_of(d.path[1])};
+    side[0] = argv[1], side[1] = argv[2];
+    Kind kind[2] = {kind_of(side[0]), kind_of(side[1])};
     if (kind[0] == OF_CHECKPOINTS && kind[1] == OF_WEIGHTS) kind[0] = OF_WEIGHTS;
     if (kind[1] == OF_CHECKPOINTS && kind[0] == OF_WEIGHTS) kind[1] = OF_WEIGHTS;
     if (kind[0] != kind[1])
         fail(EXIT_CONFIG,
              "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
-             d.path[0], NAMES[kind[0]], d.path[1], NAMES[kind[1]]);
-    if (kind[0] == OF_RUNS) diff_runs(&d);
-    else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints(&d);
-    else if (kind[0] == OF_WEIGHTS) diff_weights(&d, "weights", d.path[0], d.path[1]);
+             side[0], NAMES[kind[0]], side[1], NAMES[kind[1]]);
+    if (kind[0] == OF_RUNS) diff_runs();
+    else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints();
+    else if (kind[0] == OF_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
-        cJSON *a = resolved(d.path[0]), *b = resolved(d.path[1]);
-        diff_configs(&d, a, b);
-        cJSON_Delete(a), cJSON_Delete(b);
+        cJSON *json[2]; /* resolved like in a run: with presets, defaults and derived sizes */
+        for (int k = 0; k < 2; k++) {
+            Config config;
+            char  *faults = config_load_elsewhere(side[k], NULL, 0, 0, &config);
+            if (faults) fail_lines(EXIT_CONFIG, faults);
+            json[k] = config_to_json(&config);
+            config_free(&config);
+        }
+        diff_configs(json[0], json[1]);
+        cJSON_Delete(json[0]), cJSON_Delete(json[1]);
     }
-    if (!d.differs) printf("nothing differs\n");
-    return d.differs ? EXIT_DIFFERS : EXIT_DONE;
+    if (!differs) printf("nothing differs\n");
+    return differs ? EXIT_DIFFERS : EXIT_DONE;
 }
 
 const Verb DIFF_VERB = {

@@ -29,70 +29,62 @@
 #include "core/simd.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
-#include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
 
 typedef enum { FINE, WARN, MEND } Verdict;
 static const char *const WORDS[] = {"ok", "warn", "mend"};
 static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
 
-/* Prints a line with the verdict on one thing. Sets *worst to it if it is worse than *worst. */
-static void PRINTF_LIKE(4, 5) tell(Verdict *worst, Verdict verdict, const char *what, const char *fmt, ...) {
+static Verdict worst = FINE;
+
+/* Prints a line with the verdict on one thing. Sets `worst` to it if it is worse. */
+static void PRINTF_LIKE(3, 4) tell(Verdict verdict, const char *what, const char *fmt, ...) {
     char    text[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     print_plain(stdout, "%-5s %-10s %s\n", WORDS[verdict], what, text);
-    if (verdict > *worst) *worst = verdict;
+    if (verdict > worst) worst = verdict;
 }
 
 /* --- the processor ------------------------------------------------------------------------------------------------ */
 
-static void check_processor(Verdict *v) {
-    const char *cap = getenv("TRAIN_GPT_ISA");
-    tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
+static void check_processor(void) {
+    cpu_set_t   mine;
+    int         online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online, threads = thread_asked();
+    double      load;
+    Launch      launch = launch_detect();
+    const char *text = getenv("OMP_NUM_THREADS"), *cap = getenv("TRAIN_GPT_ISA");
+    tell(simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
          cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
          simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
     if (simd_has_bf16())
-        tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16%s",
+        tell(FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16%s",
              simd_has_quick_bf16() ? ""
                                    : "; without AMX its products are slower than fp32's here, and go by way of fp32");
-    else tell(v, FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
-}
-
-static void check_cores(Verdict *v) {
-    cpu_set_t mine;
-    int       online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online;
+    else tell(FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
     if (sched_getaffinity(0, sizeof mine, &mine) == 0) usable = CPU_COUNT(&mine);
-    Launch launch = launch_detect();
     if (usable < online)
-        tell(v, WARN, "binding", "%d of %d processors are this process's%s", usable, online,
+        tell(WARN, "binding", "%d of %d processors are this process's%s", usable, online,
              launch.launched ? ": the launcher bound it; mpirun --bind-to none gives it all"
                              : ": taskset, a container or a job's limits keep the others from it");
-    else tell(v, FINE, "binding", "all %d processor%s", online, online == 1 ? "" : "s");
-    const char *text = getenv("OMP_NUM_THREADS");
-    int         threads = thread_asked();
-    if (!text) tell(v, FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
-    else if (threads < 1) tell(v, WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
+    else tell(FINE, "binding", "all %d processor%s", online, plural(online));
+    if (!text) tell(FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
+    else if (threads < 1) tell(WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
     else if (threads > usable)
-        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d on %d processors: unset it, or set it to %d", threads, usable,
+        tell(WARN, "threads", "OMP_NUM_THREADS=%d on %d processors: unset it, or set it to %d", threads, usable,
              usable);
     else if (threads < usable && !launch.launched)
-        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
+        tell(WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
              threads, usable - threads, usable);
-    else tell(v, FINE, "threads", "OMP_NUM_THREADS=%d", threads);
-}
-
-static void check_load(Verdict *v) {
-    double load = 0.0;
-    long   online = sysconf(_SC_NPROCESSORS_ONLN);
+    else tell(FINE, "threads", "OMP_NUM_THREADS=%d", threads);
     if (getloadavg(&load, 1) != 1) return;
-    if (load > 0.25 * (double)online + 0.5)
-        tell(v, WARN, "load",
-             "%.1f on %ld processors: other programs compute; steps are slower, and measured rates too low", load,
+    if (load > 0.25 * online + 0.5)
+        tell(WARN, "load",
+             "%.1f on %d processors: other programs compute; steps are slower, and measured rates too low", load,
              online);
-    else tell(v, FINE, "load", "%.1f on %ld processor%s", load, online, online == 1 ? "" : "s");
+    else tell(FINE, "load", "%.1f on %d processor%s", load, online, plural(online));
 }
 
 /* --- memory and files --------------------------------------------------------------------------------------------- */
@@ -112,7 +104,7 @@ static double number_in(const char *path, const char *word) {
     return value;
 }
 
-static void check_memory(Verdict *v) {
+static void check_memory(void) {
     double available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
            limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory().total;
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
@@ -122,85 +114,75 @@ static void check_memory(Verdict *v) {
         if (used >= 0 && limit - used < available) available = limit - used;
     }
     if (available < 0) return;
-    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", bytes_text(available).text,
+    tell(available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", bytes_text(available).text,
          bytes_text(all).text, limit > 0 && limit <= all ? ", a container's limit" : "",
          available < GIB ? ": `plan` says what a run takes" : "");
 }
 
-static void check_shared_memory(Verdict *v) {
+static void check_shared_memory(void) {
     struct statvfs fs;
     if (statvfs("/dev/shm", &fs) != 0) {
-        tell(v, WARN, "/dev/shm",
+        tell(WARN, "/dev/shm",
              "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
         return;
     }
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
-    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", bytes_text(room).text,
+    tell(room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", bytes_text(room).text,
          room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
-/* Returns the bytes of the newest checkpoint of a run. If there is none, returns the bytes of a checkpoint of a small
- * model. */
-static double checkpoint_bytes(const char *dir) {
-    static const double SMALL = 16 << 20;
-    StepFolder         *list = NULL;
-    Path                checkpoints = path_of("%s/checkpoints", dir);
-    double              bytes = SMALL;
-    if (folders_list(checkpoints.text, &list) > 0) bytes = (double)folder_bytes(checkpoints.text, list[0].name);
-    free(list);
-    return bytes;
-}
-
 /* Checks the free space of the disk that holds dir, or its nearest parent that exists. A run makes missing folders. */
-static void check_disk(Verdict *v, const char *dir) {
+static void check_disk(const char *dir) {
     char           path[4096];
     struct statvfs fs;
-    double         one = checkpoint_bytes(dir);
+    StepFolder    *list = NULL;
+    Path           checkpoints = path_of("%s/checkpoints", dir);
+    double         one = 16 << 20; /* bytes of the newest checkpoint of the run, or of one of a small model */
+    if (folders_list(checkpoints.text, &list) > 0) one = (double)folder_bytes(checkpoints.text, list[0].name);
+    free(list);
     snprintf(path, sizeof path, "%s", dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;
     if (access(path, F_OK) != 0) snprintf(path, sizeof path, "%s", path[0] == '/' ? "/" : ".");
     if (access(path, W_OK | X_OK) != 0) {
-        tell(v, MEND, "disk", "%s cannot be written: %s; run.dir=FOLDER takes another", path, strerror(errno));
+        tell(MEND, "disk", "%s cannot be written: %s; run.dir=FOLDER takes another", path, strerror(errno));
         return;
     }
     if (statvfs(path, &fs) != 0) return;
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
     if (room < one) {
-        tell(v, MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another",
+        tell(MEND, "disk", "%s free under %s, and a checkpoint takes %s: make room; run.dir=FOLDER takes another",
              bytes_text(room).text, path, bytes_text(one).text);
         return;
     }
-    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", bytes_text(room).text, path,
+    tell(room < GIB ? WARN : FINE, "disk", "%s free under %s%s", bytes_text(room).text, path,
          room < GIB ? ": `plan` says what checkpoints take" : "");
 }
 
 /* --- the GPU ------------------------------------------------------------------------------------------------------ */
 
-static void check_gpu(Verdict *v) {
+static void check_gpu(void) {
     char text[256], fault[256], version[128] = "";
     device_describe(text, fault);
     if (!device_is_host()) {
-        if (fault[0]) tell(v, MEND, "GPU", "%s; `make BACKEND=cpu` builds a program that needs none", fault);
-        else tell(v, FINE, "GPU", "%d here", device_count());
-        tell(v, FINE, "CUDA", "%s", text);
-        tell(v, FINE, "NCCL", "%s", world_nccl());
-        return;
+        if (fault[0]) tell(MEND, "GPU", "%s; `make BACKEND=cpu` builds a program that needs none", fault);
+        else tell(FINE, "GPU", "%d here", device_count());
+        tell(FINE, "CUDA", "%s", text);
+        tell(FINE, "NCCL", "%s", world_nccl());
+    } else {
+        FILE *f = fopen("/proc/driver/nvidia/version", "r");
+        if (f && fgets(version, sizeof version, f)) {
+            version[strcspn(version, "\n")] = 0;
+            tell(WARN, "GPU", "%.100s, and this build computes on the processor: make BACKEND=cuda", version);
+        } else tell(FINE, "GPU", "no NVIDIA driver; this build computes on the processor, without CUDA and NCCL");
+        if (f) fclose(f);
     }
-    FILE *f = fopen("/proc/driver/nvidia/version", "r");
-    if (f && fgets(version, sizeof version, f)) {
-        version[strcspn(version, "\n")] = 0;
-        tell(v, WARN, "GPU", "%.100s, and this build computes on the processor: make BACKEND=cuda", version);
-    } else tell(v, FINE, "GPU", "no NVIDIA driver; this build computes on the processor, without CUDA and NCCL");
-    if (f) fclose(f);
-}
-
-static void check_gpu_meter(Verdict *v) {
-    char      fault[GPU_METER_FAULT_CHARS];
-    GpuMeter *m = gpu_meter_open("", fault);
-    if (fault[0]) tell(v, WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", fault);
+    char      meter_fault[GPU_METER_FAULT_CHARS];
+    GpuMeter *m = gpu_meter_open("", meter_fault);
+    if (meter_fault[0])
+        tell(WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", meter_fault);
     if (!m) return;
     GpuReading r = gpu_meter_read(m);
-    tell(v, FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "",
+    tell(FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "",
          r.has >> GPU_POWER & 1 ? "power, " : "", r.has >> GPU_MEMORY & 1 ? "memory, " : "",
          r.has >> GPU_TEMPERATURE & 1 ? "temperature, " : "");
     gpu_meter_close(m);
@@ -271,31 +253,31 @@ static int probe(const char *const *argv, double seconds, char *out, size_t room
 
 /* --- MPI ---------------------------------------------------------------------------------------------------------- */
 
-static void check_pmix(Verdict *v) {
+static void check_pmix(void) {
     static const char *const SRUN[] = {"srun", "--mpi=list", NULL};
     static const char *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
     char                     text[4096];
     int                      slurm = probe(SRUN, PROBE_SECONDS, text, sizeof text);
     if (slurm == PROBE_HANGS)
-        tell(v, WARN, "PMIx",
+        tell(WARN, "PMIx",
              "srun gives no answer within %.0f s: its controller is away; mpirun starts ranks without it",
              PROBE_SECONDS);
     else if (slurm == 0 && !strstr(text, "pmix"))
-        tell(v, WARN, "PMIx", "srun has none: start ranks by mpirun inside the job (scripts/train.sbatch)");
-    else if (slurm == 0) tell(v, FINE, "PMIx", "srun has it: srun --mpi=pmix ./train_gpt config.json");
+        tell(WARN, "PMIx", "srun has none: start ranks by mpirun inside the job (scripts/train.sbatch)");
+    else if (slurm == 0) tell(FINE, "PMIx", "srun has it: srun --mpi=pmix ./train_gpt config.json");
     else if (probe(INFO, PROBE_SECONDS, text, sizeof text) == 0)
-        tell(v, strstr(text, "MCA pmix") ? FINE : WARN, "PMIx",
+        tell(strstr(text, "MCA pmix") ? FINE : WARN, "PMIx",
              strstr(text, "MCA pmix") ? "Open MPI's own; no SLURM here"
                                       : "Open MPI was built without: mpirun alone starts ranks");
-    else tell(v, FINE, "PMIx", "no SLURM here");
+    else tell(FINE, "PMIx", "no SLURM here");
 }
 
-static void check_mpi(Verdict *v) {
+static void check_mpi(void) {
     static const char *const VERSION[] = {"mpirun", "--version", NULL};
     const char              *library = world_library();
     char                     text[4096];
     if (strcmp(library, "none") == 0) {
-        tell(v, FINE, "MPI", "this build has none: one process; make MPI=ompi-c builds one for more");
+        tell(FINE, "MPI", "this build has none: one process; make MPI=ompi-c builds one for more");
         return;
     }
     int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
@@ -303,51 +285,47 @@ static void check_mpi(Verdict *v) {
                                      : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
     text[strcspn(text, "\n")] = 0; /* keeps only the first line of the output */
     if (code == PROBE_ABSENT)
-        tell(v, WARN, "MPI",
+        tell(WARN, "MPI",
              "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);
     else if (code == PROBE_HANGS)
-        tell(v, WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?",
+        tell(WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?",
              PROBE_SECONDS);
-    else if (code != 0) tell(v, WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
+    else if (code != 0) tell(WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
     else if (!fits)
-        tell(v, WARN, "MPI",
+        tell(WARN, "MPI",
              "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun "
              "of %s",
              library, text, library);
     else if (is_open && geteuid() == 0 &&
              (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
-        tell(v, WARN, "MPI", "mpirun refuses root: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
-    else tell(v, FINE, "MPI", "%s; %.100s", library, text);
-    check_pmix(v);
+        tell(WARN, "MPI", "mpirun refuses root: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+    else tell(FINE, "MPI", "%s; %.100s", library, text);
+    check_pmix();
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-enum { RUN_DIR };
+static const char *dir;
 static const VerbKey DOCTOR_KEYS[] = {
-    [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
+    {"run.dir", "runs/mine", NULL, "where checkpoints would go: its disk is looked at", .text = &dir,
+     .unset = "this folder"},
     {.name = NULL},
 };
 
 static int verb_doctor(int argc, char **argv) {
-    const char *dir = ".";
-    Verdict     worst = FINE;
+    int left = 1;
     for (int i = 1; i < argc; i++) {
         struct stat st;
-        dir = argv[i];
-        if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode)) continue;
-        VerbArgument a = verb_key_only("doctor", argv[i]);
-        dir = verb_text(&a);
+        if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode)) dir = argv[i];
+        else argv[left++] = argv[i];
     }
-    check_processor(&worst);
-    check_cores(&worst);
-    check_load(&worst);
-    check_memory(&worst);
-    check_gpu(&worst);
-    check_gpu_meter(&worst);
-    check_mpi(&worst);
-    check_shared_memory(&worst);
-    check_disk(&worst, dir);
+    verb_read("doctor", 1, left, argv, VERB_NOTHING);
+    check_processor();
+    check_memory();
+    check_gpu();
+    check_mpi();
+    check_shared_memory();
+    check_disk(dir ? dir : ".");
     return worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
 }
 

@@ -22,37 +22,44 @@
 #include "run/text/task_scores.h"
 #include "run/verbs/verbs.h"
 
-enum { DATA, TASKS, TOKENS, BATCH, POSITIONS, TOKENIZER, JSON, OUT, TENSOR, CONTEXT, PIPELINE };
-static const VerbKey EVAL_KEYS[] = {
-    [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
-    [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
-    [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
-    [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
-    [POSITIONS] = {"positions", "1024", "as in training", "the most tokens of a sequence; fewer need less memory"},
-    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
-    [JSON] = {"json", "true", "false", "the figures as JSON"},
-    [OUT] = {"out", "scores.json", "standard output", "a new file for the figures, written whole or not at all"},
-    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
-    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
-    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
-    {.name = NULL},
-};
-
 enum { MOST_TASKS = 256 };
 static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of the config key eval.tokens */
 
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
-typedef struct {
+static struct {
     const char *data, *tokenizer, *out; /* values of the keys; NULL if not given */
-    RunLock    *lock;                   /* owned: lock of the file `out`; NULL on ranks that do not write it */
-    char       *tasks;            /* owned: the list of tasks, with NULs in place of commas */
+    RunLock    *lock;             /* owned: lock of the file `out`; NULL on ranks that do not write it */
+    const char *task_list;        /* value of tasks=; NULL if not given */
     const char *task[MOST_TASKS];
-    int         task_count, is_json;
-    int64_t     tokens, batch; /* tokens is -1 if not given */
-    int64_t     positions;     /* 0 if not given */
+    int         tasks, is_json;
+    int64_t     tokens, batch;    /* tokens is -1 if not given */
+    int64_t     positions;        /* 0 if not given */
     MeshSizes   grid;
-} Asked;
+} asked = {.tokens = -1, .grid.replicas = 1};
+static const VerbKey EVAL_KEYS[] = {
+    {"data", "'datasets/my/val*'", NULL, "token shards whose mean loss is printed", .text = &asked.data,
+     .may_be_empty = 1, .unset = "the run's data.val"},
+    {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md",
+     .text = &asked.task_list},
+    {"tokens", "1000000", NULL, "tokens of the shards; 0: all", .count = &asked.tokens, .most = INT64_C(1) << 53,
+     .unset = "the run's eval.tokens"},
+    {"batch", "16", "8", "sequences that are computed at once", .count = &asked.batch, .least = 1, .most = 65536},
+    {"positions", "1024", NULL, "the most tokens of a sequence; fewer need less memory", .count = &asked.positions,
+     .least = 1, .most = INT32_MAX, .unset = "as in training"},
+    {"tokenizer", "datasets/bpe", NULL, "a tokenizer's folder or file", .text = &asked.tokenizer,
+     .unset = "the run's"},
+    {"json", "true", "false", "the figures as JSON", .flag = &asked.is_json},
+    {"out", "scores.json", NULL, "a new file for the figures, written whole or not at all", .text = &asked.out,
+     .unset = "standard output"},
+    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix", .whole = &asked.grid.tensor,
+     .least = 1, .most = 1024},
+    {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence", .whole = &asked.grid.context,
+     .least = 1, .most = 1024},
+    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &asked.grid.stages,
+     .least = 1, .most = 1024},
+    {.name = NULL},
+};
 
 /* Settings of the run that the checkpoint belongs to, from state.json. */
 typedef struct {
@@ -62,38 +69,9 @@ typedef struct {
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 
-static void take_tasks(Asked *asked, const char *list) {
-    free(asked->tasks);
-    asked->tasks = xstrdup(list, "the list of tasks");
-    asked->task_count = 0;
-    for (char *word = asked->tasks, *comma; word && *word; word = comma) {
-        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
-        if (comma) *comma++ = 0;
-        if (asked->task_count == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
-        asked->task[asked->task_count++] = word;
-    }
-}
-
-static void take_value(Asked *asked, VerbArgument a) {
-    switch (a.row) {
-        case DATA: asked->data = a.value; break;
-        case TASKS: take_tasks(asked, verb_text(&a)); break;
-        case TOKENS: asked->tokens = verb_count(&a, 0, INT64_C(1) << 53); break;
-        case BATCH: asked->batch = verb_count(&a, 1, 65536); break;
-        case POSITIONS: asked->positions = verb_count(&a, 1, INT32_MAX); break;
-        case TOKENIZER: asked->tokenizer = verb_text(&a); break;
-        case JSON: asked->is_json = verb_flag(&a); break;
-        case OUT: asked->out = verb_text(&a); break;
-        case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
-        case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
-        case PIPELINE: asked->grid.stages = (int)verb_count(&a, 1, 1024); break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
-
 /* Returns a count from a config, or `fallback` if the config does not have the key. */
-static int64_t count_in(const cJSON *config, const char *section, const char *key, int64_t fallback) {
-    const cJSON *n = json_member(json_member(config, section), key);
+static int64_t count_in(const cJSON *config, const char *key, int64_t fallback) {
+    const cJSON *n = config_value(config, key);
     return cJSON_IsNumber(n) && n->valuedouble >= 0 && n->valuedouble <= 0x1p53 ? (int64_t)n->valuedouble : fallback;
 }
 
@@ -103,11 +81,11 @@ static RunWords read_words(const char *checkpoint) {
     RunWords w = {0};
     char     fault[MANIFEST_FAULT_BYTES];
     if (folder_manifest(checkpoint, &w.manifest, fault) != MANIFEST_GOOD) return w;
-    const cJSON *config = w.manifest.config, *val = json_member(json_member(config, "data"), "val");
+    const cJSON *config = w.manifest.config, *val = config_value(config, "data.val");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
-    w.is_run = 1, w.masks = cJSON_IsTrue(json_member(json_member(config, "data"), "document_mask"));
-    w.seq_len = count_in(config, "batch", "seq_len", 0);
-    w.tokens = count_in(config, "eval", "tokens", DEFAULT_TOKENS);
+    w.is_run = 1, w.masks = cJSON_IsTrue(config_value(config, "data.document_mask"));
+    w.seq_len = count_in(config, "batch.seq_len", 0);
+    w.tokens = count_in(config, "eval.tokens", DEFAULT_TOKENS);
     return w;
 }
 
@@ -153,9 +131,9 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
 }
 
 /* Opens the token shards of data=, or of the run if data= is not given. shards is 0 if there are none. */
-static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, int64_t vocab_size) {
-    if (asked->data && !*asked->data) return (Dataset){0};
-    if (asked->data) return dataset_open("eval: data", &asked->data, 1, T, vocab_size);
+static Dataset open_data(const RunWords *words, int64_t T, int64_t vocab_size) {
+    if (asked.data && !*asked.data) return (Dataset){0};
+    if (asked.data) return dataset_open("eval: data", &asked.data, 1, T, vocab_size);
     if (!words->val) return (Dataset){0};
     int          count = cJSON_GetArraySize(words->val), i = 0;
     const char **glob = xcalloc((size_t)count, sizeof *glob, "a list of globs");
@@ -175,14 +153,6 @@ typedef struct {
     int         tasks;
 } Results;
 
-static void print_task(FILE *to, const TaskScores *t) {
-    print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
-    if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
-    else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
-    if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
-    fputc('\n', to);
-}
-
 static void print_table(FILE *to, const Results *r) {
     print_plain(to, "%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
@@ -195,7 +165,14 @@ static void print_table(FILE *to, const Results *r) {
     if (r->tasks > 0)
         fprintf(to, "%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr",
                 "perplexity", isnan(core) ? "" : "  centered");
-    for (int i = 0; i < r->tasks; i++) print_task(to, &r->task[i]);
+    for (int i = 0; i < r->tasks; i++) {
+        const TaskScores *t = &r->task[i];
+        print_plain(to, "%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+        if (t->kind == TASK_CONTINUATION) fprintf(to, " %9s %8s %12.6g", "", "", t->perplexity);
+        else fprintf(to, " %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
+        if (!isnan(t->centered)) fprintf(to, t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
+        fputc('\n', to);
+    }
     if (!isnan(core)) fprintf(to, "CORE          %.6f\n", core);
 }
 
@@ -230,42 +207,31 @@ static void print_json(FILE *to, const Results *r) {
     cJSON_Delete(json);
 }
 
-static void print_results(const Asked *asked, const Results *r) {
-    char  *text = NULL;
-    size_t bytes = 0;
-    FILE  *to = asked->out ? memory_file_open(&text, &bytes) : stdout;
-    (asked->is_json ? print_json : print_table)(to, r);
-    if (!asked->out) return;
-    fclose(to);
-    verb_put("eval", asked->out, asked->lock, text, bytes);
-    free(text);
-}
-
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 /* Evaluates the loss and all tasks. Reads the files before it makes the model, so that their faults show at once. */
-static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
+static void evaluate_all(const RunWords *words, const char *run, const char *checkpoint,
                          ModelShape shape, int64_t T, const Groups *groups) {
     int        is_first = !groups || comm_rank(groups->job) == 0;
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
-    Dataset    d = open_data(asked, words, T, shape.vocab_size);
+    Dataset    d = open_data(words, T, shape.vocab_size);
     int64_t    room_T = T; /* positions for which memory is allocated */
     char       advice[300];
-    if (!d.shards && asked->task_count == 0)
+    if (!d.shards && asked.tasks == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
              checkpoint);
-    Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    Tokenizer  tokenizer = stored_tokenizer(asked.tokenizer, run, checkpoint, shape.vocab_size);
     StoredEnds ends = stored_ends("eval", checkpoint, &tokenizer, shape.vocab_size, NULL, is_first);
     for (int i = 0; i < d.shards; i++)
         if (i == 0 || !tokens_json_is_same(d.shard[i - 1].path, d.shard[i].path))
-            tokenizer_refuse_other(&tokenizer, asked->tokenizer ? asked->tokenizer : "the model's own tokenizer",
+            tokenizer_refuse_other(&tokenizer, asked.tokenizer ? asked.tokenizer : "the model's own tokenizer",
                                    d.shard[i].path, "the data",
                                    "give tokenizer=FOLDER_OR_FILE for the model, or data=GLOB for other data");
-    for (int i = 0; i < asked->task_count; i++)
-        task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T, ends.begin + 1, !groups});
+    for (int i = 0; i < asked.tasks; i++)
+        task[i] = task_read(asked.task[i], (TaskReader){&tokenizer, T, ends.begin + 1, !groups});
     int64_t longest = 1;
-    for (int i = 0; i < asked->task_count; i++)
+    for (int i = 0; i < asked.tasks; i++)
         longest = task_longest(&task[i]) > longest ? task_longest(&task[i]) : longest;
     if (!d.shards) room_T = stored_room(T, longest, 1, groups);
 
@@ -275,33 +241,43 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     snprintf(advice, sizeof advice,
              "eval: this needs memory for batch=%lld sequences of %lld positions: batch=1 needs less, and so does "
              "positions=%lld, with shorter sequences and another loss\n",
-             (long long)asked->batch, (long long)room_T, (long long)(room_T > 1 ? room_T / 2 : 1));
+             (long long)asked.batch, (long long)room_T, (long long)(room_T > 1 ? room_T / 2 : 1));
     error_set_memory_advice(advice);
-    ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked->batch, room_T, groups);
+    ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked.batch, room_T, groups);
     spec.document_mask = end_of_text >= 0;
     Model  *m = model_create(spec);
     int64_t own = room_T / context_part(m->gpt.context).ranks;
-    Arena   room = arena_create("tokens", 3 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
+    Arena   room = arena_create("tokens", 3 * (sizeof(int32_t) * (size_t)(asked.batch * own) + ARENA_ALIGN));
     Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL, .says = is_first};
-    s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
-    s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
-    s.room.starts = arena_tensor(&room, I32, 2, asked->batch, own, 1);
+    s.room.inputs = arena_tensor(&room, I32, 2, asked.batch, own, 1);
+    s.room.targets = arena_tensor(&room, I32, 2, asked.batch, own, 1);
+    s.room.starts = arena_tensor(&room, I32, 2, asked.batch, own, 1);
     matmul_algorithms_freeze(); /* no algorithm is chosen from here on, so that each call gives equal scores */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
-    Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
-    if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens, end_of_text);
+    Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked.tasks};
+    if (d.shards) r.loss = loss_over(&s, m, &d, asked.tokens >= 0 ? asked.tokens : words->tokens, end_of_text);
     if (d.shards) r.loss.bytes_per_token = dataset_bytes_per_token(&d, &tokenizer, r.loss.tokens / T);
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which can "
-                 "lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
-                 asked->positions ? "" : "; positions= sets the limit, up to the model's positions");
+            warn("%s: %lld texts (a context with a choice) are longer than %lld tokens and lost their beginning, which "
+                 "can lower the scores%s", task[i].path, (long long)scores[i].cut, (long long)T,
+                 asked.positions ? "" : "; positions= sets the limit, up to the model's positions");
     }
     error_set_memory_advice(NULL);
-    if (is_first) say_no_more();
-    if (is_first) print_results(asked, &r);
+    if (is_first) {
+        char  *text = NULL;
+        size_t bytes = 0;
+        FILE  *to = asked.out ? memory_file_open(&text, &bytes) : stdout;
+        say_no_more();
+        (asked.is_json ? print_json : print_table)(to, &r);
+        if (asked.out) {
+            fclose(to);
+            verb_put("eval", asked.out, asked.lock, text, bytes);
+            free(text);
+        }
+    }
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
     if (d.shards) dataset_close(&d);
     tokenizer_destroy(&tokenizer);
@@ -311,11 +287,14 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
 
 static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
-    Asked asked = {.tokens = -1, .grid.replicas = 1};
-    char  checkpoint[4096];
-    take_value(&asked, verb_default("eval", BATCH));
-    for (int key = TENSOR; key <= PIPELINE; key++) take_value(&asked, verb_default("eval", key));
-    for (int i = 2; i < argc; i++) take_value(&asked, verb_key_only("eval", argv[i]));
+    char checkpoint[4096];
+    verb_read("eval", 2, argc, argv, VERB_NOTHING);
+    for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) { /* divides the list in place */
+        comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
+        if (comma) *comma++ = 0;
+        if (asked.tasks == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
+        asked.task[asked.tasks++] = word;
+    }
     asked.lock = verb_take_out("eval", asked.out);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
     ModelShape shape = stored_shape(checkpoint);
@@ -330,15 +309,14 @@ static int verb_eval(int argc, char **argv) {
         device_open(world_local_rank(world), world_threads(world));
         Groups groups = groups_create(all, mesh_of(comm_size(all), asked.grid), 0);
         groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-        evaluate_all(&asked, &words, argv[1], checkpoint, shape, T, &groups);
+        evaluate_all(&words, argv[1], checkpoint, shape, T, &groups);
         groups_free(&groups);
         world_leave(world);
     } else {
         device_open(0, omp_get_num_procs());
-        evaluate_all(&asked, &words, argv[1], checkpoint, shape, T, NULL);
+        evaluate_all(&words, argv[1], checkpoint, shape, T, NULL);
     }
     if (words.is_run) manifest_free(&words.manifest);
-    free(asked.tasks);
     return EXIT_DONE;
 }
 

@@ -26,32 +26,37 @@
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/guard/requests.h"
 #include "run/log/run_log.h"
-#include "run/plan/plan.h"
 #include "run/verbs/verbs.h"
-
-enum { OUT, DTYPE, SHARD_BYTES };
-static const VerbKey EXPORT_KEYS[] = {
-    [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
-    [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
-    [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several "
-                                                                "files"},
-    {.name = NULL},
-};
 
 enum { SMALL_FILE = 64 << 20 }; /* most bytes of a small file; tokenizers of 250,000 entries have 20 MiB */
 
 typedef struct { const char *word, *name; SafeType type; } StoredType;
 static const StoredType TYPES[] = {
     {"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
+static const char *const TYPE_WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
+
+static struct {
+    const char *out;
+    int         dtype;       /* index in TYPE_WORDS */
+    int64_t     shard_bytes; /* most bytes of tensors in one file, unless a single tensor has more */
+} asked;
+static const VerbKey EXPORT_KEYS[] = {
+    {"out", "models/mine", NULL, "the folder; it is not there yet, or empty", .text = &asked.out},
+    {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16", .choice = &asked.dtype,
+     .words = TYPE_WORDS},
+    {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files",
+     .bytes = &asked.shard_bytes, .least = 1},
+    {.name = NULL},
+};
 
 typedef struct {
     const char *from;               /* path as the user typed it */
     Path        out, tmp;
     const StoredType *stored;
-    uint64_t    shard_bytes;        /* most bytes of tensors in one file, unless a single tensor has more */
     Path        checkpoint, run;    /* run is "" if the checkpoint is not in the folder of a run */
     Manifest    manifest;           /* owned */
     WeightsFile weights;            /* owned: weights of the checkpoint                     */
@@ -66,8 +71,7 @@ typedef struct {
 } Export;
 
 /* Removes unfinished files and ends the verb with a message. */
-NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ...) {
+NORETURN static void PRINTF_LIKE(3, 4) give_up(const Export *e, int exit_code, const char *fmt, ...) {
     char    text[3 * sizeof e->out.text];
     va_list args;
     va_start(args, fmt);
@@ -77,23 +81,7 @@ NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ..
     fail(exit_code, "export: %s", text);
 }
 
-/* --- arguments ---------------------------------------------------------------------------------------------------- */
-
-static void take_value(Export *e, VerbArgument a) {
-    static const char *const WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
-    switch (a.row) {
-        case OUT: {
-            size_t bytes = strlen(verb_text(&a));
-            while (bytes > 1 && a.value[bytes - 1] == '/') bytes--;
-            e->out = path_of("%.*s", (int)bytes, a.value);
-            e->tmp = path_of("%s.tmp-%d", e->out.text, (int)getpid());
-            break;
-        }
-        case DTYPE: e->stored = &TYPES[verb_choice(&a, WORDS) % 3]; break;
-        case SHARD_BYTES: e->shard_bytes = (uint64_t)verb_size(&a, 1); break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
+/* --- the folder and the checkpoint -------------------------------------------------------------------------------- */
 
 /* Refuses the folder of out= if it is not empty. Refuses anything else of that name that exists. */
 static void refuse_full_folder(const Export *e) {
@@ -108,8 +96,6 @@ static void refuse_full_folder(const Export *e) {
     if (entries > 2) /* more entries than . and .. */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
-
-/* --- the checkpoint ----------------------------------------------------------------------------------------------- */
 
 static int64_t newest_step(const char *run) {
     StepFolder *list;
@@ -136,11 +122,7 @@ static void find_checkpoint(Export *e) {
     weights_set_check_json(e->checkpoint.text);
     /* a file that is open survives pruning */
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text);
-}
-
-/* Finds the folder of the run that the checkpoint belongs to: RUN, if the real path of the checkpoint is in
- * RUN/checkpoints. */
-static void find_run(Export *e) {
+    /* the run of the checkpoint is RUN, if the real path of the checkpoint is in RUN/checkpoints */
     static const char between[] = "/checkpoints";
     char       *path = realpath(e->checkpoint.text, NULL), *name = path ? strrchr(path, '/') : NULL;
     size_t      tail = sizeof between - 1, bytes = name ? (size_t)(name - path) : 0;
@@ -163,7 +145,7 @@ static void plan_files(Export *e) {
         e->tensor[i].type = e->stored->type;
         int64_t  elems = weights_elems(&h->tensor[i]);
         uint64_t bytes = (uint64_t)elems * safetensors_type_bytes(e->stored->type);
-        if (e->files == 0 || in_file + bytes > e->shard_bytes) e->files++, in_file = 0;
+        if (e->files == 0 || in_file + bytes > (uint64_t)asked.shard_bytes) e->files++, in_file = 0;
         in_file += bytes, e->bytes += bytes, e->parameters += elems;
         e->place[i] = (IndexedTensor){h->tensor[i].name, e->files - 1};
     }
@@ -246,14 +228,14 @@ static void put_text(FILE *out, const char *text) {
     }
 }
 
-static int64_t size_in(const Manifest *m, const char *section, const char *key) {
-    const cJSON *value = json_member(json_member(m->config, section), key);
+static int64_t size_in(const Manifest *m, const char *key) {
+    const cJSON *value = config_value(m->config, key);
     return cJSON_IsNumber(value) ? (int64_t)value->valuedouble : 0;
 }
 
 static void put_model(FILE *out, const Export *e) {
     const Manifest *m = &e->manifest;
-    const cJSON    *dir = json_member(json_member(m->config, "run"), "dir");
+    const cJSON    *dir = config_value(m->config, "run.dir");
     const char     *title = cJSON_IsString(dir) ? basename(dir->valuestring) : "";
     fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
     fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", e->model_type);
@@ -261,9 +243,9 @@ static void put_model(FILE *out, const Export *e) {
     fprintf(out,
             "\n\nA language model of type %s with %" PRId64 " parameters, trained with train_gpt: %" PRId64
             " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64 ".\n\n",
-            e->model_type, e->parameters, size_in(m, "model", "n_layer"), size_in(m, "model", "n_head"),
-            size_in(m, "model", "n_embd"), size_in(m, "model", "n_positions"), size_in(m, "model", "vocab_size"));
-    fprintf(out, "The weights are those after step %" PRId64 " of %" PRId64, m->step, size_in(m, "run", "steps"));
+            e->model_type, e->parameters, size_in(m, "model.n_layer"), size_in(m, "model.n_head"),
+            size_in(m, "model.n_embd"), size_in(m, "model.n_positions"), size_in(m, "model.vocab_size"));
+    fprintf(out, "The weights are those after step %" PRId64 " of %" PRId64, m->step, size_in(m, "run.steps"));
     if (e->stored->type == SAFE_F32) fprintf(out, ", in float32, as the optimizer has them.\n");
     else fprintf(out, ", rounded from float32 to %s, to nearest, ties to even.\n", e->stored->name);
 }
@@ -295,7 +277,7 @@ static void put_value(FILE *out, const char *section, const cJSON *value) {
 static void put_training(FILE *out, const Manifest *m) {
     static const char *const sections[] = {"model", "batch", "optimizer", "schedule"};
     fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n", m->step,
-            size_in(m, "run", "steps"));
+            size_in(m, "run.steps"));
     fprintf(out, "| tokens | %" PRId64 " |\n", m->tokens);
     fprintf(out, "| precision | %s |\n| ranks | %d |\n", m->precision, m->ranks);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
@@ -369,18 +351,6 @@ static void write_config(Export *e) {
     json_free(&json);
 }
 
-/* Writes the small files next to the weights. They are written first, while the checkpoint surely exists. */
-static void write_small_files(Export *e) {
-    static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-    write_config(e);
-    for (int i = 0; i < 3; i++) {
-        int is_copied = copy_small(e, e->checkpoint.text, copied[i]);
-        if (i == 0) e->has_tokenizer = is_copied;
-    }
-    e->has_picture = e->run.text[0] && copy_small(e, e->run.text, "loss.svg");
-    write_card(e);
-}
-
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Rounds fp32 values to 16 bits, to nearest, ties to even. Returns the index of the first element that becomes
@@ -446,7 +416,7 @@ static void write_weights(Export *e) {
     free(files);
 }
 
-/* --- the folder --------------------------------------------------------------------------------------------------- */
+/* --- the new folder ----------------------------------------------------------------------------------------------- */
 
 static void make_folder(const Export *e) {
     struct stat st;
@@ -472,28 +442,36 @@ static void put_in_place(const Export *e) {
 
 static int verb_export(int argc, char **argv) {
     Export e = {0};
-    if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH)
-        verb_misused("export", "it needs a run folder or a checkpoint");
+    int    paths = verb_read("export", 1, argc, argv, VERB_PATHS) - 1;
+    if (paths == 0) verb_misused("export", "it needs a run folder or a checkpoint");
+    if (paths > 1) verb_misused("export", "\"%s\" is one too many", argv[2]);
+    if (!asked.out) verb_misused("export", "out=FOLDER is missing");
+    int length = (int)strlen(asked.out);
+    while (length > 1 && asked.out[length - 1] == '/') length--;
     e.from = argv[1];
-    take_value(&e, verb_default("export", DTYPE));
-    take_value(&e, verb_default("export", SHARD_BYTES));
-    for (int i = 2; i < argc; i++) take_value(&e, verb_key_only("export", argv[i]));
-    if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
+    e.out = path_of("%.*s", length, asked.out);
+    e.tmp = path_of("%s.tmp-%d", e.out.text, (int)getpid());
+    e.stored = &TYPES[asked.dtype % 3];
     signals_install();
     RunLock *lock = lock_output("export", "out", e.out.text, LOCK_WITH_PARENTS);
     refuse_full_folder(&e);
     find_checkpoint(&e);
-    find_run(&e);
     plan_files(&e);
     make_folder(&e);
-    write_small_files(&e);
+    /* the small files are written first, while the checkpoint surely exists */
+    write_config(&e);
+    e.has_tokenizer = copy_small(&e, e.checkpoint.text, "tokenizer.json");
+    copy_small(&e, e.checkpoint.text, "tokenizer_config.json");
+    copy_small(&e, e.checkpoint.text, "generation_config.json");
+    e.has_picture = e.run.text[0] && copy_small(&e, e.run.text, "loss.svg");
+    write_card(&e);
     write_weights(&e);
     lock_keep(lock);
     put_in_place(&e);
     lock_release(lock);
     print_plain(stdout, "exported  step %" PRId64 " of %s as %s\n", e.manifest.step, e.from, e.stored->word);
     print_plain(stdout, "written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e.out.text,
-                bytes_text((double)e.bytes).text, e.files, e.files == 1 ? "" : "s",
+                bytes_text((double)e.bytes).text, e.files, plural(e.files),
                 e.has_tokenizer ? "tokenizer.json, " : "", e.has_picture ? "loss.svg, " : "");
     if (!e.has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
     weights_close(&e.weights);

@@ -30,21 +30,18 @@
 
 /* --- the report --------------------------------------------------------------------------------------------------- */
 
-/* Collects the results of the verb under short keys. They become lines for people, which are printed at once, or one
- * JSON object for scripts. */
-typedef struct {
-    cJSON *json;          /* owned: the JSON object; NULL if lines are printed */
-    int    lists_tensors; /* 1 if each tensor gets a line */
-} Report;
-
-static void print_line(const char *key, const char *fmt, va_list args) {
-    char text[8192];
-    vsnprintf(text, sizeof text, fmt, args);
-    print_plain(stdout, "%-12s %s\n", key, text);
-}
+/* The results of the verb have short keys. They become lines for people, which are printed at once, or one JSON object
+ * for scripts. */
+static cJSON *report; /* owned: the JSON object; NULL if lines are printed */
+static int    as_json, lists_tensors, status = EXIT_DONE;
 
 /* Returns a number as JSON, or null if it is not finite. */
-static cJSON *report_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
+static cJSON *finite_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
+
+/* Returns a copy of a JSON value that keeps all digits of a number. */
+static cJSON *exact_copy(const cJSON *value) {
+    return cJSON_IsNumber(value) ? finite_json(number_value(value)) : cJSON_Duplicate(value, 1);
+}
 
 char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
     char shown[SHOWN_BYTES];
@@ -59,57 +56,43 @@ char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
     return out;
 }
 
-/* Returns a copy of a JSON value that keeps all digits of a number. */
-static cJSON *report_copy(const cJSON *value) {
-    return cJSON_IsNumber(value) ? report_json(number_value(value)) : cJSON_Duplicate(value, 1);
-}
-
-/* Adds a result that is a text: to the JSON object, or as a printed line "key text". */
-static void PRINTF_LIKE(3, 4) report_text(Report *r, const char *key, const char *fmt, ...) {
-    char    text[4096];
+/* Adds a result: the JSON value, whose ownership it takes, or a printed line "key text". */
+static void PRINTF_LIKE(3, 4) report_item(const char *key, cJSON *item, const char *fmt, ...) {
+    char    text[8192];
     va_list args;
-    va_start(args, fmt);
-    if (r->json) {
-        vsnprintf(text, sizeof text, fmt, args);
-        cJSON_AddItemToObject(r->json, key, json_string(text));
-    } else print_line(key, fmt, args);
-    va_end(args);
-}
-
-static void PRINTF_LIKE(4, 5) report_number(Report *r, const char *key, double value, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    if (r->json) cJSON_AddItemToObject(r->json, key, report_json(value));
-    else print_line(key, fmt, args);
-    va_end(args);
-}
-
-static void report_count(Report *r, const char *key, int64_t value) {
-    report_number(r, key, (double)value, "%lld", (long long)value);
-}
-
-/* Adds a result with a JSON value, whose ownership it takes. The format is the text of a printed line. Exit 71 if item
- * is NULL for lack of memory. */
-static void PRINTF_LIKE(4, 5) report_item(Report *r, const char *key, cJSON *item, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    if (r->json) cJSON_AddItemToObject(r->json, key, item);
-    else {
-        print_line(key, fmt, args);
-        cJSON_Delete(item);
+    if (report) {
+        cJSON_AddItemToObject(report, key, item);
+        return;
     }
+    cJSON_Delete(item);
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    print_plain(stdout, "%-12s %s\n", key, text);
+}
+
+/* Adds a result that is a text. */
+static void PRINTF_LIKE(2, 3) report_text(const char *key, const char *fmt, ...) {
+    char    text[8192];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    report_item(key, json_string(text), "%s", text);
+}
+
+static void report_count(const char *key, int64_t value) {
+    report_item(key, finite_json((double)value), "%lld", (long long)value);
 }
 
 /* Prints an indented line of a table, for people only. */
-static void PRINTF_LIKE(2, 3) report_row(const Report *r, const char *fmt, ...) {
+static void PRINTF_LIKE(1, 2) report_row(const char *fmt, ...) {
+    char    text[8192];
     va_list args;
-    if (r->json) return;
     va_start(args, fmt);
-    char text[8192];
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    print_plain(stdout, "  %s\n", text);
+    if (!report) print_plain(stdout, "  %s\n", text);
 }
 
 /* --- what a path is ----------------------------------------------------------------------------------------------- */
@@ -168,23 +151,22 @@ static const char *kind_of(const ShardHeader *h) {
     return h->token_bytes == 2 ? "tokens without a header, as nanoGPT's" : "uint32 tokens without a header";
 }
 
-/* Counts of token ids. count [COUNTED]: how often each id below COUNTED occurs; owned. */
-typedef struct { int64_t *count; uint32_t largest; } Counts;
-
-static Counts count_ids(const Shard *s) {
-    Counts   c = {xcalloc(COUNTED, sizeof *c.count, "the counts of tokens"), 0};
+/* Returns how often each id below COUNTED occurs [COUNTED], malloc'ed, and the largest of all ids. */
+static int64_t *count_ids(const Shard *s, uint32_t *largest) {
+    int64_t *count = xcalloc(COUNTED, sizeof *count, "the counts of tokens");
     int32_t *tokens = xmalloc(BLOCK * sizeof *tokens, "the counts of tokens");
+    *largest = 0;
     for (int64_t at = 0, n; at < s->header.tokens; at += n) {
         n = s->header.tokens - at < BLOCK ? s->header.tokens - at : BLOCK;
         shard_read(s, at, n, tokens);
         for (int64_t i = 0; i < n; i++) {
             uint32_t id = (uint32_t)tokens[i];
-            if (id > c.largest) c.largest = id;
-            if (id < COUNTED) c.count[id]++;
+            if (id > *largest) *largest = id;
+            if (id < COUNTED) count[id]++;
         }
     }
     free(tokens);
-    return c;
+    return count;
 }
 
 /* Returns the text of some tokens, quoted and malloc'ed. */
@@ -201,75 +183,75 @@ static char *text_of(const Tokenizer *t, const int32_t *id, int64_t count) {
     return quoted;
 }
 
-static void report_commonest(Report *r, const Shard *s, const Counts *c, const Tokenizer *t) {
+static void report_commonest(const Shard *s, int64_t *count, const Tokenizer *t) {
     cJSON *list = cJSON_CreateArray();
     char   line[1024] = "";
     for (int k = 0; k < COMMONEST; k++) {
         int best = 0;
         for (int id = 1; id < COUNTED; id++)
-            if (c->count[id] > c->count[best]) best = id;
-        if (c->count[best] == 0) break;
-        double  share = (double)c->count[best] / (double)s->header.tokens;
+            if (count[id] > count[best]) best = id;
+        if (count[best] == 0) break;
+        double  share = (double)count[best] / (double)s->header.tokens;
         int32_t id = best;
         char   *text = text_of(t, &id, 1);
         cJSON  *one = cJSON_CreateObject();
         cJSON_AddNumberToObject(one, "id", best);
-        cJSON_AddItemToObject(one, "share", report_json(share));
+        cJSON_AddItemToObject(one, "share", finite_json(share));
         cJSON_AddItemToArray(list, one);
         snprintf(line + strlen(line), sizeof line - strlen(line), "%s%d%s%.60s %.1f %%", k ? ", " : "", best,
                  t->kind == TOKENIZER_IDS ? "" : " ", t->kind == TOKENIZER_IDS ? "" : text, 100.0 * share);
         free(text);
-        c->count[best] = 0;
+        count[best] = 0;
     }
-    report_item(r, "commonest", list, "%s", line);
+    report_item("commonest", list, "%s", line);
 }
 
-static void inspect_shard(Report *r, const char *path) {
+static void inspect_shard(const char *path) {
     Shard        s = shard_open(path, 0);
     size_t       start = s.file_bytes < SHARD_START_BYTES ? (size_t)s.file_bytes : SHARD_START_BYTES;
     TextEncoding encoding = text_wide_encoding(s.map, start);
     if (s.header.data_offset || s.header.sequences || encoding == ENCODING_FOUND)
-        report_text(r, "kind", "%s", kind_of(&s.header));
-    else report_text(r, "kind", "%s, or text in %s", kind_of(&s.header), TEXT_ENCODINGS[encoding - 1]);
-    report_count(r, "bytes", (int64_t)s.file_bytes);
-    report_count(r, "tokens", s.header.tokens);
-    report_count(r, "token_bytes", s.header.token_bytes);
-    if (s.header.sequences) report_count(r, "sequences", s.header.sequences);
-    Counts c = count_ids(&s);
-    report_count(r, "largest_id", c.largest);
+        report_text("kind", "%s", kind_of(&s.header));
+    else report_text("kind", "%s, or text in %s", kind_of(&s.header), TEXT_ENCODINGS[encoding - 1]);
+    report_count("bytes", (int64_t)s.file_bytes);
+    report_count("tokens", s.header.tokens);
+    report_count("token_bytes", s.header.token_bytes);
+    if (s.header.sequences) report_count("sequences", s.header.sequences);
+    uint32_t largest;
+    int64_t *count = count_ids(&s, &largest);
+    report_count("largest_id", largest);
     char      beside[PATH_ROOM]; /* path of a tokenizer in the folder of the file; without one, tokens are bytes if
                                   * no id is larger */
     Tokenizer t = tokenizer_beside(path, beside, sizeof beside)
                       ? tokenizer_create(beside, BPE_MOST_IDS)
-                      : tokenizer_create("", c.largest < 256 ? 256 : (int64_t)c.largest + 1);
-    report_commonest(r, &s, &c, &t);
+                      : tokenizer_create("", largest < 256 ? 256 : (int64_t)largest + 1);
+    report_commonest(&s, count, &t);
     int32_t first[FIRST];
-    int64_t count = s.header.tokens < FIRST ? s.header.tokens : FIRST;
-    shard_read(&s, 0, count, first);
-    char *text = text_of(&t, first, count);
-    report_text(r, "begins", "%s", text);
+    int64_t firsts = s.header.tokens < FIRST ? s.header.tokens : FIRST;
+    shard_read(&s, 0, firsts, first);
+    char *text = text_of(&t, first, firsts);
+    report_text("begins", "%s", text);
     free(text);
-    free(c.count);
+    free(count);
     tokenizer_destroy(&t);
     shard_close(&s);
 }
 
-static void inspect_shards(Report *r, const char *folder) {
+static void inspect_shards(const char *folder) {
     IoPaths found = {NULL, 0};
     int64_t tokens = 0, files = 0;
     io_match(path_of("%s/*.bin", folder).text, &found);
     if (found.count == 0) fail(EXIT_DATA, "%s holds no token file any more", folder);
-    report_text(r, "kind", "a folder of token files");
+    report_text("kind", "a folder of token files");
     for (size_t i = 0; i < found.count; i++) {
         Shard s = shard_open(found.path[i], 0);
-        report_row(r, "%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens,
-                   kind_of(&s.header));
+        report_row("%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens, kind_of(&s.header));
         tokens += s.header.tokens, files++;
         shard_close(&s);
     }
     io_paths_free(&found);
-    report_count(r, "files", files);
-    report_number(r, "tokens", (double)tokens, "%s", plan_count_text((double)tokens).text);
+    report_count("files", files);
+    report_item("tokens", finite_json((double)tokens), "%s", plan_count_text((double)tokens).text);
 }
 
 /* --- weights: tensors, types, parameters, norm, range, NaN and Inf ------------------------------------------------ */
@@ -280,7 +262,7 @@ typedef struct {
     WeightsStats all;
     int64_t      tensors, parameters, silent; /* silent: number of tensors of types whose values cannot be read */
     int64_t      of_type[SAFE_TYPES];
-    int          named;
+    int          named, is_each_told;         /* is_each_told: 1 for optimizer states, each of which gets a key */
     cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 
@@ -290,15 +272,15 @@ static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN :
 
 static cJSON *stats_json(const WeightsStats *s) {
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToObject(object, "norm", report_json(weights_norm(s)));
-    cJSON_AddItemToObject(object, "min", report_json(least_of(s)));
-    cJSON_AddItemToObject(object, "max", report_json(most_of(s)));
+    cJSON_AddItemToObject(object, "norm", finite_json(weights_norm(s)));
+    cJSON_AddItemToObject(object, "min", finite_json(least_of(s)));
+    cJSON_AddItemToObject(object, "max", finite_json(most_of(s)));
     cJSON_AddNumberToObject(object, "nan", (double)s->nans);
     cJSON_AddNumberToObject(object, "inf", (double)s->infs);
     return object;
 }
 
-static void tell_tensor(Report *r, Totals *t, const SafeTensor *tensor, const WeightsStats *s) {
+static void tell_tensor(Totals *t, const SafeTensor *tensor, const WeightsStats *s) {
     char shape[200];
     safetensors_shape(shape, sizeof shape, tensor);
     if (t->list) {
@@ -309,15 +291,20 @@ static void tell_tensor(Report *r, Totals *t, const SafeTensor *tensor, const We
         cJSON_AddItemToArray(t->list, one);
     }
     int is_bad = s && (s->nans || s->infs) && t->named++ < BAD_NAMED;
-    if (s && (r->lists_tensors || is_bad))
-        report_row(r, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
+    if (s && (lists_tensors || is_bad))
+        report_row("%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
                    shape, safetensors_type_name(tensor->type), weights_norm(s), least_of(s), most_of(s),
                    (long long)s->nans, (long long)s->infs);
-    else if (r->lists_tensors)
-        report_row(r, "%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
+    else if (lists_tensors)
+        report_row("%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
 }
 
-static void add_file(Report *r, Totals *t, const char *path) {
+static void tell_line(const char *key, const WeightsStats *s) {
+    report_item(key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
+                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
+}
+
+static void add_file(Totals *t, const char *path) {
     WeightsFile w = weights_open(path);
     for (int i = 0; i < w.header.tensors; i++) {
         const SafeTensor *tensor = &w.header.tensor[i];
@@ -325,85 +312,65 @@ static void add_file(Report *r, Totals *t, const char *path) {
         int               is_read = weights_has_values(tensor);
         if (is_read) s = weights_stats(&w, tensor), weights_stats_add(&t->all, &s);
         t->tensors++, t->silent += !is_read, t->of_type[tensor->type]++, t->parameters += weights_elems(tensor);
-        tell_tensor(r, t, tensor, is_read ? &s : NULL);
-    }
-    weights_close(&w);
-}
-
-static void tell_line(Report *r, const char *key, const WeightsStats *s) {
-    report_item(r, key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
-                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
-}
-
-/* Reports each tensor of a file of optimizer states in a line. */
-static void inspect_states(Report *r, const char *path) {
-    WeightsFile w = weights_open(path);
-    for (int i = 0; i < w.header.tensors; i++) {
-        if (!weights_has_values(&w.header.tensor[i])) continue;
-        WeightsStats s = weights_stats(&w, &w.header.tensor[i]);
-        tell_line(r, w.header.tensor[i].name, &s);
+        if (!t->is_each_told) tell_tensor(t, tensor, is_read ? &s : NULL);
+        else if (is_read) tell_line(tensor->name, &s);
     }
     weights_close(&w);
 }
 
 /* Reports the weights of one file, or of all files of a folder. */
-static void inspect_weights(Report *r, const char *path) {
-    Totals  t = {.all = weights_stats_none(), .list = r->json && r->lists_tensors ? cJSON_CreateArray() : NULL};
+static void inspect_weights(const char *path) {
+    Totals  t = {.all = weights_stats_none(), .list = report && lists_tensors ? cJSON_CreateArray() : NULL};
     char    types[256] = ""; /* tensors of each type, such as "148 F32, 2 U8" */
     IoPaths found = {NULL, 0};
     int     is_folder = path_kind(path) != PATH_FILE;
-    report_text(r, "kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
+    report_text("kind", is_folder ? "a folder of safetensors weights" : "safetensors weights");
     if (is_folder) io_match(path_of("%s/*.safetensors", path).text, &found);
     if (is_folder && found.count == 0) fail(EXIT_DATA, "%s holds no .safetensors file any more", path);
     if (is_folder) weights_set_check_json(path);
-    for (size_t i = 0; i < found.count; i++) add_file(r, &t, found.path[i]);
+    for (size_t i = 0; i < found.count; i++) add_file(&t, found.path[i]);
     io_paths_free(&found);
-    if (!is_folder) add_file(r, &t, path);
+    if (!is_folder) add_file(&t, path);
     for (int k = 0; k < SAFE_TYPES; k++)
         if (t.of_type[k])
             snprintf(types + strlen(types), sizeof types - strlen(types), "%s%lld %s", *types ? ", " : "",
                      (long long)t.of_type[k], safetensors_type_name((SafeType)k));
-    if (t.list) report_item(r, "tensor", t.list, "%s", "");
-    report_number(r, "tensors", (double)t.tensors, "%lld: %s", (long long)t.tensors, types);
-    report_count(r, "parameters", t.parameters);
+    if (t.list) report_item("tensor", t.list, "%s", "");
+    report_item("tensors", finite_json((double)t.tensors), "%lld: %s", (long long)t.tensors, types);
+    report_count("parameters", t.parameters);
     if (t.silent)
-        report_number(r, "not_read", (double)t.silent,
+        report_item("not_read", finite_json((double)t.silent),
                       "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
-    report_number(r, "norm", weights_norm(&t.all), "%.9g", weights_norm(&t.all));
-    report_number(r, "min", least_of(&t.all), "%.9g", least_of(&t.all));
-    report_number(r, "max", most_of(&t.all), "%.9g", most_of(&t.all));
-    report_count(r, "nan", t.all.nans);
-    report_count(r, "inf", t.all.infs);
-    if (!r->lists_tensors) report_row(r, "tensors=true lists each");
+    report_item("norm", finite_json(weights_norm(&t.all)), "%.9g", weights_norm(&t.all));
+    report_item("min", finite_json(least_of(&t.all)), "%.9g", least_of(&t.all));
+    report_item("max", finite_json(most_of(&t.all)), "%.9g", most_of(&t.all));
+    report_count("nan", t.all.nans);
+    report_count("inf", t.all.infs);
+    if (!lists_tensors) report_row("tensors=true lists each");
 }
 
 /* --- config ------------------------------------------------------------------------------------------------------- */
 
-typedef struct { Report *report; cJSON *keys; } Differences;
-
 static void tell_key(void *ctx, const char *key, const cJSON *now, const cJSON *otherwise) {
-    Differences *d = (Differences *)ctx;
-    char         value[REPORT_VALUE], fallback[REPORT_VALUE];
+    char value[REPORT_VALUE], fallback[REPORT_VALUE];
     if (!now) return;
-    cJSON_AddItemToObject(d->keys, key, report_copy(now));
-    if (otherwise)
-        report_row(d->report, "%-30s %s (default %s)", key, report_value(now, value),
-                   report_value(otherwise, fallback));
-    else report_row(d->report, "%-30s %s", key, report_value(now, value));
+    if (ctx) cJSON_AddItemToObject(ctx, key, exact_copy(now));
+    else if (otherwise)
+        report_row("%-30s %s (default %s)", key, report_value(now, value), report_value(otherwise, fallback));
+    else report_row("%-30s %s", key, report_value(now, value));
 }
 
 /* Reports the keys of a config that differ from the defaults. */
-static void inspect_config(Report *r, const cJSON *config) {
-    Differences d = {r, cJSON_CreateObject()};
-    if (!r->json) report_text(r, "config", "what is not the default:");
-    config_diff(config, NULL, tell_key, &d);
-    if (r->json) report_item(r, "config", d.keys, "%s", "");
-    else cJSON_Delete(d.keys);
+static void inspect_config(const cJSON *config) {
+    cJSON *keys = report ? cJSON_CreateObject() : NULL;
+    if (!report) report_text("config", "what is not the default:");
+    config_diff(config, NULL, tell_key, keys);
+    if (report) report_item("config", keys, "%s", "");
 }
 
 /* --- metrics ------------------------------------------------------------------------------------------------------ */
 
-static void inspect_metrics(Report *r, const char *path) {
+static void inspect_metrics(const char *path) {
     MetricsLine line, first = {.loss = NAN}, last = first, best = first;
     int64_t steps = 0, evals = 0;
     FILE   *f = io_open_stream(path, IO_READ);
@@ -418,74 +385,73 @@ static void inspect_metrics(Report *r, const char *path) {
         }
     }
     fclose(f);
-    report_number(r, "steps", (double)last.step, "%" PRId64 ", of which %" PRId64 " have a line", last.step, steps);
+    report_item("steps", finite_json((double)last.step), "%" PRId64 ", of which %" PRId64 " have a line", last.step,
+                steps);
     if (steps == 0) return;
-    report_number(r, "first_loss", first.loss, "%.6g at step %" PRId64, first.loss, first.step);
-    report_number(r, "last_loss", last.loss, "%.6g at step %" PRId64, last.loss, last.step);
+    report_item("first_loss", finite_json(first.loss), "%.6g at step %" PRId64, first.loss, first.step);
+    report_item("last_loss", finite_json(last.loss), "%.6g at step %" PRId64, last.loss, last.step);
     if (evals)
-        report_number(r, "best_val", best.loss, "%.6g at step %" PRId64 ", of %" PRId64 " evaluations", best.loss,
-                      best.step, evals);
+        report_item("best_val", finite_json(best.loss), "%.6g at step %" PRId64 ", of %" PRId64 " evaluations",
+                    best.loss, best.step, evals);
 }
 
 /* --- checkpoint --------------------------------------------------------------------------------------------------- */
 
-static void tell_verified(Report *r, int is_good, const char *fault) {
-    report_item(r, "verified", cJSON_CreateBool(is_good), is_good ? "yes: every byte is as it was saved" : "no: %s",
+static void tell_verified(int is_good, const char *fault) {
+    if (!is_good) status = EXIT_DATA;
+    report_item("verified", cJSON_CreateBool(is_good), is_good ? "yes: every byte is as it was saved" : "no: %s",
                 fault);
-    if (r->json && !is_good) report_text(r, "fault", "%s", fault);
+    if (report && !is_good) report_text("fault", "%s", fault);
 }
 
-static void tell_run_id(Report *r, const Manifest *m) {
-    report_text(r, "run_id", "%s", m->run_id);
+static void tell_run_id(const Manifest *m) {
+    report_text("run_id", "%s", m->run_id);
     if (m->parent.run_id[0])
-        report_text(r, "parent", "%s at step %lld", m->parent.run_id, (long long)m->parent.step);
+        report_text("parent", "%s at step %lld", m->parent.run_id, (long long)m->parent.step);
 }
 
-static void tell_origin(Report *r, const Manifest *m) {
-    const cJSON *from = json_member(json_member(m->config, "model"), "init_from");
-    tell_run_id(r, m);
-    if (cJSON_IsString(from) && from->valuestring[0]) report_text(r, "init_from", "%s", from->valuestring);
-    report_text(r, "saved_by", "%d rank%s x %d thread%s%s%s, %s, %s", m->ranks, m->ranks == 1 ? "" : "s", m->threads,
-                m->threads == 1 ? "" : "s", m->grid[0] ? ", " : "", m->grid, m->backend, m->precision);
-    int64_t tokens = 0;
-    for (int i = 0; i < m->data_files; i++) tokens += m->data[i].tokens;
-    report_number(r, "data_files", m->data_files, "%d, %s tokens", m->data_files, plan_count_text((double)tokens).text);
-    for (int i = 0; i < m->data_files && i < NAMED; i++)
-        report_row(r, "%s, %" PRId64 " tokens", m->data[i].name, m->data[i].tokens);
-    if (m->data_files > NAMED) report_row(r, "and %d more", m->data_files - NAMED);
-}
-
-/* Reports a checkpoint, and whether its files are undamaged. Returns an exit code. */
-static int inspect_checkpoint(Report *r, const char *folder) {
+/* Reports a checkpoint, and whether its files are undamaged. */
+static void inspect_checkpoint(const char *folder) {
     Manifest m;
     char     fault[MANIFEST_FAULT_BYTES] = "";
     uint64_t bytes = 0;
-    report_text(r, "kind", "checkpoint");
+    int64_t  data_tokens = 0;
+    report_text("kind", "checkpoint");
     if (!inspect_read_manifest(folder, &m, fault)) {
-        tell_verified(r, 0, fault);
-        return EXIT_DATA;
+        tell_verified(0, fault);
+        return;
     }
     int is_good = manifest_verify(&m, folder, NULL, NULL, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) bytes += m.file[f].bytes;
-    report_count(r, "step", m.step);
-    report_count(r, "tokens", m.tokens);
-    tell_origin(r, &m);
-    report_number(r, "bytes", (double)bytes, "%s", bytes_text((double)bytes).text);
-    tell_verified(r, is_good, fault);
+    for (int i = 0; i < m.data_files; i++) data_tokens += m.data[i].tokens;
+    report_count("step", m.step);
+    report_count("tokens", m.tokens);
+    tell_run_id(&m);
+    const cJSON *from = config_value(m.config, "model.init_from");
+    if (cJSON_IsString(from) && from->valuestring[0]) report_text("init_from", "%s", from->valuestring);
+    report_text("saved_by", "%d rank%s x %d thread%s%s%s, %s, %s", m.ranks, plural(m.ranks), m.threads,
+                plural(m.threads), m.grid[0] ? ", " : "", m.grid, m.backend, m.precision);
+    report_item("data_files", finite_json(m.data_files), "%d, %s tokens", m.data_files,
+                plan_count_text((double)data_tokens).text);
+    for (int i = 0; i < m.data_files && i < NAMED; i++)
+        report_row("%s, %" PRId64 " tokens", m.data[i].name, m.data[i].tokens);
+    if (m.data_files > NAMED) report_row("and %d more", m.data_files - NAMED);
+    report_item("bytes", finite_json((double)bytes), "%s", bytes_text((double)bytes).text);
+    tell_verified(is_good, fault);
     if (is_good) {
         Totals t = {.all = weights_stats_none()};
-        add_file(r, &t, path_of("%s/model.safetensors", folder).text);
-        tell_line(r, "weights", &t.all);
-        inspect_states(r, path_of("%s/optimizer.safetensors", folder).text);
+        add_file(&t, path_of("%s/model.safetensors", folder).text);
+        tell_line("weights", &t.all);
+        t.is_each_told = 1;
+        add_file(&t, path_of("%s/optimizer.safetensors", folder).text);
     }
-    inspect_config(r, m.config);
+    inspect_config(m.config);
     manifest_free(&m);
-    return is_good ? EXIT_DONE : EXIT_DATA;
 }
 
 /* --- run ---------------------------------------------------------------------------------------------------------- */
 
-static void tell_checkpoints(Report *r, const char *folder) {
+static void tell_checkpoints(const char *folder) {
     StepFolder *list = NULL;
     Path        checkpoints = path_of("%s/checkpoints", folder);
     int         count = folders_list(checkpoints.text, &list);
@@ -497,52 +463,51 @@ static void tell_checkpoints(Report *r, const char *folder) {
         if (i < NAMED)
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : ": ", list[i].name);
     }
-    report_item(r, "checkpoints", steps, "%d%s%s", count, names, count > NAMED ? ", ..." : "");
+    report_item("checkpoints", steps, "%d%s%s", count, names, count > NAMED ? ", ..." : "");
     if (count) {
         Manifest m;
         char     fault[MANIFEST_FAULT_BYTES] = "";
         if (inspect_read_manifest(path_of("%s/%s", checkpoints.text, list[0].name).text, &m, fault)) {
-            tell_run_id(r, &m);
+            tell_run_id(&m);
             manifest_free(&m);
         }
-        report_row(r, "./train_gpt inspect %s verifies the newest",
+        report_row("./train_gpt inspect %s verifies the newest",
                    shell_word(path_of("%s/%s", checkpoints.text, list[0].name).text).text);
     }
     free(list);
 }
 
-static int inspect_run(Report *r, const char *folder) {
+static void inspect_run(const char *folder) {
     struct stat st;
     Path        config = path_of("%s/config.json", folder), metrics = path_of("%s/metrics.jsonl", folder);
     cJSON      *json = inspect_read_json(config.text);
-    report_text(r, "kind", "run");
+    report_text("kind", "run");
     if (!json) fail(EXIT_DATA, "%s is no JSON: damaged, or another program's", config.text);
-    if (stat(metrics.text, &st) == 0) inspect_metrics(r, metrics.text);
-    tell_checkpoints(r, folder);
-    inspect_config(r, json);
+    if (stat(metrics.text, &st) == 0) inspect_metrics(metrics.text);
+    tell_checkpoints(folder);
+    inspect_config(json);
     cJSON_Delete(json);
-    return EXIT_DONE;
 }
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 /* Reports the strings, numbers and booleans of a JSON object, one line each. */
-static void tell_scalars(Report *r, const cJSON *object) {
+static void tell_scalars(const cJSON *object) {
     char shown[REPORT_VALUE];
     for (const cJSON *item = object->child; item; item = item->next)
         if (!cJSON_IsObject(item) && !cJSON_IsArray(item))
-            report_item(r, item->string, report_copy(item), "%s", report_value(item, shown));
+            report_item(item->string, exact_copy(item), "%s", report_value(item, shown));
 }
 
-static void tell_tokenizer(Report *r, const cJSON *json) {
+static void tell_tokenizer(const cJSON *json) {
     const cJSON *model = json_member(json, "model"), *type = json_member(model, "type"),
                 *added = json_member(json, "added_tokens"), *item;
     int          entries = cJSON_GetArraySize(json_member(model, "vocab")), special = 0;
     char         names[256] = "";
-    report_text(r, "kind", "tokenizer.json of Hugging Face tokenizers, %s",
+    report_text("kind", "tokenizer.json of Hugging Face tokenizers, %s",
                 cJSON_IsString(type) ? type->valuestring : "of no named type");
-    report_count(r, "entries", entries);
-    report_count(r, "merges", cJSON_GetArraySize(json_member(model, "merges")));
+    report_count("entries", entries);
+    report_count("merges", cJSON_GetArraySize(json_member(model, "merges")));
     cJSON_ArrayForEach(item, added) {
         const cJSON *content = json_member(item, "content");
         if (!cJSON_IsTrue(json_member(item, "special")) || !cJSON_IsString(content)) continue;
@@ -550,10 +515,10 @@ static void tell_tokenizer(Report *r, const cJSON *json) {
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.40s", special > 1 ? " " : ": ",
                      content->valuestring);
     }
-    report_number(r, "special", special, "%d%s%s", special, names, special > 5 ? " ..." : "");
+    report_item("special", finite_json(special), "%d%s%s", special, names, special > 5 ? " ..." : "");
 }
 
-static void tell_index(Report *r, const cJSON *json) {
+static void tell_index(const cJSON *json) {
     const cJSON *map = json_member(json, "weight_map"), *item;
     cJSON       *files = cJSON_CreateObject();
     cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
@@ -561,14 +526,14 @@ static void tell_index(Report *r, const cJSON *json) {
     int count = cJSON_GetArraySize(files);
     cJSON_Delete(files);
     double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
-    report_text(r, "kind", "index of safetensors weights in several files");
-    report_count(r, "tensors", cJSON_GetArraySize(map));
-    report_count(r, "files", count);
-    if (!isnan(bytes)) report_number(r, "total_bytes", bytes, "%.0f", bytes);
+    report_text("kind", "index of safetensors weights in several files");
+    report_count("tensors", cJSON_GetArraySize(map));
+    report_count("files", count);
+    if (!isnan(bytes)) report_item("total_bytes", finite_json(bytes), "%.0f", bytes);
 }
 
 /* Reports a vocab.json, which maps texts to ids. Returns 0 if a value is no number. */
-static int tell_vocabulary(Report *r, const cJSON *json) {
+static int tell_vocabulary(const cJSON *json) {
     int64_t      entries = 0;
     double       largest = -1;
     const cJSON *item;
@@ -577,41 +542,35 @@ static int tell_vocabulary(Report *r, const cJSON *json) {
         entries++, largest = item->valuedouble > largest ? item->valuedouble : largest;
     }
     if (entries < 256) return 0;
-    report_text(r, "kind", "vocabulary: vocab.json of a byte-pair tokenizer");
-    report_count(r, "entries", entries);
-    report_number(r, "largest_id", largest, "%.0f", largest);
+    report_text("kind", "vocabulary: vocab.json of a byte-pair tokenizer");
+    report_count("entries", entries);
+    report_item("largest_id", finite_json(largest), "%.0f", largest);
     return 1;
 }
 
-static int has(const cJSON *json, const char *key) { return json_member(json, key) != NULL; }
-
-/* Reports a JSON file of any known kind. Returns an exit code. */
-static int inspect_json(Report *r, const char *path, const cJSON *json) {
-    if (has(json, "format") && has(json, "run_id")) {
+/* Reports a JSON file of any known kind. */
+static void inspect_json(const char *path, const cJSON *json) {
+    if (json_member(json, "format") && json_member(json, "run_id")) {
         const char *slash = strrchr(path, '/');
-        return inspect_checkpoint(r, slash ? path_of("%.*s", (int)(slash - path), path).text : ".");
+        inspect_checkpoint(slash ? path_of("%.*s", (int)(slash - path), path).text : ".");
+    } else if (json_member(json, "weight_map")) tell_index(json);
+    else if (json_member(json_member(json, "model"), "vocab")) tell_tokenizer(json);
+    else if (json_member(json, "train_tokens") || json_member(json, "bytes_per_token")) {
+        report_text("kind", "notes of tokenize on the shards beside it");
+        tell_scalars(json);
+    } else if (json_member(json, "gpus_per_node")) {
+        report_text("kind", "cluster for plan cluster=%s", path);
+        tell_scalars(json);
+    } else if (json_member(json, "model_type") || json_member(json, "architectures")) {
+        report_text("kind", "config.json of a Hugging Face model");
+        tell_scalars(json);
+    } else if (json_member(json, "run") || json_member(json, "batch")) {
+        report_text("kind", "config of a run");
+        inspect_config(json);
+    } else if (!tell_vocabulary(json)) {
+        report_text("kind", "JSON of another program, with %d values", cJSON_GetArraySize(json));
+        status = EXIT_DATA;
     }
-    if (has(json, "weight_map")) return tell_index(r, json), EXIT_DONE;
-    if (has(json_member(json, "model"), "vocab")) return tell_tokenizer(r, json), EXIT_DONE;
-    if (has(json, "train_tokens") || has(json, "bytes_per_token")) {
-        report_text(r, "kind", "notes of tokenize on the shards beside it");
-        return tell_scalars(r, json), EXIT_DONE;
-    }
-    if (has(json, "gpus_per_node")) {
-        report_text(r, "kind", "cluster for plan cluster=%s", path);
-        return tell_scalars(r, json), EXIT_DONE;
-    }
-    if (has(json, "model_type") || has(json, "architectures")) {
-        report_text(r, "kind", "config.json of a Hugging Face model");
-        return tell_scalars(r, json), EXIT_DONE;
-    }
-    if (has(json, "run") || has(json, "batch")) {
-        report_text(r, "kind", "config of a run");
-        return inspect_config(r, json), EXIT_DONE;
-    }
-    if (tell_vocabulary(r, json)) return EXIT_DONE;
-    report_text(r, "kind", "JSON of another program, with %d values", cJSON_GetArraySize(json));
-    return EXIT_DATA;
 }
 
 /* --- the start of a file ------------------------------------------------------------------------------------------ */
@@ -623,10 +582,10 @@ typedef struct {
 } Start;
 
 static Start read_start(const char *path) {
-    Start   s = {.bytes = io_file_bytes(path)};
-    int     fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
-    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)(s.bytes < 0 ? 0 : s.bytes) : sizeof s.as;
-    int     rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
+    Start s = {.bytes = io_file_bytes(path)};
+    int   fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
+    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)s.bytes : sizeof s.as;
+    int   rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
     io_close(fd);
     return s;
@@ -662,17 +621,6 @@ static const struct {
     {20240527, "llm.c optimizer state", {{2, "ranks"}, {3, "rank"}, {4, "has_masters"}, {5, "shuffled"}, {10, "step"}}},
 };
 
-static int tell_llmc(Report *r, const int32_t *header) {
-    for (size_t i = 0; i < sizeof LLMC / sizeof *LLMC; i++) {
-        if (LLMC[i].magic != header[0]) continue;
-        report_text(r, "kind", "%s", LLMC[i].kind);
-        for (int v = 0; v < 7 && LLMC[i].value[v].name; v++)
-            report_count(r, LLMC[i].value[v].name, header[LLMC[i].value[v].at]);
-        return 1;
-    }
-    return 0;
-}
-
 /* --- others ------------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *start; size_t bytes; const char *kind; } STARTS[] = {
@@ -686,16 +634,22 @@ static const struct { const char *start; size_t bytes; const char *kind; } START
     {"GGUF", 4, "a GGUF model of llama.cpp"},
 };
 
-static int inspect_other(Report *r, const char *path, const Start *start) {
+static void inspect_other(const char *path, const Start *start) {
     const uint8_t *byte = start->as.byte;
     size_t         given = start->given;
-    if (given >= SHARD_HEADER_BYTES && tell_llmc(r, start->as.word)) return EXIT_DONE;
+    for (size_t i = 0; given >= SHARD_HEADER_BYTES && i < sizeof LLMC / sizeof *LLMC; i++) {
+        if (LLMC[i].magic != start->as.word[0]) continue;
+        report_text("kind", "%s", LLMC[i].kind);
+        for (int v = 0; v < 7 && LLMC[i].value[v].name; v++)
+            report_count(LLMC[i].value[v].name, start->as.word[LLMC[i].value[v].at]);
+        return;
+    }
     if (has_ending(path, ".tiktoken") || (given > 8 && memcmp(byte, "#version", 8) == 0)) {
         int64_t lines = count_lines(path) - !has_ending(path, ".tiktoken");
-        report_text(r, "kind",
+        report_text("kind",
                     has_ending(path, ".tiktoken") ? "vocabulary of tiktoken" : "merges of a byte-pair tokenizer");
-        report_count(r, "entries", lines);
-        return EXIT_DONE;
+        report_count("entries", lines);
+        return;
     }
     const char *text = shard_text_kind(byte, given), *looks = NULL;
     for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS && !looks; i++)
@@ -704,26 +658,26 @@ static int inspect_other(Report *r, const char *path, const Start *start) {
     TextEncoding encoding = text_wide_encoding(byte, given);
     if (!text && encoding != ENCODING_FOUND) text = TEXT_ENCODINGS[encoding - 1];
     if (!text && !looks) looks = text_other_kind(byte, given);
-    if (start->bytes == 0) report_text(r, "kind", "none of this program's files: it is empty");
+    if (start->bytes == 0) report_text("kind", "none of this program's files: it is empty");
     else if (looks) {
         char what[SHARD_SENTENCE_CHARS];
         snprintf(what, sizeof what, "%s", looks);
         shell_name_file(what, sizeof what, path);
-        report_text(r, "kind", "none of this program's files: %s", what);
+        report_text("kind", "none of this program's files: %s", what);
     } else if (text)
-        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s",
+        report_text("kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize%s%s",
                     text, encoding != ENCODING_FOUND ? " encoding=" : "", encoding != ENCODING_FOUND ? text : "");
     else if (!has_ending(path, ".bin"))
-        report_text(r, "kind",
+        report_text("kind",
                     "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");
     else {
         int               has_negatives;
         const NumberType *type = number_type_find(byte, given, &has_negatives);
-        report_text(r, "kind", "none of this program's files: %s; tokens without a header are uint16 or uint32",
+        report_text("kind", "none of this program's files: %s; tokens without a header are uint16 or uint32",
                     type ? type->name : "of no form that is known here");
     }
-    report_count(r, "bytes", start->bytes);
-    return EXIT_DATA;
+    report_count("bytes", start->bytes);
+    status = EXIT_DATA;
 }
 
 /* Kinds of JSON Lines files, recognized by a key of the first line. */
@@ -733,7 +687,7 @@ static const struct { const char *key, *kind; } LINES[] = {
     {"text", "texts: tokens by ./train_gpt tokenize"},
 };
 
-static int inspect_lines(Report *r, const char *path, const Start *start) {
+static void inspect_lines(const char *path, const Start *start) {
     FILE       *f = io_open_stream(path, IO_READ);
     char       *line = NULL;
     size_t      room = 0;
@@ -744,16 +698,18 @@ static int inspect_lines(Report *r, const char *path, const Start *start) {
     cJSON  *json = bytes > 0 ? json_of_others(line, (size_t)bytes) : NULL;
     const char *kind = cJSON_IsObject(json) ? "objects; tokenize field=NAME takes their text" : NULL;
     for (size_t i = 0; i < sizeof LINES / sizeof *LINES && !is_metrics; i++)
-        if (has(json, LINES[i].key)) { kind = LINES[i].kind; break; }
+        if (json_member(json, LINES[i].key)) { kind = LINES[i].kind; break; }
     cJSON_Delete(json);
     free(line);
     fclose(f);
-    if (is_metrics) return report_text(r, "kind", "metrics of a run"), inspect_metrics(r, path), EXIT_DONE;
-    if (!kind) return inspect_other(r, path, start);
-    int64_t lines = count_lines(path);
-    report_text(r, "kind", "JSON Lines of %s", kind);
-    report_count(r, "lines", lines);
-    return EXIT_DONE;
+    if (is_metrics) {
+        report_text("kind", "metrics of a run");
+        inspect_metrics(path);
+    } else if (kind) {
+        int64_t count = count_lines(path);
+        report_text("kind", "JSON Lines of %s", kind);
+        report_count("lines", count);
+    } else inspect_other(path, start);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -766,83 +722,69 @@ static int is_safetensors(const Start *s) {
            header <= (uint64_t)s->bytes - 8;
 }
 
-static int is_shard(const char *path, const Start *s) {
-    ShardHeader header;
-    char        fault[SHARD_FAULT_CHARS];
-    int32_t     magic = s->given < 4 ? 0 : s->as.word[0];
-    if (magic == 20240520 || magic == 20240801) return 1; /* a token file with a faulty header is reported when it is
-                                                           * opened */
-    return has_ending(path, ".bin") &&
-           shard_parse_header(s->as.byte, s->given, (uint64_t)s->bytes, 0, &header, fault) == 0;
-}
-
-static int inspect_file(Report *r, const char *path) {
+static void inspect_file(const char *path) {
     Start          start = read_start(path);
     const uint8_t *byte = start.as.byte;
     size_t         given = start.given;
+    int32_t        magic = given < 4 ? 0 : start.as.word[0];
+    ShardHeader    header;
+    char           fault[SHARD_FAULT_CHARS];
     weights_set_check_json(path);
-    if (has_ending(path, ".jsonl") && start.bytes > 0) return inspect_lines(r, path, &start);
-    if (is_safetensors(&start)) return inspect_weights(r, path), EXIT_DONE;
-    if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
+    if (has_ending(path, ".jsonl") && start.bytes > 0) inspect_lines(path, &start);
+    else if (is_safetensors(&start)) inspect_weights(path);
+    else if (shard_is_index(byte, given)) { /* a Megatron index is inspected together with its tokens */
         Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
-        if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(r, path, &start);
-        return inspect_shard(r, bin.text), EXIT_DONE;
+        if (has_ending(path, ".idx") && access(bin.text, R_OK) == 0) inspect_shard(bin.text);
+        else inspect_other(path, &start);
+    } else if (magic == 20240520 || magic == 20240801 || /* shard_open() reports a fault of their headers */
+               (has_ending(path, ".bin") &&
+                shard_parse_header(byte, given, (uint64_t)start.bytes, 0, &header, fault) == 0))
+        inspect_shard(path);
+    else {
+        const char *kind = shard_text_kind(byte, given);
+        int may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
+        /* also reads packed JSON, and JSON with a byte order mark */
+        cJSON *json = may_be_json ? inspect_read_json(path) : NULL;
+        int    is_json = json && (cJSON_IsObject(json) || (kind && strcmp(kind, "JSON") == 0));
+        if (is_json) inspect_json(path, json);
+        else inspect_other(path, &start);
+        cJSON_Delete(json);
     }
-    if (is_shard(path, &start)) return inspect_shard(r, path), EXIT_DONE;
-    const char *kind = shard_text_kind(byte, given);
-    int         may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
-    /* also reads packed JSON, and JSON with a byte order mark */
-    cJSON      *json = may_be_json ? inspect_read_json(path) : NULL;
-    if (json && !cJSON_IsObject(json) && strcmp(kind ? kind : "", "JSON") != 0) cJSON_Delete(json), json = NULL;
-    int         status = json ? inspect_json(r, path, json) : inspect_other(r, path, &start);
-    cJSON_Delete(json);
-    return status;
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-static int inspect_path(Report *r, const char *path) {
-    PathKind kind = path_kind(path);
-    char     file[PATH_ROOM];
-    report_text(r, "path", "%s", path);
-    switch (kind) {
-        case PATH_CHECKPOINT: return inspect_checkpoint(r, path);
-        case PATH_RUN:        return inspect_run(r, path);
-        case PATH_WEIGHTS:    return inspect_weights(r, path), EXIT_DONE;
-        case PATH_SHARDS:     return inspect_shards(r, path), EXIT_DONE;
-        case PATH_FILE:       return inspect_file(r, path);
-        case PATH_TOKENIZER: /* the tokenizer file that a run would read */
-            tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
-            report_text(r, "file", "%s", file);
-            return inspect_file(r, file);
-        default: break;
-    }
-    report_text(r, "kind", "a folder with no file that this program knows");
-    return EXIT_DATA;
-}
-
-enum { TENSORS, JSON };
 static const VerbKey INSPECT_KEYS[] = {
-    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
-    [JSON] = {"json", "true", "false", "the same as JSON"},
+    {"tensors", "true", "false", "list every tensor", .flag = &lists_tensors},
+    {"json", "true", "false", "the same as JSON", .flag = &as_json},
     {.name = NULL},
 };
 
 static int verb_inspect(int argc, char **argv) {
-    const char *path = NULL;
-    int         as_json = 0;
-    Report      report = {0};
-    for (int i = 1; i < argc; i++) {
-        VerbArgument a = verb_argument("inspect", argv[i]);
-        if (a.row == JSON) as_json = verb_flag(&a);
-        else if (a.row == TENSORS) report.lists_tensors = verb_flag(&a);
-        else if (path) verb_misused("inspect", "\"%s\" is one too many", argv[i]);
-        else path = argv[i];
+    int         paths = verb_read("inspect", 1, argc, argv, VERB_PATHS) - 1;
+    const char *path = argv[1];
+    char        file[PATH_ROOM];
+    if (paths > 1) verb_misused("inspect", "\"%s\" is one too many", argv[2]);
+    if (paths == 0) verb_misused("inspect", "it needs a file or a folder");
+    if (as_json) report = cJSON_CreateObject();
+    PathKind kind = path_kind(path);
+    report_text("path", "%s", path);
+    switch (kind) {
+        case PATH_CHECKPOINT: inspect_checkpoint(path); break;
+        case PATH_RUN: inspect_run(path); break;
+        case PATH_WEIGHTS: inspect_weights(path); break;
+        case PATH_SHARDS: inspect_shards(path); break;
+        case PATH_FILE: inspect_file(path); break;
+        case PATH_TOKENIZER: /* the tokenizer file that a run would read */
+            tokenizer_beside(path_of("%s/", path).text, file, sizeof file);
+            report_text("file", "%s", file);
+            inspect_file(file);
+            break;
+        case PATH_FOLDER:
+            report_text("kind", "a folder with no file that this program knows");
+            status = EXIT_DATA;
     }
-    if (!path) verb_misused("inspect", "it needs a file or a folder");
-    if (as_json && !(report.json = cJSON_CreateObject())) fail(EXIT_MEMORY, "no memory for a report");
-    int status = inspect_path(&report, path);
-    if (report.json) json_print(report.json);
+    if (report) json_print(report);
     return status;
 }
 

@@ -12,7 +12,6 @@
 #include "run/checkpoint/weights.h"
 #include "run/plan/plan_cluster.h"
 #include "run/plan/plan.h"
-#include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
 /* The expected MFU: the share of the measured rate of matrix products that GPT-2 124M reaches on AVX-512 cores (`make
@@ -71,18 +70,9 @@ static void print_grid(const Config *c, const Plan *p) {
     printf("grid         %s\n", mesh_text(p->mesh, text));
     /* Names the axes whose neighbours would be on different hosts, if each host has as many devices as this one. */
     if (devices > 0 && p->ranks.count > devices)
-        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
+        printf("             across hosts of %d GPU%s: %s\n", devices, plural(devices),
                mesh_crossing(p->mesh, devices, text));
     if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
-}
-
-static void print_sent(const Plan *p) {
-    const char *between = ": ", *unit = " bytes";
-    for (int a = 0; a < AXES; a++) {
-        if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
-        printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
-        between = ", ", unit = "";
-    }
 }
 
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
@@ -100,7 +90,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
         printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = "
                "\"nccl\" plans for a GPU each\n",
-               ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
+               ranks, devices, plural(devices), devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
         printf("  largest batch.micro_batch in %s: %lld\n", bytes_text((double)memory_bytes).text,
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
@@ -111,7 +101,7 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
 static void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
-    print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
+    print_plain(stdout, "plan of %s on %d rank%s, %s\n\n", c->path, ranks, plural(ranks), device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
     char experts[240];
@@ -131,9 +121,16 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
     plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
            plan_count_text(step_flops).text, plan_count_text(step_flops * steps).text);
-    if (ranks > 1) printf("exchange     each rank sends %s a step", bytes_text(p->step_sent).text);
-    if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
-    if (ranks > 1) printf("\n");
+    if (ranks > 1) {
+        const char *between = ": ", *unit = " bytes";
+        printf("exchange     each rank sends %s a step", bytes_text(p->step_sent).text);
+        for (int a = 0; a < AXES && (is_grid(p) || c->parallel.zero_stage > 1); a++) {
+            if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
+            printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
+            between = ", ", unit = "";
+        }
+        printf("\n");
+    }
     if (matmul_flops > 0) {
         char time[32];
         duration_text(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
@@ -152,84 +149,43 @@ static void plan_print(const Config *c, const Plan *p, double matmul_flops, size
             "then make BACKEND=cuda\n");
 }
 
-/* Prints every operation of a step of one rank, as a dry run records it. */
-static void print_ledger(const Config *c, const Plan *p) {
-    Ledger step = {0};
-    model_dry(config_model_spec(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
-    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
-           plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
-           bytes_text(ledger_sent(&step, NULL)).text);
-    ledger_print(stdout, &step);
-    ledger_free(&step);
-}
-
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { int ranks; size_t memory_bytes; int ledger, fits, kernels; const char *rates; ClusterPlan on; } Asked;
-
 enum { MOST_RANKS = 1 << 20 };
-enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, KERNELS, RATES };
-const VerbKey PLAN_KEYS[] = {
-    [RANKS] = {"ranks", "8", "1", "ranks of the job"},
-    [MEMORY] = {"memory", "80GiB", "this machine's", "memory of a rank: prints the largest micro-batch that fits"},
-    [LEDGER] = {"ledger", "true", "false", "every operation of a step with its sizes, FLOPs and bytes"},
-    [GPU] = {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200 or 4090"},
-    [NODES] = {"nodes", "2", "as many as needed", "machines that the ranks are on, with gpu="},
-    [PRICE] = {"price", "2.5", "", "dollars an hour of one GPU: what the run costs"},
-    [CLUSTER] = {"cluster", "dgx-h100", "", "simulate on this cluster: a name of configs/clusters, or a file"},
-    [SEARCH] = {"search", "true", "false", "look for the quickest grid of the cluster; keys that are given stay"},
-    [FIT] = {"fit", "true", "false", "take the most ranks, of those there are, that the config allows"},
-    [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
-    [JSON] = {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone"},
-    [KERNELS] = {"kernels", "true", "false", "a step of one gpu=, kernel by kernel, beside what it could take"},
-    [RATES] = {"rates", "h100.json", "", "measured rates of kernels, a file, in place of estimates"},
+static struct {
+    int         ranks;
+    int64_t     memory_bytes;
+    int         ledger, fits, kernels;
+    const char *rates;
+    ClusterPlan on;
+} asked;
+static const VerbKey PLAN_KEYS[] = {
+    {"ranks", "8", "1", "ranks of the job", .whole = &asked.ranks, .least = 1, .most = MOST_RANKS},
+    {"memory", "80GiB", NULL, "memory of a rank: prints the largest micro-batch that fits",
+     .bytes = &asked.memory_bytes, .least = 1, .unset = "this machine's"},
+    {"ledger", "true", "false", "every operation of a step with its sizes, FLOPs and bytes", .flag = &asked.ledger},
+    {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200 or 4090", .text = &asked.on.gpu},
+    {"nodes", "2", NULL, "machines that the ranks are on, with gpu=", .whole = &asked.on.nodes, .least = 1,
+     .most = MOST_RANKS, .unset = "as many as needed"},
+    {"price", "2.5", "", "dollars an hour of one GPU: what the run costs", .number = &asked.on.price, .least = 1e-6,
+     .most = 1e6},
+    {"cluster", "dgx-h100", "", "simulate on this cluster: a name of configs/clusters, or a file",
+     .text = &asked.on.cluster},
+    {"search", "true", "false", "look for the quickest grid of the cluster; keys that are given stay",
+     .flag = &asked.on.searches},
+    {"fit", "true", "false", "take the most ranks, of those there are, that the config allows", .flag = &asked.fits},
+    {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost",
+     .number = &asked.on.mtbf_hours, .least = 1e-6, .most = 1e9},
+    {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone",
+     .flag = &asked.on.json},
+    {"kernels", "true", "false", "a step of one gpu=, kernel by kernel, beside what it could take",
+     .flag = &asked.kernels},
+    {"rates", "h100.json", "", "measured rates of kernels, a file, in place of estimates", .text = &asked.rates},
     {.name = NULL},
 };
 
-/* Reads one argument. Returns 1 if it is a key of the verb, 0 if it is a key of the config. */
-static int take_one(Asked *asked, const char *argument) {
-    if (strcmp(argument, "zero_bubble=false") == 0) return 1; /* former versions had this key; false was its default */
-    if (strncmp(argument, "zero_bubble=", 12) == 0)
-        fail(EXIT_CONFIG,
-             "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
-    VerbArgument a = verb_key_or_config("plan", argument);
-    switch (a.row) {
-        case RANKS: asked->ranks = (int)verb_count(&a, 1, MOST_RANKS); return 1;
-        case GPU: asked->on.gpu = verb_text(&a); return 1;
-        case NODES: asked->on.nodes = (int)verb_count(&a, 1, MOST_RANKS); return 1;
-        case PRICE: asked->on.price = verb_number(&a, 1e-6, 1e6); return 1;
-        case MEMORY: asked->memory_bytes = (size_t)verb_size(&a, 1); return 1;
-        case LEDGER: asked->ledger = verb_flag(&a); return 1;
-        case CLUSTER: asked->on.cluster = verb_text(&a); return 1;
-        case SEARCH: asked->on.searches = verb_flag(&a); return 1;
-        case FIT: asked->fits = verb_flag(&a); return 1;
-        case MTBF_HOURS: asked->on.mtbf_hours = verb_number(&a, 1e-6, 1e9); return 1;
-        case JSON: asked->on.json = verb_flag(&a); return 1;
-        case KERNELS: asked->kernels = verb_flag(&a); return 1;
-        case RATES: asked->rates = verb_text(&a); return 1;
-        default: return 0;
-    }
-}
-
-static void check_kernels(const Asked *asked) {
-    if (asked->rates && !asked->kernels)
-        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked->rates,
-             asked->rates);
-    if (asked->kernels && !asked->on.gpu)
-        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
-    if (asked->kernels && (asked->on.searches || asked->on.price > 0 || asked->on.mtbf_hours > 0 || asked->fits))
-        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
-             "search=, fit=, price= and mtbf_hours= are of the whole job");
-}
-
-/* Reads the keys of the verb and removes them from the overrides. The other overrides keep their order. */
-static Asked take_asked(int *count, char **overrides) {
-    VerbArgument ranks = verb_default("plan", RANKS);
-    Asked        asked = {.ranks = (int)verb_count(&ranks, 1, MOST_RANKS)};
-    int          kept = 0;
-    for (int i = 0; i < *count; i++)
-        if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
-    *count = kept;
+/* Refuses keys that do not go together. */
+static void check_keys(void) {
     const char *elsewhere = asked.on.gpu ? asked.on.gpu : asked.on.cluster, *key = asked.on.gpu ? "gpu" : "cluster";
     if (asked.on.gpu && asked.on.cluster)
         fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
@@ -248,9 +204,14 @@ static Asked take_asked(int *count, char **overrides) {
         fail(EXIT_CONFIG,
              "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for "
              "a grid: one of them");
-    check_kernels(&asked);
-    asked.on.held = search_held(overrides, kept);
-    return asked;
+    if (asked.rates && !asked.kernels)
+        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked.rates,
+             asked.rates);
+    if (asked.kernels && !asked.on.gpu)
+        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
+    if (asked.kernels && (asked.on.searches || asked.on.price > 0 || asked.on.mtbf_hours > 0 || asked.fits))
+        fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
+             "search=, fit=, price= and mtbf_hours= are of the whole job");
 }
 
 /* Returns the library that a run on this machine uses for collectives. A CUDA build without a GPU assumes a GPU for
@@ -268,8 +229,17 @@ static CommKind comm_of(const Config *c, int ranks) {
 
 static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
-    int    overrides = argc - 2;
-    Asked  asked = take_asked(&overrides, argv + 2);
+    int overrides = 0;
+    for (int i = 2; i < argc; i++) { /* former versions had this key; false was its default */
+        if (strcmp(argv[i], "zero_bubble=false") == 0) continue;
+        if (strncmp(argv[i], "zero_bubble=", 12) == 0)
+            fail(EXIT_CONFIG,
+                 "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
+        argv[2 + overrides++] = argv[i];
+    }
+    overrides = verb_read("plan", 2, 2 + overrides, argv, VERB_CONFIG) - 2;
+    check_keys();
+    asked.on.held = search_held(argv + 2, overrides);
     Config config;
     int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0 if their number is checked later */
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
@@ -312,8 +282,17 @@ static int verb_plan(int argc, char **argv) {
         device_open(0, cores);                             /* the measurement uses all cores */
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
-    plan_print(&config, &plan, rate, asked.memory_bytes);
-    if (asked.ledger) print_ledger(&config, &plan);
+    plan_print(&config, &plan, rate, (size_t)asked.memory_bytes);
+    if (asked.ledger) { /* every operation of a step of one rank, as a dry run records it */
+        Ledger step = {0};
+        model_dry(config_model_spec(&config, plan.act, plan.ranks.count, plan.ranks.stage, NULL), plan.micro_steps,
+                  &step);
+        printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
+               plan_count_text(ledger_flops(&step)).text, bytes_text(ledger_bytes(&step)).text,
+               bytes_text(ledger_sent(&step, NULL)).text);
+        ledger_print(stdout, &step);
+        ledger_free(&step);
+    }
     config_free(&config);
     return EXIT_DONE;
 }

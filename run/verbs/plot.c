@@ -12,41 +12,22 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"
 #include "run/verbs/verbs.h"
-
-enum { OUT, X, CSV };
-static const VerbKey PLOT_KEYS[] = {
-    [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
-    [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
-    [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
-    {.name = NULL},
-};
 
 enum { MOST_RUNS = 64 };
 static const char TABLE_HEAD[] = "run,kind,step,tokens,hours,loss,smoothed,bpb,lr,grad_norm\n";
 static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours", NULL};
 
-typedef struct {
-    const char *out, *csv;
-    PlotX       x;
-    char       *dir[MOST_RUNS]; /* folders of the runs; borrowed from argv */
-    int         dirs;
-} Asked;
-
-static void take_value(Asked *asked, VerbArgument a, char *word) {
-    switch (a.row) {
-        case OUT: asked->out = verb_text(&a); break;
-        case X: asked->x = (PlotX)verb_choice(&a, X_WORDS); break;
-        case CSV: asked->csv = verb_text(&a); break;
-        case VERB_PATH:
-            if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
-            asked->dir[asked->dirs++] = word;
-            break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
+static struct { const char *out, *csv; int x; } asked;
+static const VerbKey PLOT_KEYS[] = {
+    {"out", "compare.svg", "plot.svg", "the picture", .text = &asked.out},
+    {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours", .choice = &asked.x, .words = X_WORDS},
+    {"csv", "compare.csv", "", "all points, as a table", .text = &asked.csv},
+    {.name = NULL},
+};
 
 /* --- smoothing ---------------------------------------------------------------------------------------------------- */
 
@@ -63,34 +44,18 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
 
 enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
 
-/* Returns 1 for config keys that do not change the trained model, such as those of the folder or the machine. */
-static int is_of_no_interest(const char *key) {
-    static const char *const SECTIONS[] = {"$schema", "run.", "checkpoint.", "log.", "sample.", NULL};
-    if (strcmp(key, "run.steps") == 0 || strcmp(key, "run.seed") == 0) return 0;
-    for (int i = 0; SECTIONS[i]; i++)
-        if (strncmp(key, SECTIONS[i], strlen(SECTIONS[i])) == 0) return 1;
-    return 0;
-}
+typedef struct { char text[KEY_BYTES]; } Key;
 
-static const cJSON *find(const cJSON *config, const char *key) {
-    char        section[KEY_BYTES];
-    const char *dot = strchr(key, '.');
-    snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key) : (int)strlen(key), key);
-    const cJSON *member = json_member(config, section);
-    return dot ? json_member(member, dot + 1) : member;
-}
-
-typedef struct {
-    char text[KEY_BYTES];
-} Key;
-
-/* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Returns the new
- * number of keys. */
+/* Adds a config key to the list if the runs differ in it. A run without a config differs in each key. Leaves out keys
+ * that do not change the trained model, such as those of the folder or the machine. Returns the new number of keys. */
 static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
-    int          is_different = 0;
-    const cJSON *first = find(run[0].log.config, text);
-    for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, find(run[i].log.config, text), 1);
-    if (keys == MOST_KEYS || is_of_no_interest(text) || !is_different) return keys;
+    static const char *const LEFT_OUT[] = {"$schema", "run.", "checkpoint.", "log.", "sample."};
+    int          is_kept = strcmp(text, "run.steps") == 0 || strcmp(text, "run.seed") == 0, is_different = 0;
+    const cJSON *first = config_value(run[0].log.config, text);
+    for (size_t i = 0; i < sizeof LEFT_OUT / sizeof *LEFT_OUT; i++)
+        if (!is_kept && strncmp(text, LEFT_OUT[i], strlen(LEFT_OUT[i])) == 0) return keys;
+    for (int i = 1; i < runs; i++) is_different |= !cJSON_Compare(first, config_value(run[i].log.config, text), 1);
+    if (keys == MOST_KEYS || !is_different) return keys;
     for (int k = 0; k < keys; k++)
         if (strcmp(key[k].text, text) == 0) return keys;
     snprintf(key[keys].text, KEY_BYTES, "%s", text);
@@ -127,15 +92,6 @@ static const char *short_name(const Key *key, int keys, int which) {
     return name;
 }
 
-/* Appends " · key=value" to the label of a run. */
-static void put_pair(char *out, size_t room, const char *name, const cJSON *value) {
-    char       *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    size_t      at = strlen(out);
-    const char *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
-    snprintf(out + at, room - at, " · %s=%.*s", name, MOST_SHOWN, shown);
-    free(text);
-}
-
 void plot_label(PlotRun *run, int runs) {
     Key *key = xmalloc(sizeof *key * MOST_KEYS, "the keys of the configs");
     int keys = runs > 1 ? keys_that_differ(key, run, runs) : 0;
@@ -143,9 +99,15 @@ void plot_label(PlotRun *run, int runs) {
         int is_double = 0; /* 1 if another run's folder has the same name; the path then distinguishes them */
         for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
         snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
-        for (int k = 0; k < keys && run[i].log.config; k++)
-            put_pair(run[i].differs, sizeof run[i].differs, short_name(key, keys, k),
-                     find(run[i].log.config, key[k].text));
+        for (int k = 0; k < keys && run[i].log.config; k++) { /* appends " · key=value" */
+            const cJSON *value = config_value(run[i].log.config, key[k].text);
+            char        *text = value ? cJSON_PrintUnformatted(value) : NULL;
+            const char  *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
+            size_t       at = strlen(run[i].differs);
+            snprintf(run[i].differs + at, sizeof run[i].differs - at, " · %s=%.*s", short_name(key, keys, k),
+                     MOST_SHOWN, shown);
+            free(text);
+        }
     }
     free(key);
 }
@@ -156,21 +118,8 @@ double plot_x(const Plot *p, const LogPoint *at) {
     return p->x == PLOT_TOKENS ? (double)at->tokens : p->x == PLOT_STEPS ? (double)at->step : at->hours;
 }
 
-static void refuse_without_hours(const RunLog *log) {
-    for (int64_t i = 0; i < log->trains; i++)
-        if (!isfinite(log->train[i].hours))
-            fail(EXIT_DATA,
-                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens "
-                 "shows it",
-                 log->dir, (long long)log->train[i].step);
-}
-
-static void put_number(FILE *f, double value) {
-    if (isfinite(value)) fprintf(f, ",%.9g", value);
-    else fputc(',', f);
-}
-
 static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
+    const double values[] = {p->hours, p->loss, smoothed, p->bpb, p->lr, p->grad_norm};
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
         length = utf8_bytes(log->name + i, strnlen(log->name + i, 4));
@@ -178,8 +127,7 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
-    put_number(f, p->hours), put_number(f, p->loss), put_number(f, smoothed);
-    put_number(f, p->bpb), put_number(f, p->lr), put_number(f, p->grad_norm);
+    for (int i = 0; i < 6; i++) fprintf(f, isfinite(values[i]) ? ",%.9g" : ",", values[i]);
     fputc('\n', f);
 }
 
@@ -228,48 +176,51 @@ static char *absolute(const char *path) {
     return whole;
 }
 
-static void refuse_one_file(const Asked *a) {
-    char *out = absolute(a->out), *csv = absolute(a->csv);
-    if (out && csv && strcmp(out, csv) == 0)
-        fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", a->out, a->csv);
-    free(out), free(csv);
-}
-
 static int verb_plot(int argc, char **argv) {
-    Asked   a = {0};
-    PlotRun run[MOST_RUNS] = {0};
-    size_t  bytes;
-    take_value(&a, verb_default("plot", OUT), NULL);
-    take_value(&a, verb_default("plot", X), NULL);
-    for (int i = 1; i < argc; i++) take_value(&a, verb_argument("plot", argv[i]), argv[i]);
-    if (a.dirs == 0) verb_misused("plot", "no run");
-    Plot p = {run, a.dirs, a.x};
-    refuse_kind("out", a.out);
-    if (a.csv) refuse_kind("csv", a.csv), refuse_one_file(&a);
-    RunLock *out = lock_output("plot", "out", a.out, LOCK_WHOLE);
-    RunLock *csv = a.csv ? lock_output("plot", "csv", a.csv, LOCK_WHOLE) : NULL;
-    refuse_other_file("out", a.out, svg_is_ours);
-    if (a.csv) refuse_other_file("csv", a.csv, is_table);
-    for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
-    for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
+    static PlotRun run[MOST_RUNS];
+    size_t         bytes;
+    int            runs = verb_read("plot", 1, argc, argv, VERB_PATHS) - 1;
+    Plot           p = {run, runs, (PlotX)asked.x};
+    if (p.runs > MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
+    if (p.runs == 0) verb_misused("plot", "no run");
+    refuse_kind("out", asked.out);
+    if (asked.csv) {
+        refuse_kind("csv", asked.csv);
+        char *out = absolute(asked.out), *csv = absolute(asked.csv);
+        if (out && csv && strcmp(out, csv) == 0)
+            fail(EXIT_CONFIG, "plot: out=%s and csv=%s are one file: give two names", asked.out, asked.csv);
+        free(out), free(csv);
+    }
+    RunLock *out = lock_output("plot", "out", asked.out, LOCK_WHOLE);
+    RunLock *csv = asked.csv ? lock_output("plot", "csv", asked.csv, LOCK_WHOLE) : NULL;
+    refuse_other_file("out", asked.out, svg_is_ours);
+    if (asked.csv) refuse_other_file("csv", asked.csv, is_table);
+    for (int i = 0; i < p.runs; i++) run[i].log = run_log_read("plot", argv[1 + i]);
+    for (int i = 0; i < p.runs && p.x == PLOT_HOURS; i++)
+        for (int64_t k = 0; k < run[i].log.trains; k++)
+            if (!isfinite(run[i].log.train[k].hours))
+                fail(EXIT_DATA,
+                     "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or "
+                     "x=tokens shows it",
+                     run[i].log.dir, (long long)run[i].log.train[k].step);
     plot_label(run, p.runs);
     for (int i = 0; i < p.runs; i++) {
         run[i].smooth = xmalloc(sizeof(double) * (size_t)(run[i].log.trains + 1), "the losses of a run");
         plot_smooth(run[i].log.train, run[i].log.trains, run[i].smooth);
     }
     char *text = plot_svg(&p, &bytes);
-    verb_put("plot", a.out, out, text, bytes);
+    verb_put("plot", asked.out, out, text, bytes);
     free(text);
-    if (a.csv) {
+    if (asked.csv) {
         text = csv_text(&p, &bytes);
-        verb_put("plot", a.csv, csv, text, bytes);
+        verb_put("plot", asked.csv, csv, text, bytes);
         free(text);
     }
     print_plain(stdout,
                 "plot: %d run%s over %s in %s; smoothed: the mean over a twentieth of the run around each step, as in "
                 "loss.svg\n",
-                p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out);
-    if (a.csv) print_plain(stdout, "plot: every point is in %s\n", a.csv);
+                p.runs, plural(p.runs), X_WORDS[p.x], asked.out);
+    if (asked.csv) print_plain(stdout, "plot: every point is in %s\n", asked.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;
 }

@@ -48,17 +48,6 @@ static void widen(const Picture *s, const PlotRun *run, double *low, double *hig
     }
 }
 
-static void choose_ranges(Picture *s) {
-    double low = INFINITY, high = -INFINITY, end = 0;
-    for (int i = 0; i < s->p->runs; i++) {
-        widen(s, &s->p->run[i], &low, &high);
-        end = fmax(end, last_x(s->p, &s->p->run[i].log));
-    }
-    double top = HEAD + ROW * s->p->runs;
-    s->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
-    svg_loss_range(&s->panel, low, high, TICKS);
-}
-
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
 /* Returns the dashes of the line of a run. If there are more runs than colours, runs that reuse a colour are dashed. */
@@ -125,36 +114,37 @@ static int put_cut(FILE *out, const char *text, int most) {
     return end;
 }
 
-static void put_values(const Picture *s, const PlotRun *run) {
-    const RunLog *log = &run->log;
-    if (log->trains && isfinite(run->smooth[log->trains - 1])) fprintf(s->out, "%.4f", run->smooth[log->trains - 1]);
-    if (log->evals && isfinite(log->eval[log->evals - 1].loss))
-        fprintf(s->out, " · %.4f", log->eval[log->evals - 1].loss);
-    if (log->evals && log->trains && log->eval[log->evals - 1].step < log->train[log->trains - 1].step)
-        fprintf(s->out, " (step %lld)", (long long)log->eval[log->evals - 1].step);
-}
-
 /* Draws the legend, one row for each run: its line, its label, and its last losses at the right. */
 static void draw_legend(const Picture *s) {
     fprintf(s->out, "<g font-size=\"13\" class=\"text\">\n");
     for (int i = 0; i < s->p->runs; i++) {
-        int y = HEAD - 18 + ROW * i;
+        const PlotRun  *run = &s->p->run[i];
+        const RunLog   *log = &run->log;
+        const LogPoint *last = log->evals ? &log->eval[log->evals - 1] : NULL;
+        int64_t         trains = log->trains;
+        int             y = HEAD - 18 + ROW * i;
         fprintf(s->out,
-                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" "
-                "y=\"%d\"><tspan "
-                "class=\"title\" font-weight=\"600\">",
+                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/>"
+                "<text x=\"%d\" y=\"%d\"><tspan class=\"title\" font-weight=\"600\">",
                 LEFT, y - 4, i % SVG_COLOURS, dashes(i), LEFT + 31, y);
-        int used = put_cut(s->out, s->p->run[i].name, LABEL_BYTES / 2);
+        int used = put_cut(s->out, run->name, LABEL_BYTES / 2);
         fprintf(s->out, "</tspan>");
-        put_cut(s->out, s->p->run[i].differs, LABEL_BYTES - used);
+        put_cut(s->out, run->differs, LABEL_BYTES - used);
         fprintf(s->out, "</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">", RIGHT, y);
-        put_values(s, &s->p->run[i]);
+        if (trains && isfinite(run->smooth[trains - 1])) fprintf(s->out, "%.4f", run->smooth[trains - 1]);
+        if (last && isfinite(last->loss)) fprintf(s->out, " · %.4f", last->loss);
+        if (last && trains && last->step < log->train[trains - 1].step)
+            fprintf(s->out, " (step %lld)", (long long)last->step);
         fprintf(s->out, "</text>\n");
     }
     fprintf(s->out, "</g>\n");
 }
 
-static void draw_title(const Picture *s) {
+static void draw(const Picture *s) {
+    static const char *const NAMES[] =
+        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
+    svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
+    svg_clip(s->out, "panel", &s->panel);
     fprintf(s->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
     if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
     else fprintf(s->out, "%d runs", s->p->runs);
@@ -164,17 +154,8 @@ static void draw_title(const Picture *s) {
             RIGHT);
     fprintf(s->out,
             "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: mean over a twentieth of the run around "
-            "each "
-            "step · pale: every step · dots: validation</text>\n",
+            "each step · pale: every step · dots: validation</text>\n",
             LEFT);
-}
-
-static void draw(const Picture *s) {
-    static const char *const NAMES[] =
-        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
-    svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
-    svg_clip(s->out, "panel", &s->panel);
-    draw_title(s);
     draw_legend(s);
     svg_values(s->out, &s->panel, TICKS, SVG_LEFT);
     svg_frame(s->out, &s->panel);
@@ -195,11 +176,17 @@ static void draw(const Picture *s) {
 char *plot_svg(const Plot *p, size_t *bytes) {
     char   *text = NULL;
     int64_t most = 1;
+    double  low = INFINITY, high = -INFINITY, end = 0, top = HEAD + ROW * p->runs;
     for (int i = 0; i < p->runs; i++)
         if (p->run[i].log.trains > most) most = p->run[i].log.trains;
     Picture s = {.p = p, .sorted = xmalloc(sizeof(double) * (size_t)most, "a picture"),
                  .out = memory_file_open(&text, bytes)};
-    choose_ranges(&s);
+    for (int i = 0; i < p->runs; i++) {
+        widen(&s, &p->run[i], &low, &high);
+        end = fmax(end, last_x(p, &p->run[i].log));
+    }
+    s.panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, 0, 1};
+    svg_loss_range(&s.panel, low, high, TICKS);
     draw(&s);
     free(s.sorted);
     return svg_end(s.out, &text);

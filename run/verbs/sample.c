@@ -26,32 +26,7 @@
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
-enum {
-    PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P, TEXTS, SEED, STOP, EOT, POSITIONS, TOKENIZER, OUT, TENSOR,
-    CONTEXT, PIPELINE, KEYS
-};
-static const VerbKey SAMPLE_KEYS[] = {
-    [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard "
-                                             "input's"},
-    [TOKENS] = {"tokens", "400", "256", "tokens after the prompt"},
-    [TEMPERATURE] = {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
-    [TOP_K] = {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all"},
-    [TOP_P] = {"top_p", "0.9", "1", "draw among the likeliest tokens that together have this probability"},
-    [MIN_P] = {"min_p", "0.05", "0", "draw among tokens of at least this part of the likeliest one's probability"},
-    [TEXTS] = {"n", "3", "1", "so many texts, with seeds that follow each other"},
-    [SEED] = {"seed", "42", "1337", "another seed gives another text"},
-    [STOP] = {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again", 1},
-    [EOT] = {"eot", "false", "true", "an end token of the model's config ends the text"},
-    [POSITIONS] = {"positions", "1024", "the model's", "the most tokens that are seen at once; fewer need less memory"},
-    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
-    [OUT] = {"out", "text.txt", "standard output", "a new file for the text, written whole or not at all"},
-    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
-    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share the text"},
-    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
-    {.name = NULL},
-};
-
-typedef struct {
+static struct {
     char        path[4096];    /* folder of a run or a checkpoint                                */
     const char *prompt;        /* the text itself; @FILE: text of a file; -: standard input      */
     const char *tokenizer;     /* path of a tokenizer; NULL: the one in the folder of the model  */
@@ -61,80 +36,65 @@ typedef struct {
     int64_t     tokens, texts, seed;
     MeshSizes   grid;
     int64_t     positions;     /* 0: all positions of the model                        */
-    const char *given[KEYS + 1]; /* names of the keys that were given; ends with NULL  */
     int         ends_at_eot;
     char      **stop;          /* [stops] texts that end generation; owned */
     int         stops;
-} SampleOptions;
+} asked = {.prompt = "", .grid.replicas = 1};
 
-static void add_stop(SampleOptions *o, const char *text) {
+static void add_stop(const char *text) {
     if (!*text)
         fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
-    o->stop = xrealloc(o->stop, sizeof *o->stop * (size_t)(o->stops + 1), "a stop text");
-    o->stop[o->stops++] = xstrdup(text, "a stop text");
+    asked.stop = xrealloc(asked.stop, sizeof *asked.stop * (size_t)(asked.stops + 1), "a stop text");
+    asked.stop[asked.stops++] = xstrdup(text, "a stop text");
 }
 
 /* Adds the value of stop=: one text that ends generation, or a JSON list of them. */
-static void take_stop(SampleOptions *o, const char *text) {
+static void take_stop(const char *text) {
     Json      json;
     JsonFault fault;
     if (*text != '[' || !json_parse(text, strlen(text), JSON_LIMIT, &json, &fault)) {
-        add_stop(o, text);
+        add_stop(text);
         return;
     }
     for (const cJSON *item = json.root->child; item; item = item->next) {
         if (!cJSON_IsString(item))
             fail(EXIT_CONFIG, "sample: stop=%s: a list of texts is expected, as '[\"a\",\"b\"]'", text);
-        add_stop(o, item->valuestring);
+        add_stop(item->valuestring);
     }
     json_free(&json);
 }
 
-static void take_value(SampleOptions *o, VerbArgument a) {
-    switch (a.row) {
-        case PROMPT: o->prompt = a.value; break;
-        case TOKENS: o->tokens = verb_count(&a, 0, 10000000); break;
-        case TEMPERATURE: o->rule.temperature = verb_number(&a, 0, 1000); break;
-        case TOP_K: o->rule.top_k = verb_count(&a, 0, 1000000000); break;
-        case TOP_P: o->rule.top_p = verb_number(&a, 0, 1); break;
-        case MIN_P: o->rule.min_p = verb_number(&a, 0, 1); break;
-        case TEXTS: o->texts = verb_count(&a, 1, 1000000); break;
-        case SEED: o->seed = verb_count(&a, 0, INT64_C(1) << 53); break;
-        case STOP: take_stop(o, a.value); break;
-        case EOT: o->ends_at_eot = verb_flag(&a); break;
-        case POSITIONS: o->positions = verb_count(&a, 1, INT32_MAX); break;
-        case TOKENIZER: o->tokenizer = verb_text(&a); break;
-        case OUT: o->out = verb_text(&a); break;
-        case TENSOR: o->grid.tensor = (int)verb_count(&a, 1, 1024); break;
-        case CONTEXT: o->grid.context = (int)verb_count(&a, 1, 1024); break;
-        case PIPELINE: o->grid.stages = (int)verb_count(&a, 1, 1024); break;
-        default: CHECK(0, "nothing reads %s=", a.name);
-    }
-}
-
-static SampleOptions sample_options(int argc, char **argv) {
-    /* rows of the keys whose default is set here; the others stay not set */
-    static const int VALUES[] = {PROMPT, TOKENS, TEMPERATURE, TOP_K, TOP_P, MIN_P,
-                                 TEXTS, SEED, EOT, TENSOR, CONTEXT, PIPELINE};
-    SampleOptions    o = {.grid.replicas = 1};
-    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++)
-        take_value(&o, verb_default("sample", VALUES[i]));
-    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
-    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
-    if (length >= sizeof o.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
-    strcpy(o.path, argv[1]);
-    if (length == own && strcmp(o.path, WEIGHTS_SINGLE) == 0) strcpy(o.path, ".");
-    /* the path of a weights file stands for its folder */
-    else if (has_ending(o.path, "/" WEIGHTS_SINGLE)) o.path[length - own - 1] = 0;
-    for (int i = 2, at; i < argc; i++) {
-        VerbArgument a = verb_key_only("sample", argv[i]);
-        for (at = 0; o.given[at] && o.given[at] != a.name;) at++;
-        o.given[at] = a.name;
-        take_value(&o, a);
-    }
-    o.lock = verb_take_out("sample", o.out);
-    return o;
-}
+static const VerbKey SAMPLE_KEYS[] = {
+    {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's",
+     .text = &asked.prompt, .may_be_empty = 1},
+    {"tokens", "400", "256", "tokens after the prompt", .count = &asked.tokens, .most = 10000000},
+    {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time",
+     .number = &asked.rule.temperature, .most = 1000},
+    {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all", .count = &asked.rule.top_k, .most = 1000000000},
+    {"top_p", "0.9", "1", "draw among the likeliest tokens that together have this probability",
+     .number = &asked.rule.top_p, .most = 1},
+    {"min_p", "0.05", "0", "draw among tokens of at least this part of the likeliest one's probability",
+     .number = &asked.rule.min_p, .most = 1},
+    {"n", "3", "1", "so many texts, with seeds that follow each other", .count = &asked.texts, .least = 1,
+     .most = 1000000},
+    {"seed", "42", "1337", "another seed gives another text", .count = &asked.seed, .most = INT64_C(1) << 53},
+    {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again", .take = take_stop,
+     .may_be_empty = 1, .may_repeat = 1},
+    {"eot", "false", "true", "an end token of the model's config ends the text", .flag = &asked.ends_at_eot},
+    {"positions", "1024", NULL, "the most tokens that are seen at once; fewer need less memory",
+     .count = &asked.positions, .least = 1, .most = INT32_MAX, .unset = "the model's"},
+    {"tokenizer", "datasets/bpe", NULL, "a tokenizer's folder or file", .text = &asked.tokenizer,
+     .unset = "the run's"},
+    {"out", "text.txt", NULL, "a new file for the text, written whole or not at all", .text = &asked.out,
+     .unset = "standard output"},
+    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix", .whole = &asked.grid.tensor,
+     .least = 1, .most = 1024},
+    {"parallel.context", "2", "1", "under mpirun: ranks that share the text", .whole = &asked.grid.context,
+     .least = 1, .most = 1024},
+    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &asked.grid.stages,
+     .least = 1, .most = 1024},
+    {.name = NULL},
+};
 
 /* --- the prompt --------------------------------------------------------------------------------------------------- */
 
@@ -184,10 +144,10 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     return text;
 }
 
-static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
+static Prompt take_prompt(const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
                           int64_t positions, int32_t begin) {
     int64_t bytes = 0;
-    char   *text = read_prompt(asked->prompt, job, &bytes);
+    char   *text = read_prompt(asked.prompt, job, &bytes);
     if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or "
@@ -196,7 +156,7 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
     Prompt p = prompt_create(tokenizer, text, (size_t)bytes, begin);
     if (p.count > positions && (!job || comm_rank(job) == 0))
         fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
-                (long long)p.count, asked->positions ? "is given " : "", (long long)positions,
+                (long long)p.count, asked.positions ? "is given " : "", (long long)positions,
                 (long long)prompt_seen(&p, positions));
     free(text);
     return p;
@@ -210,9 +170,8 @@ typedef struct { int prints, is_closed; FILE *file; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
     Output *o = (Output *)output;
-    if (o->file && o->prints && fwrite(text, 1, bytes, o->file) != bytes) fail(EXIT_MEMORY, "no memory for the text");
-    if (o->file) return;
-    for (ssize_t n; o->prints && !o->is_closed && bytes > 0;) {
+    if (o->file && o->prints) fwrite(text, 1, bytes, o->file);
+    for (ssize_t n; o->prints && !o->file && !o->is_closed && bytes > 0;) {
         n = write(STDOUT_FILENO, text, bytes);
         if (n >= 0) text += n, bytes -= (size_t)n;
         else if (errno == EPIPE) o->is_closed = 1;
@@ -240,15 +199,14 @@ static void print_origin(const char *checkpoint, const Model *m) {
 
 /* Generates and prints the texts, each with its own seed. If there are several, a line with its number precedes
  * each. */
-static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
-                        Output *out) {
+static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer, Output *out) {
     Sampled all = {0};
-    for (int64_t i = 0; i < asked->texts && !all.left_off; i++) {
+    for (int64_t i = 0; i < asked.texts && !all.left_off; i++) {
         char line[80] = "";
-        plan.seed = (uint64_t)(asked->seed + i);
-        if (asked->texts > 1)
-            snprintf(line, sizeof line, "--- %lld of %lld, seed %lld ---\n", (long long)i + 1, (long long)asked->texts,
-                     (long long)(asked->seed + i));
+        plan.seed = (uint64_t)(asked.seed + i);
+        if (asked.texts > 1)
+            snprintf(line, sizeof line, "--- %lld of %lld, seed %lld ---\n", (long long)i + 1, (long long)asked.texts,
+                     (long long)(asked.seed + i));
         put_text(out, line, strlen(line));
         Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
         put_text(out, "\n", 1);
@@ -261,26 +219,21 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
                 all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
 }
 
-static void print_sample(const SampleOptions *asked, const char *checkpoint, ModelShape shape, const Groups *groups) {
+static void print_sample(const char *checkpoint, ModelShape shape, const Groups *groups) {
     Comm      *job = groups ? groups->job : NULL;
     Output     out = {.prints = !job || comm_rank(job) == 0};
     char      *text = NULL;
     size_t     bytes = 0;
-    if (asked->out) out.file = memory_file_open(&text, &bytes);
-    int64_t    positions = stored_positions("sample", asked->positions, shape.n_positions, shape);
-    Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
-    StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, asked->given, out.prints);
-    SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, positions, ends.begin),
-                       .tokens = asked->tokens,
-                       .rule = asked->rule,
-                       .end = ends.end,
-                       .ends = asked->ends_at_eot ? ends.ends : 0,
-                       .stop = (const char *const *)asked->stop,
-                       .stops = asked->stops,
-                       .put = put_text,
-                       .ctx = &out};
-    /* on several ranks the texts are generated to the end, because all ranks must agree */
-    if (!job) plan.leave = has_no_reader, plan.leave_ctx = &out;
+    if (asked.out) out.file = memory_file_open(&text, &bytes);
+    int64_t    positions = stored_positions("sample", asked.positions, shape.n_positions, shape);
+    Tokenizer  tokenizer = stored_tokenizer(asked.tokenizer, asked.path, checkpoint, shape.vocab_size);
+    StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, verb_given, out.prints);
+    SamplePlan plan = {.prompt = take_prompt(&tokenizer, checkpoint, job, positions, ends.begin),
+                       .tokens = asked.tokens, .rule = asked.rule, .end = ends.end,
+                       .ends = asked.ends_at_eot ? ends.ends : 0, .stop = (const char *const *)asked.stop,
+                       .stops = asked.stops, .put = put_text, .ctx = &out};
+    if (!job) plan.leave = has_no_reader; /* on several ranks the texts are generated to the end, because all ranks
+                                           * must agree */
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,
@@ -294,9 +247,9 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     matmul_algorithms_freeze(); /* no algorithms are timed: that would take longer than a text, and could change it */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
-    print_texts(asked, plan, m, &tokenizer, &out);
+    print_texts(plan, m, &tokenizer, &out);
     if (out.file) fclose(out.file);
-    if (out.file && out.prints) verb_put("sample", asked->out, asked->lock, text, bytes);
+    if (out.file && out.prints) verb_put("sample", asked.out, asked.lock, text, bytes);
     free(text);
     error_set_memory_advice(NULL);
     prompt_free(&plan.prompt);
@@ -306,8 +259,16 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
 }
 
 static int verb_sample(int argc, char **argv) {
-    SampleOptions asked = sample_options(argc, argv);
-    char          checkpoint[4096];
+    char checkpoint[4096];
+    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
+    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
+    if (length >= sizeof asked.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
+    strcpy(asked.path, argv[1]);
+    if (strcmp(asked.path, WEIGHTS_SINGLE) == 0) strcpy(asked.path, ".");
+    /* the path of a weights file stands for its folder */
+    else if (has_ending(asked.path, "/" WEIGHTS_SINGLE)) asked.path[length - own - 1] = 0;
+    verb_read("sample", 2, argc, argv, VERB_NOTHING);
+    asked.lock = verb_take_out("sample", asked.out);
     weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
     if (verb_is_of_ranks(argc, argv)) {
@@ -319,12 +280,12 @@ static int verb_sample(int argc, char **argv) {
         device_open(world_local_rank(world), world_threads(world));
         Groups groups = groups_create(all, mesh_of(comm_size(all), asked.grid), 0);
         groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-        print_sample(&asked, checkpoint, shape, &groups);
+        print_sample(checkpoint, shape, &groups);
         groups_free(&groups);
         world_leave(world);
     } else {
         device_open(0, omp_get_num_procs());
-        print_sample(&asked, checkpoint, stored_shape(checkpoint), NULL);
+        print_sample(checkpoint, stored_shape(checkpoint), NULL);
     }
     for (int i = 0; i < asked.stops; i++) free(asked.stop[i]);
     free(asked.stop);

@@ -5,7 +5,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/thread.h"
@@ -25,10 +24,12 @@
 #include "run/text/sample.h"
 #include "run/verbs/verbs.h"
 
-enum { LISTEN, PART };
+static const char *listen_at, *asked_part; /* NULL if not given */
 static const VerbKey SERVE_KEYS[] = {
-    [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
-    [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
+    {"listen", "0.0.0.0:7000", NULL, "listen on this address, where it has another name here", .text = &listen_at,
+     .unset = "outer.server"},
+    {"part", "0/2", NULL, "of outer.server with 2 entries: which of them this is, from 0; 0 leads",
+     .text = &asked_part, .unset = "the only one"},
     {.name = NULL},
 };
 
@@ -49,62 +50,44 @@ typedef struct {
     Metrics        *metrics;
     Requests        requests;
     Server         *server;
-    const char     *listen;    /* value of listen=; "": the address in outer.server */
+    const char     *listen;    /* address to listen on; borrowed */
     char            entry[OUTER_ADDRESS_BYTES];
-    const char     *asked_part; /* value of part=; NULL if not given */
     int             part, parts;
 } Serving;
 
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
-/* Reads part=, such as "1/3", and checks that outer.server has an address for it. */
-static void read_part(Serving *s) {
-    int  parts = 0;
-    char left;
-    s->parts = outer_servers(s->config.outer.server);
-    if (!s->asked_part && s->parts > 1)
-        fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
-             "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
-    if (!s->asked_part) return;
-    if (sscanf(s->asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
-        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", s->asked_part);
-    if (parts != s->parts)
-        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", s->asked_part, parts, s->parts);
-}
-
+/* Loads the config, and checks which part of the model this server has: part=, such as "1/3". */
 static void read_config(Serving *s, int argc, char **argv) {
-    int kept = 0;
     if (argc < 2) verb_misused("serve", "needs a config");
-    for (int i = 2; i < argc; i++) {
-        VerbArgument a = verb_key_or_config("serve", argv[i]);
-        if (a.row == LISTEN) s->listen = verb_text(&a);
-        else if (a.row == PART) s->asked_part = verb_text(&a);
-        else argv[2 + kept++] = argv[i];
-    }
-    char *faults = config_load(argv[1], argv + 2, kept, 1, &s->config);
+    int   overrides = verb_read("serve", 2, argc, argv, VERB_CONFIG) - 2;
+    char *faults = config_load(argv[1], argv + 2, overrides, 1, &s->config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (!*s->config.outer.server)
         fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
     if (s->config.run.stop_step)
         fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
-    read_part(s);
-    if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
+    int  parts = 0;
+    char left;
+    s->parts = outer_servers(s->config.outer.server);
+    if (!asked_part && s->parts > 1)
+        fail(EXIT_CONFIG, "serve: outer.server names %d servers: add part=0/%d to the command of the first, up to "
+             "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
+    if (asked_part && (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 ||
+                       s->part >= parts))
+        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", asked_part);
+    if (asked_part && parts != s->parts)
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", asked_part, parts, s->parts);
+    s->listen = listen_at ? listen_at : outer_server(s->config.outer.server, s->part, s->entry);
 }
 
 /* Loads the weights of the newest checkpoint. Without one, loads those of model.init_from, or makes new ones. */
 static void load_weights(Serving *s) {
     const Config *c = &s->config;
-    s->checkpoint = (CheckpointState){.config = c,
-                                      .best_step = -1,
-                                      .comm = s->comm,
-                                      .optimizer = &s->weights.optimizer,
-                                      .stream = &s->stream,
-                                      .train = &s->train,
-                                      .tokenizer = &s->tokenizer,
-                                      .lock = s->lock,
-                                      .precision = "fp32",
-                                      .threads = device_threads(),
-                                      .train_state = &s->state};
+    s->checkpoint = (CheckpointState){
+        .config = c, .best_step = -1, .comm = s->comm, .optimizer = &s->weights.optimizer, .stream = &s->stream,
+        .train = &s->train, .tokenizer = &s->tokenizer, .lock = s->lock, .precision = "fp32",
+        .threads = device_threads(), .train_state = &s->state};
     s->state.loss_scale = loss_scale_start(F32);
     s->resumed = checkpoint_resume(&s->checkpoint);
     if (s->resumed.ranks == 0 && c->model.init_from[0]) checkpoint_init_from(c->model.init_from, &s->checkpoint);
@@ -140,16 +123,10 @@ static void open_server(Serving *s) {
     const Config *c = &s->config;
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
                                  (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
-    s->server = server_create((ServerParts){.config = c,
-                                            .train = &s->train,
-                                            .weights = &s->weights.optimizer,
-                                            .shards = s->weights.shards,
-                                            .parts = s->parts,
-                                            .listen = s->listen,
-                                            .step = s->resumed.step,
-                                            .tokens = s->state.start.tokens,
-                                            .samples = s->state.start.samples,
-                                            .note = progress_note});
+    s->server = server_create((ServerParts){
+        .config = c, .train = &s->train, .weights = &s->weights.optimizer, .shards = s->weights.shards,
+        .parts = s->parts, .listen = s->listen, .step = s->resumed.step, .tokens = s->state.start.tokens,
+        .samples = s->state.start.samples, .note = progress_note});
 }
 
 static void begin(Serving *s) {
@@ -209,19 +186,13 @@ static void log_round(Serving *s, const ServerRound *r) {
     char          took[32];
     if (r->ms < 10e3) snprintf(took, sizeof took, "%.0fms", r->ms);
     else duration_text(took, r->ms);
-    metrics_outer(s->metrics, &(OuterMetrics){.round = r->round,
-                                              .step = r->step,
-                                              .tokens = r->tokens,
-                                              .islands = r->islands,
-                                              .staleness = r->staleness,
-                                              .norm = r->norm,
-                                              .ms = r->ms,
-                                              .tokens_per_s = rate,
-                                              .loss = r->loss});
+    metrics_outer(s->metrics, &(OuterMetrics){
+        .round = r->round, .step = r->step, .tokens = r->tokens, .islands = r->islands, .staleness = r->staleness,
+        .norm = r->norm, .ms = r->ms, .tokens_per_s = rate, .loss = r->loss});
     progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
                   (long long)r->round, (long long)(c->run.steps / c->outer.every),
                   100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,
-                  r->islands == 1 ? "" : "s", rate * 1e-3, took);
+                  plural(r->islands), rate * 1e-3, took);
 }
 
 /* Returns 1 unless a request to stop has arrived. Ends the program if another job has taken over the run folder. */
@@ -290,13 +261,9 @@ static int serve_part(Serving *s) {
     device_open(DEVICE_NONE, world_threads(w));
     signals_keep_to_main();
     s->weights = serve_weights_create(c, s->part);
-    s->server = server_create((ServerParts){.config = c,
-                                            .shards = s->weights.shards,
-                                            .memory = s->weights.part,
-                                            .part = s->part,
-                                            .parts = s->parts,
-                                            .listen = s->listen,
-                                            .note = progress_note});
+    s->server = server_create((ServerParts){
+        .config = c, .shards = s->weights.shards, .memory = s->weights.part, .part = s->part, .parts = s->parts,
+        .listen = s->listen, .note = progress_note});
     progress_note("part %d of %d: %lld of %lld parameters, %s of memory; waiting for the first server of %s", s->part,
                   s->parts, (long long)server_part_elems(s->server), (long long)s->weights.shards->layout.elems,
                   bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);
@@ -310,7 +277,7 @@ static int serve_part(Serving *s) {
 }
 
 static int verb_serve(int argc, char **argv) {
-    Serving serving = {.listen = "", .parts = 1}, *s = &serving;
+    Serving serving = {.parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
     signals_answer((Launch){.size = 1});

@@ -32,127 +32,106 @@
 
 #define SHARD_NAME "%s_%06lld.bin"
 
-enum {
-    MAX_SHARDS = 1000000,
-    NAME_ROOM = 64,
-    CUT_WINDOW = 1 << 20,
-    NOTES_ROOM = 1 << 12, /* most bytes of tokens.json */
-    COPIED_BYTES = 1 << 28
-};
+enum { MAX_SHARDS = 1000000, NAME_ROOM = 64, CUT_WINDOW = 1 << 20, COPIED_BYTES = 1 << 28 };
+enum { NOTES_ROOM = 1 << 12 }; /* most bytes of tokens.json */
 
-typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* place of <|endoftext|> in each document */
+enum { EOT_FIRST, EOT_LAST, EOT_NONE }; /* place of <|endoftext|> in each document */
 
-typedef struct {
-    /* folder of the output; tmp is out/tokenize.tmp */
-    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM];
+static struct {
+    const char *out_key;        /* value of out=, with slashes at its end */
+    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp is out/tokenize.tmp */
     RunLock    *lock;           /* owned: lock of the folder `out` */
     double      val;
     int64_t     shard_tokens;
-    char      **name;           /* owned [names]: paths of the inputs; each is borrowed */
+    char      **name;           /* [names] paths of the inputs; borrowed */
     int         names;
-    DocumentOptions inputs;     /* owns inputs.skip */
     const char *tokenizer_path; /* NULL if tokens are bytes */
     Tokenizer   tokenizer;
-    Eot         eot;
+    int         eot;            /* EOT_FIRST, EOT_LAST or EOT_NONE */
     Documents  *documents;      /* owned */
-} Job;
+} job;
 
 /* The token shards of one split (train or val) that are being written. */
 typedef struct {
-    const Job   *job;
     const char  *split;
     ShardWriter *writer;
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
+static Shards train = {.split = "train"}, val = {.split = "val"};
 
 /* Removes unfinished files and ends the verb with a message. */
-NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
+NORETURN static void PRINTF_LIKE(2, 3) give_up(int exit_code, const char *fmt, ...) {
     char    text[PATH_MAX + 512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    io_remove_tree(job->tmp);
+    io_remove_tree(job.tmp);
     fail(exit_code, "tokenize: %s", text);
 }
 
-enum { OUT, TOKENIZER, INPUTS, VAL = INPUTS + INPUT_KEYS, END_OF_TEXT, SHARD_TOKENS };
+static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
 static const VerbKey TOKENIZE_KEYS[] = {
-    [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
-    [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
+    {"out", "datasets/my", NULL, "where the shards go; made if need be", .text = &job.out_key},
+    {"tokenizer", "datasets/bpe", NULL,
      "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
-     "(model.vocab_size 256). out gets a copy, and training finds it there"},
-    INPUT_KEY_ROWS(INPUTS),
-    [VAL] = {"val", "0.05", "0.01",
-     "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
-    [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or "
-                                             "nowhere (none)"},
-    [SHARD_TOKENS] = {"shard_tokens", "10000000", "100000000", "tokens of a file"},
+     "(model.vocab_size 256). out gets a copy, and training finds it there",
+     .text = &job.tokenizer_path, .unset = "bytes"},
+    INPUT_KEYS,
+    {"val", "0.05", "0.01",
+     "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards",
+     .number = &job.val, .most = 0.999},
+    {"eot", "last", "first",
+     "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)",
+     .choice = &job.eot, .words = PLACES},
+    {"shard_tokens", "10000000", "100000000", "tokens of a file", .count = &job.shard_tokens, .least = 1,
+     .most = INT32_MAX},
     {.name = NULL},
 };
 
-static void take_value(Job *job, VerbArgument a, char *word) {
-    static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
-    switch (a.row) {
-        case OUT: {
-            size_t length = strlen(verb_text(&a));
-            while (length > 1 && a.value[length - 1] == '/') length--;
-            if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
-            snprintf(job->out, sizeof job->out, "%.*s", (int)length, a.value);
-            snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
-            break;
-        }
-        case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
-        case VAL: job->val = verb_number(&a, 0, 0.999); break;
-        case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
-        case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
-        case VERB_PATH: job->name[job->names++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &job->inputs); /* exit 70 if the key is no row of INPUT_KEY_ROWS */
-    }
-}
-
-static Job parse_arguments(int argc, char **argv) {
-    Job job = {.name = xcalloc((size_t)argc, sizeof *job.name, "the names of the inputs")};
-    for (int key = VAL; key <= SHARD_TOKENS; key++) take_value(&job, verb_default("tokenize", key), NULL);
-    for (int i = 1; i < argc; i++) take_value(&job, verb_argument("tokenize", argv[i]), argv[i]);
+/* Checks the keys, and opens the tokenizer. */
+static void check_keys(void) {
+    size_t length = job.out_key ? strlen(job.out_key) : 0;
     if (job.names == 0) verb_misused("tokenize", "no text to read");
-    if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
+    if (length == 0) verb_misused("tokenize", "out=FOLDER is missing");
+    while (length > 1 && job.out_key[length - 1] == '/') length--;
+    if (length >= sizeof job.out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
+    snprintf(job.out, sizeof job.out, "%.*s", (int)length, job.out_key);
+    snprintf(job.tmp, sizeof job.tmp, "%s/tokenize.tmp", job.out);
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
     if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
         fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
-    return job;
 }
 
 /* Refuses an out= folder that has another tokenizer, because new tokens would silently be read as other text. */
-static void refuse_other_tokenizer(const Job *job) {
+static void refuse_other_tokenizer(void) {
     char beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
-    if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job->out, "train", 0ll).text, beside, sizeof beside)) return;
+    if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job.out, "train", 0ll).text, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
-    if (tokenizer_difference(&there, &job->tokenizer, why))
+    if (tokenizer_difference(&there, &job.tokenizer, why))
         fail(EXIT_CONFIG,
              "tokenize: %s differs from the tokenizer of this command (%s): give tokenizer=%s or another out=, or move "
              "that file away",
-             beside, why, shell_word(job->out).text);
+             beside, why, shell_word(job.out).text);
     tokenizer_destroy(&there);
 }
 
 /* Checks every input before anything is written. Then copies pipes. */
-static void find_documents(Job *job) {
+static void find_documents(void) {
     char fault[DOCUMENT_FAULT_CHARS];
-    job->inputs.is_stopped = signals_stop;
-    job->inputs.out = job->out;
-    int exit_code = documents_find(&job->documents, job->name, job->names, &job->inputs, fault);
+    verb_inputs.is_stopped = signals_stop;
+    verb_inputs.out = job.out;
+    int exit_code = documents_find(&job.documents, job.name, job.names, &verb_inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
-    if (documents_are_empty(job->documents))
-        fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job->name[0]),
-             job->names > 1 ? " and the other inputs are empty" : " is empty");
+    if (documents_are_empty(job.documents))
+        fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job.name[0]),
+             job.names > 1 ? " and the other inputs are empty" : " is empty");
     signals_install(); /* from here on a request to stop removes unfinished files first */
-    int rc = io_remove_tree(job->tmp); /* the folder may be left by a killed call */
-    if (rc == 0) rc = io_mkdirs(job->tmp);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, io_error_text(rc));
-    exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
-    if (exit_code) give_up(job, exit_code, "%s", fault);
+    int rc = io_remove_tree(job.tmp); /* the folder may be left by a killed call */
+    if (rc == 0) rc = io_mkdirs(job.tmp);
+    if (rc < 0) give_up(EXIT_IO, "cannot write into the folder %s: %s", job.out, io_error_text(rc));
+    exit_code = documents_keep_pipes(job.documents, job.tmp, fault);
+    if (exit_code) give_up(exit_code, "%s", fault);
 }
 
 /* --- shards of an earlier run ------------------------------------------------------------------------------------- */
@@ -197,24 +176,24 @@ static DIR *open_folder(const char *path) {
 }
 
 /* Ends the verb because its output would replace or remove a file that is not its own. */
-NORETURN static void refuse_folder(const Job *job, const char *what, const char *name, const char *why) {
+NORETURN static void refuse_folder(const char *what, const char *why) {
     char        other[PATH_MAX];
     struct stat st;
     for (int i = 2; i < 10000; i++) {
-        snprintf(other, sizeof other, "%s-%d", job->out, i);
+        snprintf(other, sizeof other, "%s-%d", job.out, i);
         if (lstat(other, &st) < 0) break;
     }
-    fail(EXIT_CONFIG, "tokenize: %s%s%s is in the way: %s; take another folder, out=%s, or move it away", what,
-         *name ? "/" : "", name, why, shell_word(other).text);
+    fail(EXIT_CONFIG, "tokenize: %s is in the way: %s; take another folder, out=%s, or move it away", what, why,
+         shell_word(other).text);
 }
 
 /* Refuses an out/tokenize.tmp that has other files than those of a killed run. Returns 1 if the folder exists. */
-static int refuse_others_folder(const Job *job) {
+static int refuse_others_folder(void) {
     struct stat    st;
     struct dirent *entry;
-    if (lstat(job->tmp, &st) < 0) return 0;
-    if (!S_ISDIR(st.st_mode)) refuse_folder(job, job->tmp, "", "it is no folder, and tokenize needs the name");
-    DIR *folder = open_folder(job->tmp);
+    if (lstat(job.tmp, &st) < 0) return 0;
+    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp, "it is no folder, and tokenize needs the name");
+    DIR *folder = open_folder(job.tmp);
     while ((entry = readdir(folder))) {
         char   name[NAME_MAX + 1];
         size_t length = strlen(strcpy(name, entry->d_name));
@@ -222,7 +201,8 @@ static int refuse_others_folder(const Job *job) {
         int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
             shard_number(name, "val") < 0)
-            refuse_folder(job, job->tmp, entry->d_name, "no tokenize made it, and tokenize empties this folder");
+            refuse_folder(path_of("%s/%s", job.tmp, entry->d_name).text,
+                          "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
     return 1;
@@ -231,26 +211,26 @@ static int refuse_others_folder(const Job *job) {
 /* Refuses files that are named like a shard but were not written by this verb, because it replaces or removes only its
  * own. tokens.json in the folder has the counts of its own shards. A call that was killed while it moved its shards
  * leaves other counts. Returns the number of shards. */
-static int64_t refuse_others_files(const Job *job) {
+static int64_t refuse_others_files(void) {
     int64_t        count = 0, tokens[2] = {0, 0}, noted[2];
     char           path[PATH_MAX];
     struct dirent *entry;
-    int            was_killed = refuse_others_folder(job);
-    DIR           *folder = open_folder(job->out);
+    int            was_killed = refuse_others_folder();
+    DIR           *folder = open_folder(job.out);
     while ((entry = readdir(folder))) {
         int is_val = shard_number(entry->d_name, "val") >= 0;
         if (!is_val && shard_number(entry->d_name, "train") < 0) continue;
-        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
+        snprintf(path, sizeof path, "%s/%.63s", job.out, entry->d_name);
         int64_t vocab_size = tokens_json_vocab_size(path), own = own_tokens(path, vocab_size > 0 ? vocab_size : 256);
-        if (own < 0) refuse_folder(job, path, "", "it is no whole shard of text as tokenize writes them");
+        if (own < 0) refuse_folder(path, "it is no whole shard of text as tokenize writes them");
         tokens[is_val] += own, count++;
     }
     closedir(folder);
     if (count == 0) return 0;
     if (!tokens_json_counts(path, noted))
-        refuse_folder(job, path, "", "no tokens.json of tokenize says that an earlier run wrote it");
+        refuse_folder(path, "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
-        refuse_folder(job, path, "",
+        refuse_folder(path,
                       "the shards here hold more tokens than the tokens.json beside it counts, so another program "
                       "wrote some of them");
     return count;
@@ -259,9 +239,9 @@ static int64_t refuse_others_files(const Job *job) {
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 NORETURN static void cannot_write(Shards *s, int error) {
-    Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+    Path path = path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)s->files);
     if (s->writer) shard_writer_destroy(s->writer);
-    give_up(s->job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(error));
+    give_up(EXIT_IO, "cannot write %s: %s", path.text, io_error_text(error));
 }
 
 static void finish_shard(Shards *s) {
@@ -273,32 +253,32 @@ static void finish_shard(Shards *s) {
     s->in_shard = 0;
 }
 
-static int64_t vocab_size_of(const Tokenizer *t) {
-    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size;
+static int64_t vocab_size(void) {
+    return job.tokenizer.kind == TOKENIZER_BPE ? bpe_ids(job.tokenizer.file.bpe) : job.tokenizer.vocab_size;
 }
 
 static void put_ids(void *with, const int32_t *ids, int64_t count) {
     Shards *s = (Shards *)with;
     for (int64_t n; count > 0; ids += n, count -= n) {
         int rc = 0;
-        if (s->in_shard == s->job->shard_tokens) finish_shard(s);
+        if (s->in_shard == job.shard_tokens) finish_shard(s);
         if (s->files == MAX_SHARDS)
-            give_up(s->job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
-                    (long long)s->job->shard_tokens, MAX_SHARDS);
+            give_up(EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
+                    (long long)job.shard_tokens, MAX_SHARDS);
         if (!s->writer) {
-            Path path = path_of("%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
-            rc = shard_writer_create(&s->writer, path.text, vocab_size_of(&s->job->tokenizer));
+            Path path = path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)s->files);
+            rc = shard_writer_create(&s->writer, path.text, vocab_size());
         }
-        n = s->job->shard_tokens - s->in_shard < count ? s->job->shard_tokens - s->in_shard : count;
+        n = job.shard_tokens - s->in_shard < count ? job.shard_tokens - s->in_shard : count;
         if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
         if (rc < 0) cannot_write(s, rc);
         s->in_shard += n, s->tokens += n;
     }
 }
 
-static void put_eot(Shards *s, Eot where) {
-    const Tokenizer *t = &s->job->tokenizer;
-    if (t->kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &t->file.end_of_text, 1);
+static void put_eot(Shards *s, int where) {
+    const Tokenizer *t = &job.tokenizer;
+    if (t->kind == TOKENIZER_BPE && job.eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
 /* What is held out for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
@@ -306,7 +286,7 @@ typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
 /* State of the writer, which divides documents between the shards of the two splits. */
 typedef struct {
-    Shards  train, val, *now;
+    Shards *now;
     HeldOut held;
     Encoder encoder;
     int64_t document, bytes; /* number of documents begun, and of bytes read so far */
@@ -332,7 +312,7 @@ static void begin_document(void *writer, int is_row) {
     const HeldOut *h = &w->held;
     int64_t        n = w->document++;
     int            is_held = h->count > 0 && (n + 1) * h->count / h->documents > n * h->count / h->documents;
-    w->now = is_held || w->bytes >= h->first_byte ? &w->val : &w->train;
+    w->now = is_held || w->bytes >= h->first_byte ? &val : &train;
     w->is_row = is_row, w->last = '\n';
     put_eot(w->now, EOT_FIRST);
 }
@@ -343,7 +323,7 @@ static void begin_document(void *writer, int is_row) {
 static int64_t cut_in(const Writer *w, int is_last) {
     const char *text = w->window;
     size_t      n = w->windows, at;
-    if (w->train.job->tokenizer.kind == TOKENIZER_BPE) {
+    if (job.tokenizer.kind == TOKENIZER_BPE) {
         if (n > 0 && (w->last == '\n' || (w->last == '\r' && text[0] != '\n'))) return 0;
         for (at = 1; at < n; at++)
             if (text[at - 1] == '\n' || (text[at - 1] == '\r' && text[at] != '\n')) return (int64_t)at;
@@ -361,7 +341,7 @@ static void put_window(Writer *w, int64_t cut) {
     put_text(w, w->window, first);
     if (cut < 0) return;
     encoder_end(&w->encoder);
-    w->now = &w->val;
+    w->now = &val;
     put_text(w, w->window + first, n - first);
 }
 
@@ -369,7 +349,7 @@ static void put_window(Writer *w, int64_t cut) {
  * place to cut is known. */
 static void take_text(void *writer, const char *text, size_t bytes) {
     Writer *w = (Writer *)writer;
-    while (bytes > 0 && w->now == &w->train && w->held.first_byte - w->bytes < (int64_t)bytes) {
+    while (bytes > 0 && w->now == &train && w->held.first_byte - w->bytes < (int64_t)bytes) {
         size_t before = w->held.first_byte > w->bytes ? (size_t)(w->held.first_byte - w->bytes) : 0;
         put_text(w, text, before);
         text += before, bytes -= before;
@@ -388,117 +368,116 @@ static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
         put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* -1: the next document is held out */
-    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES)
+    if (w->is_row && w->last != '\n' && job.tokenizer.kind == TOKENIZER_BYTES)
         encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
     put_eot(w->now, EOT_LAST);
 }
 
-static HeldOut choose_held(const Job *job) {
+static HeldOut choose_held(void) {
     char    fault[DOCUMENT_FAULT_CHARS];
     int64_t documents, bytes;
-    if (job->val == 0) return (HeldOut){.first_byte = INT64_MAX};
-    int exit_code = documents_measure(job->documents, &documents, &bytes, fault);
-    if (exit_code) give_up(job, exit_code, "%s", fault);
+    if (job.val == 0) return (HeldOut){.first_byte = INT64_MAX};
+    int exit_code = documents_measure(job.documents, &documents, &bytes, fault);
+    if (exit_code) give_up(exit_code, "%s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
-    HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
+    HeldOut held = {documents, (int64_t)(job.val * (double)documents), INT64_MAX};
     /* rows are not cut, so at least one whole row is held out */
-    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1;
+    if (held.count == 0 && documents > 1 && documents_have_rows(job.documents)) held.count = 1;
     if (held.count > 0) return held;
-    int64_t held_bytes = (int64_t)(job->val * (double)bytes);
+    int64_t held_bytes = (int64_t)(job.val * (double)bytes);
     if (held_bytes == 0)
-        give_up(job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
-                (long long)bytes, job->val);
+        give_up(EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
+                (long long)bytes, job.val);
     held.first_byte = bytes - held_bytes;
     return held;
 }
 
 /* Writes all shards of both splits. Returns the number of bytes that are not UTF-8. */
-static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
+static int64_t write_shards(void) {
     char   fault[DOCUMENT_FAULT_CHARS];
-    Writer w = {.train = {.job = job, .split = "train"}, .val = {.job = job, .split = "val"}, .held = choose_held(job)};
-    w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
-    int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
-    if (exit_code) give_up(job, exit_code, "%s", fault);
+    Writer w = {.held = choose_held()};
+    w.encoder = (Encoder){.tokenizer = &job.tokenizer, .sink = put_encoded, .with = &w};
+    int exit_code = documents_read(job.documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
+    if (exit_code) give_up(exit_code, "%s", fault);
     if (w.bytes == 0)
-        give_up(job, EXIT_DATA, "%s%s", documents_input_name(job->name[0]),
-                job->names > 1 ? " and the other inputs hold no text" : " holds no text");
-    finish_shard(&w.train), finish_shard(&w.val);
-    if (job->val > 0 && w.val.tokens == 0)
-        give_up(job, EXIT_DATA,
+        give_up(EXIT_DATA, "%s%s", documents_input_name(job.name[0]),
+                job.names > 1 ? " and the other inputs hold no text" : " holds no text");
+    finish_shard(&train), finish_shard(&val);
+    if (job.val > 0 && val.tokens == 0)
+        give_up(EXIT_DATA,
                 "nothing can be held out, because no line, word or character begins in the last part (val=%g) of the "
                 "text; give a larger val=, or val=0",
-                job->val);
+                job.val);
     encoder_free(&w.encoder);
     free(w.window);
-    *train = w.train, *val = w.val;
     return w.encoder.invalid;
 }
 
 /* Copies the file `from` into the folder of the shards, as `name`. The copy is unpacked, and UTF-8 without a byte order
  * mark, so that other programs can read it. */
-static void copy_beside(const Job *job, const char *from, const char *name) {
+static void copy_beside(const char *from, const char *name) {
     char    fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
-    Path    to = path_of("%s/%s", job->out, name);
+    Path    to = path_of("%s/%s", job.out, name);
     int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
-    if (exit_code) give_up(job, exit_code, "%s %s", from, fault);
+    if (exit_code) give_up(exit_code, "%s %s", from, fault);
     int rc = read < 0 ? (int)read : io_replace_file(to.text, text, bytes);
     free(text);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
+    if (rc < 0) give_up(EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
 }
 
 /* Copies the files of the tokenizer into the folder of the shards, under the names that a run looks for there. The last
  * two files name the tokens that begin and end a text. */
-static void copy_tokenizer(const Job *job) {
+static void copy_tokenizer(void) {
     static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
                                         "special_tokens_map.json"};
-    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *path = job.tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     struct stat st;
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     int         is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
     char        name[NAME_MAX + 16];
     int         tiktoken = (int)bpe_file_tiktoken_name(path);
     snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
-    if (!is_folder && !is_pair) copy_beside(job, path, tiktoken > 0 ? name : FILES[2]);
+    if (!is_folder && !is_pair) copy_beside(path, tiktoken > 0 ? name : FILES[2]);
     for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {
         Path from = path_of("%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
                             is_folder || slash ? path : ".", FILES[i]);
-        if ((i != 2 || is_folder) && access(from.text, F_OK) == 0) copy_beside(job, from.text, FILES[i]);
+        if ((i != 2 || is_folder) && access(from.text, F_OK) == 0) copy_beside(from.text, FILES[i]);
     }
 }
 
 /* Replaces a file of notes in the folder of the shards. text NULL: removes it. */
-static void put_notes(const Job *job, const char *name, const char *text, size_t bytes) {
-    Path path = path_of("%s/%s", job->out, name);
+static void put_notes(const char *name, const char *text, size_t bytes) {
+    Path path = path_of("%s/%s", job.out, name);
     int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
-    if (rc < 0 && (text || rc != -ENOENT)) give_up(job, EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
+    if (rc < 0 && (text || rc != -ENOENT)) give_up(EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
 }
 
 /* Writes the list of inputs into tokens.json. If it is too long for the readers of tokens.json, writes it into a file
  * of its own. */
-static void write_inputs(const Job *job, FILE *notes) {
+static void write_inputs(FILE *notes) {
     char   *list, *lines;
     size_t  list_bytes, line_bytes;
     FILE   *out = memory_file_open(&list, &list_bytes);
     fputs("\"inputs\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_READ, ", ", out);
+    documents_write_json(job.documents, DOCUMENTS_READ, ", ", out);
     fputs("], \"left_out\": [", out);
-    documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, ", ", out);
+    documents_write_json(job.documents, DOCUMENTS_LEFT_OUT, ", ", out);
     fputs("]", out);
     fclose(out);
     if (list_bytes <= TOKENS_JSON_BYTES - NOTES_ROOM) {
         fputs(list, notes);
-        put_notes(job, TOKENS_INPUTS_NAME, NULL, 0);
+        put_notes(TOKENS_INPUTS_NAME, NULL, 0);
     } else {
         out = memory_file_open(&lines, &line_bytes);
-        int64_t inputs = documents_write_json(job->documents, DOCUMENTS_READ, "\n", out);
+        int64_t inputs = documents_write_json(job.documents, DOCUMENTS_READ, "\n", out);
         if (inputs > 0) fputc('\n', out);
-        int64_t left_out = documents_write_json(job->documents, DOCUMENTS_LEFT_OUT, "\n", out);
+        int64_t left_out = documents_write_json(job.documents, DOCUMENTS_LEFT_OUT, "\n", out);
         if (left_out > 0) fputc('\n', out);
         fclose(out);
-        put_notes(job, TOKENS_INPUTS_NAME, lines, line_bytes);
+        put_notes(TOKENS_INPUTS_NAME, lines, line_bytes);
         free(lines);
         fprintf(notes, "\"inputs_file\": \"" TOKENS_INPUTS_NAME "\", \"inputs_count\": %lld, \"left_out_count\": %lld",
                 (long long)inputs, (long long)left_out);
@@ -508,75 +487,74 @@ static void write_inputs(const Job *job, FILE *notes) {
 
 /* Writes the notes next to the shards: copies of the tokenizer's files, and tokens.json, which says what the shards
  * hold and from which inputs. */
-static void write_notes(const Job *job, const Shards *train, const Shards *val) {
+static void write_notes(void) {
     char   *text;
     size_t  size;
-    int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
-    if (job->tokenizer_path) copy_tokenizer(job);
-    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
+    int64_t tokens = train.tokens + val.tokens, bytes = train.bytes + val.bytes;
+    if (job.tokenizer_path) copy_tokenizer();
+    if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
     FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "
             "\"bytes_per_token\": %.6f, ",
-            (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
+            (long long)vocab_size(), (long long)train.tokens, (long long)val.tokens,
             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
-    write_inputs(job, notes);
+    write_inputs(notes);
     fputs("}\n", notes);
     fclose(notes);
-    put_notes(job, "tokens.json", text, size);
+    put_notes("tokens.json", text, size);
     free(text);
 }
 
-static void move_into_place(const Job *job, const char *split, int64_t files) {
-    for (int64_t i = 0; i < files; i++) {
-        Path to = path_of("%s/" SHARD_NAME, job->out, split, (long long)i);
-        int  rc = io_rename(path_of("%s/" SHARD_NAME, job->tmp, split, (long long)i).text, to.text);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
+static void move_into_place(const Shards *s) {
+    for (int64_t i = 0; i < s->files; i++) {
+        Path to = path_of("%s/" SHARD_NAME, job.out, s->split, (long long)i);
+        int  rc = io_rename(path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)i).text, to.text);
+        if (rc < 0) give_up(EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
     }
 }
 
 /* Removes shards of an earlier call whose numbers are higher than the new ones. A glob over the folder must find only
  * the new shards. Returns the number of removed shards. */
-static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
+static int64_t remove_stale(void) {
     int64_t        removed = 0;
     struct dirent *entry;
-    DIR           *folder = opendir(job->out);
-    if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, io_error_text(errno));
+    DIR           *folder = opendir(job.out);
+    if (!folder) give_up(EXIT_IO, "cannot read the folder %s: %s", job.out, io_error_text(errno));
     while ((entry = readdir(folder))) {
-        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files)
+        if (shard_number(entry->d_name, "train") < train.files && shard_number(entry->d_name, "val") < val.files)
             continue;
-        Path path = path_of("%s/%s", job->out, entry->d_name);
+        Path path = path_of("%s/%s", job.out, entry->d_name);
         int  rc = io_unlink(path.text);
-        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
+        if (rc < 0) give_up(EXIT_IO, "cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
         removed++;
     }
     closedir(folder);
     return removed;
 }
 
-static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
-    if (files == 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split,
-                    0ll);
-    if (files > 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out,
-                    split, (long long)files);
+static void print_split(const Shards *s) {
+    if (s->files == 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", s->split, (long long)s->tokens, job.out,
+                    s->split, 0ll);
+    if (s->files > 1)
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", s->split, (long long)s->tokens, job.out,
+                    s->split, (long long)s->files);
 }
 
 static int verb_tokenize(int argc, char **argv) {
-    Job     job = parse_arguments(argc, argv);
-    Shards  trained, held;
+    job.names = verb_read("tokenize", 1, argc, argv, VERB_PATHS) - 1, job.name = argv + 1;
+    check_keys();
     job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
-    int64_t earlier = refuse_others_files(&job);
-    refuse_other_tokenizer(&job);
-    find_documents(&job);
-    int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
+    int64_t earlier = refuse_others_files();
+    refuse_other_tokenizer();
+    find_documents();
+    int64_t invalid = write_shards(), total = train.bytes + val.bytes;
     lock_keep(job.lock);
-    write_notes(&job, &trained, &held); /* written before the shards are moved, so that shards never exist without
-                                         * notes */
-    move_into_place(&job, "train", trained.files);
-    move_into_place(&job, "val", held.files);
-    int64_t removed = remove_stale(&job, trained.files, held.files);
+    write_notes(); /* written before the shards are moved, so that shards never exist without notes */
+    move_into_place(&train);
+    move_into_place(&val);
+    int64_t removed = remove_stale();
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
     lock_release(job.lock);
@@ -585,18 +563,18 @@ static int verb_tokenize(int argc, char **argv) {
         printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
     else
         printf("tokenize: %lld bytes of text, %.3f a token, ids from 0 to %lld\n", (long long)total,
-               (double)total / (double)(trained.tokens + held.tokens), (long long)vocab_size_of(&job.tokenizer) - 1);
+               (double)total / (double)(train.tokens + val.tokens), (long long)vocab_size() - 1);
     documents_print(job.documents, stdout);
-    print_split(&job, "train", trained.tokens, trained.files);
-    print_split(&job, "val", held.tokens, held.files);
+    print_split(&train);
+    print_split(&val);
     if (earlier)
         print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
-               earlier - removed == 1 ? "" : "s", job.out);
+                    plural(earlier - removed), job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);
     tokenizer_destroy(&job.tokenizer);
-    free(job.name), free(job.inputs.skip);
+    free(verb_inputs.skip);
     return EXIT_DONE;
 }
 

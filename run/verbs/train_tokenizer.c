@@ -21,49 +21,24 @@ enum { LEAST_IDS = 257 /* the 256 bytes and <|endoftext|> */, MOST_IDS = 1 << 20
 enum { COUNTED_PART = 8 /* 1/8 of the memory is for words; the rest is for pairs of tokens */ };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
-typedef struct {
+static struct {
     const char *out, *pattern; /* pattern: a name that split_named knows, or a regular expression */
-    DocumentOptions inputs;    /* owns inputs.skip */
-    int32_t     vocab_size;
-    double      memory_bytes;
-    char      **text;          /* paths of the texts; borrowed from argv */
-    int         texts;
-} Asked;
-
-enum { OUT, VOCAB_SIZE, INPUTS, PATTERN = INPUTS + INPUT_KEYS, MEMORY };
+    int         vocab_size;
+    int64_t     memory_bytes;
+} asked;
 static const VerbKey TRAIN_TOKENIZER_KEYS[] = {
-    [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
-    [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
-     "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
-    INPUT_KEY_ROWS(INPUTS),
-    [PATTERN] = {"pattern", "cl100k_base", "gpt2",
-     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression (Oniguruma's)"},
-    [MEMORY] = {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
+    {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be", .text = &asked.out},
+    {"vocab_size", "8000", NULL,
+     "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one",
+     .whole = &asked.vocab_size, .least = LEAST_IDS, .most = MOST_IDS},
+    INPUT_KEYS,
+    {"pattern", "cl100k_base", "gpt2",
+     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression (Oniguruma's)",
+     .text = &asked.pattern},
+    {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out",
+     .bytes = &asked.memory_bytes, .least = LEAST_MEMORY},
     {.name = NULL},
 };
-
-static void take_value(Asked *asked, VerbArgument a, char *word) {
-    switch (a.row) {
-        case OUT: asked->out = verb_text(&a); break;
-        case VOCAB_SIZE: asked->vocab_size = (int32_t)verb_count(&a, LEAST_IDS, MOST_IDS); break;
-        case PATTERN: asked->pattern = verb_text(&a); break;
-        case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
-        case VERB_PATH: asked->text[asked->texts++] = word; break;
-        default: verb_input(&a, a.row - INPUTS, &asked->inputs); /* exit 70 if the key is no row of INPUT_KEY_ROWS */
-    }
-}
-
-static Asked take_arguments(int argc, char **argv) {
-    Asked a = {.text = argv + 1};
-    take_value(&a, verb_default("train-tokenizer", PATTERN), NULL);
-    take_value(&a, verb_default("train-tokenizer", MEMORY), NULL);
-    for (int i = 1; i < argc; i++) take_value(&a, verb_argument("train-tokenizer", argv[i]), argv[i]);
-    if (a.texts == 0) verb_misused("train-tokenizer", "no text to read");
-    if (!a.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
-    if (!a.vocab_size)
-        verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
-    return a;
-}
 
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
@@ -95,18 +70,18 @@ static void end_document(void *with) {
     c->begun = 0;
 }
 
-/* Reads all texts and counts their words. Returns the reader of the documents, for the caller to free. */
-static Documents *count_texts(const Asked *a, Counting *c) {
+/* Reads the texts and counts their words. Returns the reader of the documents, for the caller to free. */
+static Documents *count_texts(char **text, int texts, Counting *c) {
     char       fault[DOCUMENT_FAULT_CHARS];
     Documents *documents;
-    int        exit_code = documents_find(&documents, a->text, a->texts, &a->inputs, fault);
+    int        exit_code = documents_find(&documents, text, texts, &verb_inputs, fault);
     c->cutter.take = count_part, c->cutter.with = c;
     DocumentSink sink = {begin_document, take_text, end_document, c};
     if (exit_code == 0) exit_code = documents_read(documents, sink, fault);
     if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
     if (c->bytes == 0)
-        fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(a->text[0]),
-             a->texts > 1 ? " and the other texts are empty" : " is empty");
+        fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(text[0]),
+             texts > 1 ? " and the other texts are empty" : " is empty");
     cutter_free(&c->cutter);
     return documents;
 }
@@ -141,36 +116,35 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
-/* Refuses an out= folder that has files of a tokenizer. Token shards are useless with another tokenizer, and a
- * vocabulary cannot be made again without its text. */
-static void refuse_to_write_over(const char *out) {
+static int verb_train_tokenizer(int argc, char **argv) {
+    int texts = verb_read("train-tokenizer", 1, argc, argv, VERB_PATHS) - 1;
+    if (texts == 0) verb_misused("train-tokenizer", "no text to read");
+    if (!asked.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
+    if (!asked.vocab_size)
+        verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
+    RunLock    *lock = lock_output("train-tokenizer", "out", asked.out, LOCK_INTO);
+    /* token shards are useless with another tokenizer, and a vocabulary cannot be made again without its text */
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
     for (int i = 0; i < 4; i++) {
-        Path path = path_of("%s/%s", out, NAMES[i]);
-        if (io_file_bytes(path.text) > 0)
+        Path there = path_of("%s/%s", asked.out, NAMES[i]);
+        if (io_file_bytes(there.text) > 0)
             fail(EXIT_CONFIG,
                  "train-tokenizer: %s is there already, and a tokenizer beside it would change what it means: take "
                  "another out=, or move it away",
-                 path.text);
+                 there.text);
     }
-}
-
-static int verb_train_tokenizer(int argc, char **argv) {
-    Asked       a = take_arguments(argc, argv);
-    RunLock    *lock = lock_output("train-tokenizer", "out", a.out, LOCK_INTO);
-    refuse_to_write_over(a.out);
-    a.inputs.out = a.out;
-    const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
+    verb_inputs.out = asked.out;
+    const char *pattern = split_named(asked.pattern) ? split_named(asked.pattern) : asked.pattern;
     char        fault[SPLIT_FAULT_CHARS];
-    Path        path = path_of("%s/tokenizer.json", a.out);
-    Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
+    Path        path = path_of("%s/tokenizer.json", asked.out);
+    Counting    counting = {.trainer = bpe_trainer_create((size_t)(asked.memory_bytes / COUNTED_PART))};
     size_t      json_bytes;
     SplitRule   rule = {(char *)pattern, SPLIT_ISOLATED, 0};
     if (!split_create(&counting.split, &rule, 1, "train-tokenizer", SPLIT_BY_CONSTRUCTS, fault))
-        fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", a.pattern, fault);
-    Documents *documents = count_texts(&a, &counting);
+        fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", asked.pattern, fault);
+    Documents *documents = count_texts(argv + 1, texts, &counting);
 
-    int32_t  most = a.vocab_size - 257;
+    int32_t  most = asked.vocab_size - 257;
     int32_t *left = xmalloc(2 * sizeof *left * (size_t)(most + 1), "a vocabulary");
     int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
@@ -181,15 +155,15 @@ static int verb_train_tokenizer(int argc, char **argv) {
            (long long)counting.bytes, 257 + merges, merges, END_OF_TEXT);
     documents_print(documents, stdout);
     documents_free(documents);
-    free(a.inputs.skip);
+    free(verb_inputs.skip);
     if (merges < most)
-        printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", a.vocab_size);
+        printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", asked.vocab_size);
     if (bpe_trainer_forgotten(counting.trainer))
         printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",
-               (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
+               (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * (double)asked.memory_bytes / 1073741824.0);
     int entries = 257 + merges, whole = (entries + 63) / 64 * 64;
     print_plain(stdout, "  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d%s\n",
-                path.text, shell_word(a.out).text, whole, whole > entries ? ", the next multiple of 64" : "");
+                path.text, shell_word(asked.out).text, whole, whole > entries ? ", the next multiple of 64" : "");
     free(json), free(left);
     split_destroy(counting.split);
     bpe_trainer_destroy(counting.trainer);

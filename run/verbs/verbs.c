@@ -68,7 +68,7 @@ static NORETURN void refuse_unknown(const char *verb, const char *word, int is_f
     const char    *names[MOST_KEYS + 1] = {NULL};
     char           name[64], list[LIST_BYTES] = "";
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
-    for (int i = 0; i < MOST_KEYS && keys[i].name; i++) {
+    for (int i = 0; keys[i].name; i++) {
         names[i] = keys[i].name;
         const char *before = i == 0 ? "" : keys[i + 1].name ? ", " : " and ";
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s=", before, keys[i].name);
@@ -81,100 +81,100 @@ static NORETURN void refuse_unknown(const char *verb, const char *word, int is_f
          is_file_meant ? ")" : "");
 }
 
-VerbArgument verb_key_or_config(const char *verb, const char *word) {
-    VerbArgument a = {.verb = verb, .row = VERB_PATH};
-    size_t       length = strcspn(word, "=");
-    const VerbKey *keys = verb_find(verb)->keys;
-    for (int i = 0; word[length] && keys[i].name; i++) {
-        if (strlen(keys[i].name) != length || strncmp(keys[i].name, word, length) != 0) continue;
-        a.name = keys[i].name, a.value = word + length + 1, a.row = i;
-    }
-    return a;
+/* Returns a number within the limits of its key. Otherwise ends the program with "batch=x: a whole number from 1 to
+ * 65536 is expected, as in batch=16". */
+static double read_number(const char *verb, const VerbKey *k, const char *text) {
+    char  *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= k->least && value <= k->most))
+        fail(EXIT_CONFIG, "%s: %s=%s: %s from %.16g to %.16g is expected, as in %s=%s", verb, k->name, text,
+             k->number ? "a number" : "a whole number", k->least, k->most, k->name, k->example);
+    if (!k->number && value != floor(value))
+        fail(EXIT_CONFIG, "%s: %s=%s: a whole number is expected: %.17g or %.17g", verb, k->name, text, floor(value),
+             ceil(value));
+    return value;
 }
 
-VerbArgument verb_default(const char *verb, int row) {
-    const VerbKey *key = &verb_find(verb)->keys[row];
-    return (VerbArgument){verb, key->name, key->fallback, row};
-}
-
-VerbArgument verb_argument(const char *verb, const char *word) {
-    VerbArgument a = verb_key_or_config(verb, word);
-    size_t       key = strspn(word, "abcdefghijklmnopqrstuvwxyz_.");
-    int          is_dashed = word[0] == '-' && word[1], is_pair = key > 0 && word[key] == '=';
-    if (a.row == VERB_PATH && (is_dashed || is_pair) && access(word, F_OK) != 0) refuse_unknown(verb, word, is_pair);
-    return a;
-}
-
-VerbArgument verb_key_only(const char *verb, const char *word) {
-    VerbArgument a = verb_key_or_config(verb, word);
-    if (a.row == VERB_PATH) refuse_unknown(verb, word, 0);
-    return a;
-}
-
-const char *verb_text(const VerbArgument *a) {
-    if (!*a->value) fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", a->verb, a->name, a->name);
-    return a->value;
-}
-
-/* Returns the number in an argument, within the limits. Otherwise ends the program with "batch=x: a whole number from 1
- * to 65536 is expected, as in batch=16". */
-static double number_in(const VerbArgument *a, const char *what, double least, double most) {
-    char       *end;
-    double      value = strtod(a->value, &end);
-    const char *example = verb_find(a->verb)->keys[a->row].example;
-    if (end != a->value && !*end && value >= least && value <= most) return value;
-    fail(EXIT_CONFIG, "%s: %s=%s: %s from %.16g to %.16g is expected, as in %s=%s", a->verb, a->name, a->value, what,
-         least, most, a->name, example);
-}
-
-double verb_number(const VerbArgument *a, double least, double most) { return number_in(a, "a number", least, most); }
-
-int64_t verb_count(const VerbArgument *a, int64_t least, int64_t most) {
-    double value = number_in(a, "a whole number", (double)least, (double)most);
-    if (value != floor(value))
-        fail(EXIT_CONFIG, "%s: %s=%s: a whole number is expected: %.17g or %.17g", a->verb, a->name, a->value,
-             floor(value), ceil(value));
-    return (int64_t)value;
-}
-
-int verb_flag(const VerbArgument *a) { return verb_choice(a, (const char *const[]){"true", "false", NULL}) == 0; }
-
-int verb_choice(const VerbArgument *a, const char *const *words) {
+/* Returns the index of the text among the words. */
+static int read_word(const char *verb, const VerbKey *k, const char *const *words, const char *text) {
     char list[LIST_BYTES] = "";
     for (int i = 0; words[i]; i++) {
-        if (strcmp(a->value, words[i]) == 0) return i;
+        if (strcmp(text, words[i]) == 0) return i;
         const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", before, words[i]);
     }
-    fail(EXIT_CONFIG, "%s: %s=%s: %s is expected", a->verb, a->name, a->value, list);
+    fail(EXIT_CONFIG, "%s: %s=%s: %s is expected", verb, k->name, text, list);
 }
 
-int64_t verb_size(const VerbArgument *a, int64_t least) {
+static int64_t read_size(const char *verb, const VerbKey *k, const char *text) {
     static const struct { const char *unit; double bytes; } UNITS[] = {
         {"", 1}, {"KiB", 1024.0}, {"K", 1024.0}, {"KB", 1e3}, {"MiB", 1048576.0}, {"M", 1048576.0}, {"MB", 1e6},
         {"GiB", 1073741824.0}, {"G", 1073741824.0}, {"GB", 1e9}, {"TiB", 1099511627776.0}, {"T", 1099511627776.0},
         {"TB", 1e12}};
     char  *end;
-    double value = strtod(a->value, &end);
-    for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++)
-        if (end != a->value && strcmp(end, UNITS[i].unit) == 0 && value * UNITS[i].bytes >= (double)least &&
-            value * UNITS[i].bytes <= 1e18)
-            return (int64_t)(value * UNITS[i].bytes);
-    fail(EXIT_CONFIG, "%s: %s=%s: a size of at least %lld bytes is expected, as in %s=2GiB", a->verb, a->name, a->value,
-         (long long)least, a->name);
+    double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
+        double bytes = value * UNITS[i].bytes;
+        if (end != text && strcmp(end, UNITS[i].unit) == 0 && bytes >= k->least && bytes <= 1e18) return (int64_t)bytes;
+    }
+    fail(EXIT_CONFIG, "%s: %s=%s: a size of at least %lld bytes is expected, as in %s=2GiB", verb, k->name, text,
+         (long long)k->least, k->name);
 }
 
-void verb_input(const VerbArgument *a, int row, DocumentOptions *o) {
-    switch (row) {
-        case INPUT_FIELD: o->field = verb_text(a); break;
-        case INPUT_FORMAT: o->format = (DocumentFormat)(FORMAT_TEXT + verb_choice(a, DOCUMENT_FORMATS)); break;
-        case INPUT_ENCODING: o->encoding = (TextEncoding)(ENCODING_UTF8 + verb_choice(a, TEXT_ENCODINGS)); break;
-        case INPUT_SKIP:
-            o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
-            o->skip[o->skips++] = verb_text(a);
-            break;
-        default: CHECK(0, "nothing reads %s=", a->name);
+static void take_value(const char *verb, const VerbKey *k, const char *text) {
+    static const char *const FLAGS[] = {"true", "false", NULL};
+    if ((k->text || k->take) && !*text && !k->may_be_empty)
+        fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb, k->name, k->name);
+    if (k->text) *k->text = text;
+    else if (k->take) k->take(text);
+    else if (k->flag) *k->flag = read_word(verb, k, FLAGS, text) == 0;
+    else if (k->choice) *k->choice = (int)k->least + read_word(verb, k, k->words, text);
+    else if (k->whole) *k->whole = (int)read_number(verb, k, text);
+    else if (k->count) *k->count = (int64_t)read_number(verb, k, text);
+    else if (k->bytes) *k->bytes = read_size(verb, k, text);
+    else *k->number = read_number(verb, k, text);
+}
+
+const char *verb_given[MOST_KEYS + 1];
+
+/* Keys of the config may be given twice, and the last one counts. So scripts can append the keys of the user to their
+ * own. A key of the verb is refused then, as a config refuses it. */
+int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest) {
+    const VerbKey *keys = verb_find(verb)->keys;
+    const char    *word[MOST_KEYS] = {NULL}; /* first word of argv that has the key of this row */
+    int            left = first, given = 0, row;
+    for (row = 0; keys[row].name; row++)
+        if (keys[row].fallback && *keys[row].fallback) take_value(verb, &keys[row], keys[row].fallback);
+    CHECK(row <= MOST_KEYS, "%s has %d keys", verb, row);
+    for (int i = first; i < argc; i++) {
+        size_t length = strcspn(argv[i], "=");
+        for (row = 0; keys[row].name; row++)
+            if (strlen(keys[row].name) == length && strncmp(argv[i], keys[row].name, length) == 0) break;
+        if (!keys[row].name || !argv[i][length]) {
+            size_t letters = strspn(argv[i], "abcdefghijklmnopqrstuvwxyz_.");
+            int    is_dashed = argv[i][0] == '-' && argv[i][1], is_pair = letters > 0 && argv[i][letters] == '=';
+            if (rest == VERB_NOTHING) refuse_unknown(verb, argv[i], 0);
+            if (rest == VERB_PATHS && (is_dashed || is_pair) && access(argv[i], F_OK) != 0)
+                refuse_unknown(verb, argv[i], is_pair);
+            argv[left++] = argv[i];
+            continue;
+        }
+        if (word[row] && !keys[row].may_repeat)
+            fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb, keys[row].name, word[row],
+                 argv[i]);
+        if (!word[row]) word[row] = argv[i], verb_given[given++] = keys[row].name;
+        take_value(verb, &keys[row], argv[i] + length + 1);
     }
+    verb_given[given] = NULL;
+    return left;
+}
+
+DocumentOptions verb_inputs;
+
+void verb_take_skip(const char *value) {
+    DocumentOptions *o = &verb_inputs;
+    o->skip = xrealloc(o->skip, sizeof *o->skip * (size_t)(o->skips + 1), "the list of skip=");
+    o->skip[o->skips++] = value;
 }
 
 RunLock *verb_take_out(const char *verb, const char *out) {
@@ -208,39 +208,8 @@ void verb_put(const char *verb, const char *path, RunLock *lock, const char *tex
 
 enum { WORD_WIDTH = 16, ROW_BYTES = 1024, KEY_MOST = 26, PAGE_COLUMNS = 100, TOPICS = 128 };
 
-static void print_usage(void) {
-    fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
-                    "       mpirun -np N train_gpt config.json [key=value ...]\n"
-                    "       train_gpt RUN                    the run of this folder goes on\n"
-                    "       train_gpt VERB ...\n");
-    for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-    fprintf(stderr, "More: train_gpt --help\n");
-}
-
-static void print_program(FILE *out) {
-    fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
-                 "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
-                 "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
-    for (int i = 0; VERBS[i]; i++)
-        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-    fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
-                 "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
-                 "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
-                 "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
-}
-
-static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
-    char row[ROW_BYTES], left[160];
-    snprintf(left, sizeof left, "%s=%s", k->name, k->example);
-    int is_long = (int)strlen(left) > width; /* 1 if the help must begin on the next line */
-    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
-             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
-             k->fallback ? "default" GLUE : "required", !k->fallback ? "" : *k->fallback ? k->fallback : "none");
-    terminal_fold(out, row, columns, width + 4);
-}
-
 static void print_verb(FILE *out, const Verb *v, int columns) {
-    char row[ROW_BYTES];
+    char row[ROW_BYTES], left[160];
     int  width = 0;
     snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
              v->arguments, v->about);
@@ -250,7 +219,15 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
         if (needed > width && needed <= KEY_MOST) width = needed;
     }
     if (v->keys) fprintf(out, "\n");
-    for (const VerbKey *k = v->keys; k && k->name; k++) print_key(out, k, width, columns);
+    for (const VerbKey *k = v->keys; k && k->name; k++) {
+        const char *otherwise = k->fallback ? k->fallback : k->unset;
+        int         bytes = snprintf(left, sizeof left, "%s=%s", k->name, k->example);
+        int         is_long = bytes > width; /* 1 if the help must begin on the next line */
+        snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
+                 is_long ? width + 4 : width + 2 - bytes, "", k->help, otherwise ? "default" GLUE : "required",
+                 !otherwise ? "" : *otherwise ? otherwise : "none");
+        terminal_fold(out, row, columns, width + 4);
+    }
     snprintf(row, sizeof row, "\nExample: %s", v->example);
     terminal_fold(out, row, columns, 9);
 }
@@ -272,15 +249,24 @@ static NORETURN void refuse_topic(const char *topic, int is_config) {
 
 /* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: the
  * arguments after "help". */
-static int print_help(int words, char **word) {
+static void print_help(int words, char **word) {
     const Verb *verb = words ? verb_find(word[0]) : NULL;
     char       *text = NULL;
     size_t      bytes;
     int         columns = terminal_columns(stdout) > PAGE_COLUMNS ? PAGE_COLUMNS : terminal_columns(stdout);
     FILE       *out = memory_file_open(&text, &bytes);
     if (verb) print_verb(out, verb, columns);
-    else if (words == 0 || strcmp(word[0], "help") == 0) print_program(out);
-    else if (strcmp(word[0], "config") != 0) {
+    else if (words == 0 || strcmp(word[0], "help") == 0) {
+        fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
+                     "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
+                     "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
+        for (int i = 0; VERBS[i]; i++)
+            fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+        fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
+                     "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
+                     "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
+                     "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
+    } else if (strcmp(word[0], "config") != 0) {
         if (!config_print_topic(out, word[0], columns)) refuse_topic(word[0], 0);
     } else if (words == 1) config_print_help(out, columns);
     else if (strcmp(word[1], "markdown") == 0) config_print_markdown(out);
@@ -288,7 +274,6 @@ static int print_help(int words, char **word) {
     fclose(out);
     say_text(stdout, 0, text);
     free(text);
-    return EXIT_DONE;
 }
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
@@ -309,7 +294,7 @@ static int is_one_of(const char *word, const char *const *list) {
 static const char *const HELP_WORDS[] = {"--help", "-h", "help", "-help", NULL};
 static const char *const VERSION_WORDS[] = {"--version", "-V", "-v", "version", "-version", NULL};
 
-static int print_version(void) {
+static void print_version(void) {
     unsigned xxh = XXH_versionNumber();
     printf("train_gpt %s\nbackend   %s\ncompiler  "
 #ifdef __clang__
@@ -320,7 +305,6 @@ static int print_version(void) {
            "libraries cJSON %s, xxHash %u.%u.%u, MPI: %s\n",
            program_version(), device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100,
            world_library());
-    return EXIT_DONE;
 }
 
 /* Refuses a first argument that is no verb, no option and no file: exit 64 with what the user probably meant. */
@@ -356,26 +340,16 @@ int is_verb(int argc, char **argv) {
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 
-/* Refuses a key of the verb that is given twice, like a config does. Keys of the config may be given twice after the
- * path of a config, and the last one counts. So scripts can append the keys of the user to their own. */
-static void refuse_twice(const Verb *verb, int argc, char **argv) {
-    for (const VerbKey *key = verb->keys; key && key->name; key++) {
-        const char *first = NULL;
-        size_t      length = strlen(key->name);
-        for (int i = 2; i < argc && !key->may_repeat; i++) {
-            if (strncmp(argv[i], key->name, length) != 0 || argv[i][length] != '=') continue;
-            if (first)
-                fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb->word, key->name, first,
-                     argv[i]);
-            first = argv[i];
-        }
-    }
-}
-
 int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
-        if (launch.rank == 0) print_usage();
+        if (launch.rank > 0) return EXIT_CONFIG;
+        fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
+                        "       mpirun -np N train_gpt config.json [key=value ...]\n"
+                        "       train_gpt RUN                    the run of this folder goes on\n"
+                        "       train_gpt VERB ...\n");
+        for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+        fprintf(stderr, "More: train_gpt --help\n");
         return EXIT_CONFIG;
     }
     const Verb *verb = verb_find(argv[1]);
@@ -392,16 +366,13 @@ int verb_main(int argc, char **argv) {
     else if (!launch.launched && verb) launch_explain_alone();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails with an error that names the path */
     start_computing();
-    int status, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
+    int status = EXIT_DONE, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
     for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
         is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
-    if (is_version) status = print_version();
-    else if (!verb) status = print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
-    else if (is_help) status = print_help(1, argv + 1);
-    else {
-        refuse_twice(verb, argc, argv);
-        status = verb->main(argc - 1, argv + 1);
-    }
+    if (is_version) print_version();
+    else if (!verb) print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
+    else if (is_help) print_help(1, argv + 1);
+    else status = verb->main(argc - 1, argv + 1);
     if (fflush(stdout) != 0 || ferror(stdout))
         fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
     return status;

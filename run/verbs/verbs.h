@@ -2,17 +2,17 @@
  * None needs MPI. Under mpirun only rank 0 runs a verb, except `sample` and `eval` with a grid.
  *
  * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. Its file defines a Verb, and
- * VERB_LIST has its name. Its keys are rows of a table next to its parser. `help VERB` prints both. The parser reads
- * the default of a key from its row, like a value that was typed. A fault ends the program with exit 64, and the
- * message names verb, key and the expected value.
+ * VERB_LIST has its name. Each of its keys is one row of a table: name, default, help, and where the value goes.
+ * verb_read() reads the keys, and `help VERB` prints them. A fault ends the program with exit 64, and the message names
+ * verb, key and the expected value.
  *
- *   VerbArgument a = verb_argument("plot", argv[i]);
- *   switch (a.row) {                           // row of PLOT_KEYS
- *       case OUT:       asked.out = verb_text(&a); break;
- *       case X:         asked.x = verb_choice(&a, WORDS); break;
- *       case VERB_PATH: asked.run[asked.runs++] = argv[i]; break;
- *       default:        CHECK(0, "nothing reads %s=", a.name);
- *   }
+ *   static struct { const char *out; int x; } asked;
+ *   static const VerbKey PLOT_KEYS[] = {
+ *       {"out", "compare.svg", "plot.svg", "the picture", .text = &asked.out},
+ *       {"x", "hours", "tokens", "what the curves run over", .choice = &asked.x, .words = X_WORDS},
+ *       {.name = NULL},
+ *   };
+ *   int runs = verb_read("plot", 1, argc, argv, VERB_PATHS) - 1; // argv[1] to argv[runs] are the folders of runs
  */
 #ifndef TRAIN_GPT_RUN_VERBS_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_VERBS_H
@@ -26,12 +26,25 @@
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* A key of a verb. A table of keys ends with a row without a name. */
+/* A key of a verb, such as "tokens". One of the pointers is set. It says where the value goes, and so the type of the
+ * key. A table of keys ends with a row without a name. */
 typedef struct {
-    const char *name, *example; /* name of the key, and a value for messages: "tokens", "400" */
-    const char *fallback;       /* the default; NULL if the key is required                   */
-    const char *help;
-    int         may_repeat;     /* 1 if the key may be given several times */
+    const char  *name, *example;  /* name of the key, and a value for messages */
+    const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` says what holds */
+    const char  *help;
+    const char **text;
+    int         *flag;            /* "true" or "false" */
+    int         *choice;          /* least + the index among `words` */
+    int         *whole;           /* a whole number: "8", "1e3" */
+    int64_t     *count;           /* a whole number: "131072", "5e9" */
+    int64_t     *bytes;           /* a size: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
+    double      *number;
+    void       (*take)(const char *value); /* reads the value itself */
+    double       least, most;     /* limits of a number; sizes have no `most` */
+    const char *const *words;     /* ends with NULL */
+    const char  *unset;           /* describes what holds without the key; NULL without `fallback`: it is required */
+    int          may_be_empty;    /* 1 if "key=" is a text */
+    int          may_repeat;      /* 1 if the key may be given several times */
 } VerbKey;
 
 typedef struct {
@@ -64,45 +77,35 @@ int verb_is_of_ranks(int argc, char **argv);
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-enum { VERB_PATH = -1 };
-typedef struct {
-    const char *verb, *name, *value; /* the verb, the key and the value, such as "plot", "x", "hours" */
-    int         row;                 /* row of the key in the table of the verb, or VERB_PATH */
-} VerbArgument;
+/* What the words of a command line may be that are no keys of the verb:
+ *   VERB_PATHS   paths. A word that looks like a key is refused, unless a file of that name exists. Such a file is
+ *                given as ./key=value.
+ *   VERB_CONFIG  keys of the config, which the config checks
+ *   VERB_NOTHING no other words */
+typedef enum { VERB_PATHS, VERB_CONFIG, VERB_NOTHING } VerbRest;
+/* Sets the fields of all keys: to their defaults, and to the values in argv[first] to argv[argc - 1]. Removes the keys
+ * of the verb from argv, and returns the number of words that are left. */
+int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest);
+/* Names of the keys that verb_read() found in argv. Ends with NULL. */
+extern const char *verb_given[];
 
-/* Reads one argument of a verb. "key=value" must have a key of the verb, otherwise it is refused. A file with such a
- * name is given as ./key=value. Any other word is a path. */
-VerbArgument  verb_argument(const char *verb, const char *word);
-/* Reads one argument of a verb, which must be "key=value" with a key of the verb. Refuses paths. */
-VerbArgument  verb_key_only(const char *verb, const char *word);
-/* Reads one argument of a verb that also allows keys of the config. These have row VERB_PATH, like paths. */
-VerbArgument  verb_key_or_config(const char *verb, const char *word);
-/* Returns an argument that has the default of the key in this row. */
-VerbArgument  verb_default(const char *verb, int row);
-
-const char   *verb_text(const VerbArgument *a);                                /* refuses an empty text */
-double        verb_number(const VerbArgument *a, double least, double most);
-int64_t       verb_count(const VerbArgument *a, int64_t least, int64_t most);  /* a whole number: "131072", "5e9" */
-int           verb_flag(const VerbArgument *a);                                /* reads "true" or "false" */
-/* Returns the index of the value among words, which end with NULL. */
-int           verb_choice(const VerbArgument *a, const char *const *words);
-/* Reads a size in bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
-int64_t       verb_size(const VerbArgument *a, int64_t least);
-
-/* Keys of verbs that read texts. They are rows of the table of the verb from row `first` on. */
-enum { INPUT_FIELD, INPUT_FORMAT, INPUT_ENCODING, INPUT_SKIP, INPUT_KEYS };
-#define INPUT_KEY_ROWS(first)                                                                                          \
-    [(first) + INPUT_FIELD] = {"field", "body", "text",                                                                \
-     "field of JSON Lines, column of parquet, with the text; plain text is refused then"},                             \
-    [(first) + INPUT_FORMAT] = {"format", "jsonl", "by name and content",                                              \
-     "how files are read: text, jsonl or parquet; text reads a file named on the command line whatever it holds"},     \
-    [(first) + INPUT_ENCODING] = {"encoding", "latin-1", "by its mark, else utf-8",                                    \
-     "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1"},                     \
-    [(first) + INPUT_SKIP] = {"skip", "'*.md'", "none",                                                                \
-     "files and folders to leave out of a folder, by name or by path within it; may be given several times", 1}
-/* Stores the value of a key from INPUT_KEY_ROWS in *options. The key is row first + `row`. options->skip grows; the
- * caller frees it. */
-void          verb_input(const VerbArgument *a, int row, DocumentOptions *options);
+/* Keys of verbs that read texts, and their values. The caller frees verb_inputs.skip. */
+extern DocumentOptions verb_inputs;
+void verb_take_skip(const char *value);
+#define INPUT_KEYS                                                                                                     \
+    {"field", "body", NULL, "field of JSON Lines, column of parquet, with the text; plain text is refused then",       \
+     .text = &verb_inputs.field, .unset = "text"},                                                                     \
+    {"format", "jsonl", NULL,                                                                                          \
+     "how files are read: text, jsonl or parquet; text reads a file named on the command line whatever it holds",      \
+     .choice = (int *)&verb_inputs.format, .least = FORMAT_TEXT, .words = DOCUMENT_FORMATS,                            \
+     .unset = "by name and content"},                                                                                  \
+    {"encoding", "latin-1", NULL,                                                                                      \
+     "encoding of text and JSON Lines: utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1",                      \
+     .choice = (int *)&verb_inputs.encoding, .least = ENCODING_UTF8, .words = TEXT_ENCODINGS,                          \
+     .unset = "by its mark, else utf-8"},                                                                              \
+    {"skip", "'*.md'", NULL,                                                                                           \
+     "files and folders to leave out of a folder, by name or by path within it; may be given several times",           \
+     .take = verb_take_skip, .unset = "none", .may_repeat = 1}
 
 /* For the key out=FILE of a verb that prints. verb_take_out() locks FILE for this process. It returns NULL if out is
  * NULL, and on ranks other than 0, which do not write. Exit 64 if FILE has content or is no plain file, 73 if another

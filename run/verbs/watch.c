@@ -14,20 +14,21 @@
 
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
 #include "core/format.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/log/picture.h"
 #include "run/log/run_log.h"
-#include "run/log/progress.h"
 #include "run/verbs/verbs.h"
 
-enum { ONCE };
+static int once;
 static const VerbKey WATCH_KEYS[] = {
-    [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
+    {"once", "true", "false", "print once and end, as it does where there is no terminal", .flag = &once},
     {.name = NULL},
 };
 
@@ -160,7 +161,7 @@ static void read_message(WatchRun *w) {
 static void judge(WatchRun *w, double now) {
     LockHolder   holder;
     cJSON       *config = run_log_config(w->dir);
-    const cJSON *steps = json_member(json_member(config, "run"), "steps");
+    const cJSON *steps = config_value(config, "run.steps");
     if (cJSON_IsNumber(steps)) w->steps = (int64_t)steps->valuedouble;
     cJSON_Delete(config);
     char      *text = NULL;
@@ -183,41 +184,24 @@ static void judge(WatchRun *w, double now) {
 
 /* --- the screen, in columns and rows ------------------------------------------------------------------------------ */
 
-enum {
-    LEAST_COLUMNS = 30,
-    MOST_COLUMNS = 100,
-    MARGIN = 8, /* columns left of the curve, with its greatest and least value */
-    MOST_ROWS = 6,
-    ROWS_ONCE = 4
-};
+enum { LEAST_COLUMNS = 30, MOST_COLUMNS = 100, MOST_ROWS = 6, ROWS_ONCE = 4 };
+enum { MARGIN = 8 }; /* columns left of the curve, with its greatest and least value */
 
-typedef struct {
-    int columns, rows, colour;
-} Screen; /* rows: height of a curve in lines of text */
+static struct {
+    int columns, rows, has_colour; /* rows: height of a curve in lines of text */
+} screen;
+
+static const char *colour(const char *code) { return screen.has_colour ? code : ""; }
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *word, *colour;
-} STATES[] = {
-    [WATCH_EMPTY] = {"no step yet", "2"}, [WATCH_STARTING] = {"starting", "32"},
-    [WATCH_RUNNING] = {"running", "32"},  [WATCH_STOPPED] = {"stopped", "33"},
-    [WATCH_DONE] = {"done", "2"},         [WATCH_LOST] = {"ended without a word", "31"},
-    [WATCH_FAILED] = {"ended with a message", "31"},
+#define CYAN "\033[36m"
+static const struct { const char *word, *colour; } STATES[] = {
+    [WATCH_EMPTY] = {"no step yet", DIM},     [WATCH_STARTING] = {"starting", GREEN},
+    [WATCH_RUNNING] = {"running", GREEN},     [WATCH_STOPPED] = {"stopped", YELLOW},
+    [WATCH_DONE] = {"done", DIM},             [WATCH_LOST] = {"ended without a word", "\033[31m"},
+    [WATCH_FAILED] = {"ended with a message", "\033[31m"},
 };
-
-static const char *colour(const Screen *s, const char *code, char out[16]) {
-    if (!s->colour) return "";
-    snprintf(out, 16, "\033[%sm", code);
-    return out;
-}
-
-/* Returns the number of columns that a text takes in a terminal. Each character counts as one column. */
-static int width(const char *text) {
-    int columns = 0;
-    for (; *text; text++) columns += ((unsigned char)*text & 0xc0) != 0x80;
-    return columns;
-}
 
 /* Writes as many characters of a text as fit into `columns`. */
 static void put_fitting(FILE *out, const char *text, int columns) {
@@ -229,35 +213,35 @@ static void put_fitting(FILE *out, const char *text, int columns) {
 }
 
 /* Writes state and step of a run. Shortens the text so that `least` columns are left for its name. */
-static void describe(char out[160], const Screen *s, const WatchRun *w, int least) {
+static void describe(char out[160], const WatchRun *w, int least) {
     const char *state = STATES[w->state].word;
     long long   step = (long long)w->last.step, steps = (long long)w->steps;
-    int         room = s->columns - least - 2;
+    int         room = screen.columns - least - 2;
     snprintf(out, 160, "%s", state);
     if (step < 0) return;
     if (steps > 0)
         snprintf(out, 160, "%s · step %lld/%lld · %.0f %%", state, step, steps,
                  floor(100.0 * (double)step / (double)steps));
-    if (steps > 0 && width(out) > room) snprintf(out, 160, "%s · step %lld/%lld", state, step, steps);
-    if (steps == 0 || width(out) > room) snprintf(out, 160, "%s · step %lld", state, step);
-    if (width(out) > room) snprintf(out, 160, "%s", state);
+    if (steps > 0 && terminal_width(out) > room) snprintf(out, 160, "%s · step %lld/%lld", state, step, steps);
+    if (steps == 0 || terminal_width(out) > room) snprintf(out, 160, "%s · step %lld", state, step);
+    if (terminal_width(out) > room) snprintf(out, 160, "%s", state);
 }
 
 /* Writes the first line of a block: first-try            running · step 210/400 · 52 % */
-static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
+static void put_head(FILE *out, const WatchRun *w) {
     enum { WANTED_NAME = 12 };
-    char right[160], on[16], off[16], shown[4096];
-    int  all = width(terminal_plain(shown, sizeof shown, w->name));
-    describe(right, s, w, all < WANTED_NAME ? all : WANTED_NAME);
-    int room = s->columns - width(right) - 2, name = all < room ? all : room;
-    fputs(colour(s, "1", on), out);
+    char right[160], shown[4096];
+    int  all = terminal_width(terminal_plain(shown, sizeof shown, w->name));
+    describe(right, w, all < WANTED_NAME ? all : WANTED_NAME);
+    int room = screen.columns - terminal_width(right) - 2, name = all < room ? all : room;
+    fputs(colour(BOLD), out);
     put_fitting(out, shown, name);
-    fprintf(out, "%s%*s", colour(s, "0", off), s->columns - name - width(right), "");
-    fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
+    fprintf(out, "%s%*s", colour(PLAIN), screen.columns - name - terminal_width(right), "");
+    fprintf(out, "%s%s%s\n", colour(STATES[w->state].colour), right, colour(PLAIN));
 }
 
 /* Writes the second line of a block: as many fields as fit, with blanks between them. */
-static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double now) {
+static void put_numbers(FILE *out, const WatchRun *w, double now) {
     char   piece[6][64] = {{0}}, text[32];
     double ms = median_ms(w), quiet = now - w->last.time;
     if (w->last.step < 0 && w->eval.step < 0) return;
@@ -287,9 +271,9 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
     for (int i = 0; i < 6; i++) {
         if (!piece[i][0]) continue;
         int gap = used > 2 ? 3 : 0;
-        if (used + gap + width(piece[i]) > s->columns) break;
+        if (used + gap + terminal_width(piece[i]) > screen.columns) break;
         fprintf(out, "%*s%s", gap, "", piece[i]);
-        used += gap + width(piece[i]);
+        used += gap + terminal_width(piece[i]);
     }
     fputc('\n', out);
 }
@@ -319,17 +303,16 @@ static int range_of(const double *value, int n, double *low, double *high) {
 /* Bits of the braille dots. A character has two columns of four dots. */
 static const unsigned char DOTS[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
 
-static void put_curve(FILE *out, const Screen *s, const Curve *c) {
+static void put_curve(FILE *out, const Curve *c) {
     enum { WIDEST = 2 * MOST_COLUMNS };
     double        value[WIDEST], low, high;
     unsigned char cell[MOST_ROWS][MOST_COLUMNS] = {{0}};
-    int           cells = s->columns - MARGIN - 2, n = 2 * cells, last = -1;
-    char          on[16], off[16];
-    if (s->rows == 0 || c->slots < 2) return;
+    int           cells = screen.columns - MARGIN - 2, n = 2 * cells, last = -1;
+    if (screen.rows == 0 || c->slots < 2) return;
     for (int x = 0; x < n; x++) value[x] = mean_at(c, x, n);
     if (!range_of(value, n, &low, &high)) return;
     for (int x = 0; x < n; x++) {
-        int y = isfinite(value[x]) ? (int)lround((4 * s->rows - 1) * (high - value[x]) / (high - low)) : -1;
+        int y = isfinite(value[x]) ? (int)lround((4 * screen.rows - 1) * (high - value[x]) / (high - low)) : -1;
         int above = y < 0; /* 1 if there is no loss, or a loss above the picture */
         for (int at = last < 0 || above ? y
                       : last < y        ? last + 1
@@ -341,33 +324,32 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
         }
         last = above ? -1 : y;
     }
-    for (int row = 0; row < s->rows; row++) {
+    for (int row = 0; row < screen.rows; row++) {
         char label[32] = "";
         if (row == 0) snprintf(label, sizeof label, fabs(high) < 1000 ? "%.3f" : "%.4g", high);
-        else if (row == s->rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
-        fprintf(out, "%s%*s %s%s", colour(s, "2", on), MARGIN, label, colour(s, "0", off), colour(s, "36", on));
+        else if (row == screen.rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
+        fprintf(out, "%s%*s %s%s", colour(DIM), MARGIN, label, colour(PLAIN), colour(CYAN));
         for (int x = 0; x < cells; x++) {
             unsigned code = 0x2800u + cell[row][x]; /* a braille character, written as UTF-8 */
             fputc(0xe0 | code >> 12, out), fputc(0x80 | (code >> 6 & 0x3f), out), fputc(0x80 | (code & 0x3f), out);
         }
-        fprintf(out, "%s\n", colour(s, "0", off));
+        fprintf(out, "%s\n", colour(PLAIN));
     }
 }
 
 /* --- frames ------------------------------------------------------------------------------------------------------- */
 
-static Screen screen_now(int runs, int once) {
+static void measure_screen(int runs, int is_once) {
     struct winsize size;
     int            is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    Screen         s = {terminal_columns(stdout), ROWS_ONCE, terminal_has_colour(stdout)};
-    if (s.columns > MOST_COLUMNS) s.columns = MOST_COLUMNS;
-    if (s.columns < LEAST_COLUMNS) s.columns = LEAST_COLUMNS;
-    if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 4;
-    s.rows = s.rows < 2 ? 0 : s.rows > MOST_ROWS ? MOST_ROWS : s.rows;
-    return s;
+    int            columns = terminal_columns(stdout), rows = ROWS_ONCE;
+    if (!is_once && is_sized && size.ws_row > 0) rows = (size.ws_row - 1) / runs - 4;
+    screen.has_colour = terminal_has_colour(stdout);
+    screen.columns = columns < LEAST_COLUMNS ? LEAST_COLUMNS : columns > MOST_COLUMNS ? MOST_COLUMNS : columns;
+    screen.rows = rows < 2 ? 0 : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
-static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
+static void put_blocks(FILE *out, WatchRun *run, int runs) {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     double now = (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec;
@@ -375,15 +357,15 @@ static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
         read_log(&run[i]);
         judge(&run[i], now);
         if (i > 0) fputc('\n', out);
-        put_head(out, s, &run[i]);
-        put_numbers(out, s, &run[i], now);
+        put_head(out, &run[i]);
+        put_numbers(out, &run[i], now);
         if (run[i].state == WATCH_FAILED) { /* prints the message that ended the run, as much as fits in a line */
             char shown[sizeof run[i].message];
             fputs("  ", out);
-            put_fitting(out, terminal_plain(shown, sizeof shown, run[i].message), s->columns - 2);
+            put_fitting(out, terminal_plain(shown, sizeof shown, run[i].message), screen.columns - 2);
             fputc('\n', out);
         }
-        put_curve(out, s, &run[i].curve);
+        put_curve(out, &run[i].curve);
     }
 }
 
@@ -396,11 +378,11 @@ static void keep_watching(WatchRun *run, int runs) {
     sigprocmask(SIG_BLOCK, &ends, NULL);
     printf("\033[?1049h\033[?25l");
     do {
-        Screen s = screen_now(runs, 0);
         char  *text = NULL;
         size_t bytes = 0;
         FILE  *frame = memory_file_open(&text, &bytes);
-        put_blocks(frame, &s, run, runs);
+        measure_screen(runs, 0);
+        put_blocks(frame, run, runs);
         fclose(frame);
         printf("\033[H");
         for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1)
@@ -414,27 +396,23 @@ static void keep_watching(WatchRun *run, int runs) {
 }
 
 static int verb_watch(int argc, char **argv) {
-    const char *dir[MOST_RUNS], *term = getenv("TERM");
-    int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
-    for (int i = 1; i < argc; i++) {
-        VerbArgument a = verb_argument("watch", argv[i]);
-        if (a.row == ONCE) once = verb_flag(&a) || once;
-        else if (runs == MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
-        else dir[runs++] = argv[i];
-    }
+    const char *term = getenv("TERM");
+    int         runs = verb_read("watch", 1, argc, argv, VERB_PATHS) - 1;
+    if (runs > MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
     if (runs == 0) verb_misused("watch", "no run");
+    if (!isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0)) once = 1;
     WatchRun *run = xcalloc((size_t)runs, sizeof *run, "the curves of the runs");
     for (int i = 0; i < runs; i++) {
+        const char *dir = argv[1 + i];
         struct stat st;
-        if (stat(dir[i], &st) != 0 || !S_ISDIR(st.st_mode))
-            fail(EXIT_DATA, "watch: %s is not the folder of a run", dir[i]);
-        run[i].dir = dir[i];
-        run_log_name(dir[i], run[i].name);
+        if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)) fail(EXIT_DATA, "watch: %s is not the folder of a run", dir);
+        run[i].dir = dir;
+        run_log_name(dir, run[i].name);
         begin_log(&run[i]);
     }
     if (!once) keep_watching(run, runs);
-    Screen s = screen_now(runs, 1);
-    put_blocks(stdout, &s, run, runs); /* the last frame stays on the screen after the end */
+    measure_screen(runs, 1);
+    put_blocks(stdout, run, runs); /* the last frame stays on the screen after the end */
     free(run);
     return EXIT_DONE;
 }
