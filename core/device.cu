@@ -347,27 +347,6 @@ void event_wait(Event e) {
     if (e.handle) CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle));
 }
 
-/* --- time --------------------------------------------------------------------------------------------------------- */
-
-Timer timer_create(void) {
-    Timer t;
-    CUDA_CHECK(cudaEventCreate(&t.from));
-    CUDA_CHECK(cudaEventCreate(&t.to));
-    return t;
-}
-void timer_destroy(Timer *t) {
-    CUDA_CHECK(cudaEventDestroy(t->from));
-    CUDA_CHECK(cudaEventDestroy(t->to));
-}
-void timer_start(Timer t, Stream *s) { CUDA_CHECK(cudaEventRecord(t.from, stream_queue(s))); }
-double timer_stop_ms(Timer t, Stream *s) {
-    float ms;
-    CUDA_CHECK(cudaEventRecord(t.to, stream_queue(s)));
-    CUDA_CHECK(cudaEventSynchronize(t.to));
-    CUDA_CHECK(cudaEventElapsedTime(&ms, t.from, t.to));
-    return ms;
-}
-
 int stream_is_captured(const Stream *s) {
     cudaStreamCaptureStatus status;
     CUDA_CHECK(cudaStreamIsCapturing(stream_queue(s), &status));

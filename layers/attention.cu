@@ -215,7 +215,7 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
             if (DOCUMENTS && key + f32_tx() + 16 * j < start_at(starts, row + i, h)) s[i][j] = -INFINITY;
             high = fmaxf(high, s[i][j]);
         }
-        high = row_max(high);
+        high = warp_max<F32_SIDE>(high);
         float shrink = exp2f((top[i] - high) * scale_log2), part = 0.0f;
         top[i] = high;
         for (int j = 0; j < M; j++) part += s[i][j] = exp2f((s[i][j] - high) * scale_log2);
@@ -257,7 +257,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
         f32_add<D>(out, p_tile, s, v_tile);
     }
     for (int i = 0; i < Tile::M; i++) {
-        sum[i] = row_sum(sum[i]);
+        sum[i] = warp_sum<F32_SIDE>(sum[i]);
         scale[i] = 1.0f / sum[i];
         if (f32_tx() == 0 && query + i < h.T) lse[(int64_t)p.head * h.T + query + i] = top[i] * h.scale + logf(sum[i]);
     }
@@ -319,7 +319,7 @@ KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, int64_t N, 
         Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
         for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
     }
-    for (int o = DELTA_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    sum = warp_sum<DELTA_LANES>(sum);
     if (row < N && lane == 0) delta[head * N + row] = sum;
 }
 

@@ -320,10 +320,12 @@ template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
  * alone write and read its scores in the shared tile, and __syncwarp() orders that.
  */
 
+enum { F32_SIDE = 16 }; /* threads of a row, and rows of threads */
+
 template <int D> struct F32Tile {
-    static constexpr int THREADS = 256, SIDE = 16;
+    static constexpr int THREADS = F32_SIDE * F32_SIDE;
     /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
-    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
+    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * F32_SIDE, COLUMNS = D / F32_SIDE;
     static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
@@ -391,16 +393,6 @@ DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F
             int row = first + f32_ty() * F32Tile<D>::M + i, column = f32_tx() + 16 * c;
             if (row < h.T && column < h.D) to[(int64_t)row * stride + column] = out[i][c] * scale[i];
         }
-}
-
-/* Return the maximum and the sum over the 16 threads of a row. */
-DEVICE float row_max(float x) {
-    for (int o = 8; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
-    return x;
-}
-DEVICE float row_sum(float x) {
-    for (int o = 8; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return x;
 }
 
 template <int M, int N> DEVICE void f32_zero(float (&x)[M][N]) {

@@ -16,12 +16,10 @@ DEVICE Word mix(Word word, Word i) {
 
 DEVICE Word block_total(Word x, Word *part) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    x = warp_sum(x);
     if (lane == 0) part[warp] = x;
     __syncthreads(); /* part is complete */
-    x = lane < THREADS / WARP ? part[lane] : 0;
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return x;
+    return warp_sum(lane < THREADS / WARP ? part[lane] : 0);
 }
 
 /* Adds the mixed words to the hash. Each thread takes PACKS packs of W words of every tile of its block. Thread 0 of
