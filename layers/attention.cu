@@ -107,8 +107,7 @@ template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
                          const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
-    float         s[ATOMS][KEYS / 8][4];
-    set_zero(s);
+    float         s[ATOMS][KEYS / 8][4] = {};
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
     if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
@@ -174,9 +173,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     for (int d = 0; d < D; d += 16)
         load_left<T, Tile::ATOMS, D>(q_left[d / 16], shared + Tile::STAGE_ELEMS + warp * Tile::ROWS * Tile::STRIDE, d);
 
-    float                out[Tile::ATOMS][D / 8][4];
+    float                out[Tile::ATOMS][D / 8][4] = {};
     Softmax<Tile::ATOMS> m;
-    set_zero(out);
     for (int i = 0; i < Tile::ATOMS; i++)
         m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
@@ -198,10 +196,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-template <int D> struct ForwardF32 {
-    static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* tiles of q, k, v and
-                                                                                                * p */
-};
+/* Returns the bytes of shared memory: tiles of q, k, v and p. */
+template <int D> constexpr int forward_f32_bytes() { return (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; }
 
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
@@ -238,8 +234,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
               block_position = position_of(h, block_query);
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int     begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
-    float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
-    f32_zero(out);
+    float         out[Tile::M][Tile::COLUMNS] = {}, top[Tile::M], sum[Tile::M], scale[Tile::M];
     for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? no_score() : -INFINITY, sum[i] = 0.0f;
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
@@ -270,14 +265,20 @@ template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value)
         LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
-               F32Tile<D>::THREADS, ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+               F32Tile<D>::THREADS, forward_f32_bytes<D>(), s, y, lse, qkv, keys, h);
     else
         LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>),
                (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
                ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
 }
 
-static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+/* If keys are none, does attention_forward: the keys are in qkv. */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape shape) {
+    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
+    if (tensor_is_none(keys)) keys = qkv;
+    Heads h = attention_heads(y, lse, qkv, starts, context, shape);
+    h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     if (attention_takes_hopper(qkv.type, h)) {
         attention_hopper_forward(s, y, lse, qkv, keys, h);
         return;
@@ -289,16 +290,7 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, He
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape)) return;
-    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
-}
-
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
-                               ContextPart context, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
-    Heads h = attention_heads(y, lse, qkv, starts, context, shape);
-    h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
-    forward(s, y, lse, qkv, keys, h);
+    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape);
 }
 
 /* --- delta, for where no product's epilogue finds it (linear.cu) -------------------------------------------------- */
@@ -369,8 +361,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     int64_t  seen = job.T - job.n + blockIdx.y + 1, step = job.columns;
     const T *row = qkv + (seen - 1) * step + blockIdx.x * (int64_t)D;
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
-    float    top = -INFINITY, total = 0.0f, sum[HELD];
-    for (int i = 0; i < HELD; i++) sum[i] = 0.0f;
+    float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
     __syncthreads(); /* q is complete */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {

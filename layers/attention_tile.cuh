@@ -304,15 +304,6 @@ DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int r
             }
 }
 
-template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) x[atom][n][e] = 0.0f;
-}
-
 /* --- fp32: products of tiles, for attention in strict f32. No tensor core multiplies two f32 numbers exactly enough. -
  *
  * 256 threads as 16 x 16, (ty, tx). A thread has M x M scores of a ROWS x ROWS tile, rows ty M + i, columns tx + 16
@@ -393,13 +384,6 @@ DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F
             int row = first + f32_ty() * F32Tile<D>::M + i, column = f32_tx() + 16 * c;
             if (row < h.T && column < h.D) to[(int64_t)row * stride + column] = out[i][c] * scale[i];
         }
-}
-
-template <int M, int N> DEVICE void f32_zero(float (&x)[M][N]) {
-    #pragma unroll
-    for (int i = 0; i < M; i++)
-        #pragma unroll
-        for (int j = 0; j < N; j++) x[i][j] = 0.0f;
 }
 
 #endif
