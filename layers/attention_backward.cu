@@ -107,19 +107,11 @@ template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], c
     }
 }
 
-/* Calls f(atom, n, e) for each accumulator of a thread. */
-template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) f(atom, n, e);
-}
-
 /* Replaces s, the scores minus lse, by p = 2^(scale_log2 s). */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
-    each_accumulator<ATOMS, N>([&](int atom, int n, int e) { s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2); });
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
+    });
 }
 
 /* Multiplies ds, which holds dp - delta, by p. p is the rounded one, because the exact p would take as many registers
@@ -374,9 +366,10 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* all threads have read the last step */
-        load_pair<float, Tile::ROWS, D, Tile::THREADS>(k,
-                         {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride,
-                          h.key_stride}, from.row, h);
+        load_pair<float, Tile::ROWS, D, Tile::THREADS>(
+            k,
+            {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
+            from.row, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
         float s[M][M], ds[M][M];
@@ -452,38 +445,38 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse,
-                          Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
+/* Checks a call, computes delta if it is none, and queues the kernels. If dkeys and keys are none, they are in dqkv and
+ * qkv, of whole sequences. Returns what `backward` returns. */
+static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
+                            Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                            HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
+    bool   is_whole = tensor_is_none(keys);
     delta = attention_delta_given(s, delta, dy, y, shape);
     Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
-    attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
-                                WHOLE_SEQUENCE, shape);
-    bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
-                              attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
-                              attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
+    attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    bool is_summed = backward(s, dqkv, f, dbias, is_whole ? dqkv : dkeys, dy, lse, delta, qkv, is_whole ? qkv : keys,
+                              attention_heads(y, lse, qkv, starts, context, shape),
+                              is_whole && attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
     return is_summed;
 }
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                        Tensor starts, HeadShape shape) {
-    return whole_backward(s, dqkv, NULL, dbias, dy, y, lse, delta, qkv, starts, shape);
+    return checked_backward(s, dqkv, NULL, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
+                            WHOLE_SEQUENCE, shape);
 }
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape shape, Fp8 f) {
     if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape))
         return 0;
-    whole_backward(s, dqkv, &f, dbias, dy, y, lse, delta, qkv, starts, shape);
+    checked_backward(s, dqkv, &f, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE,
+                     shape);
     return 1;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                                 Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
-    size_t mark = arena_mark(&s->scratch);
-    delta = attention_delta_given(s, delta, dy, y, shape);
-    attention_backward_contract(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys,
-             attention_heads(y, lse, qkv, starts, context, shape), false);
-    arena_release(&s->scratch, mark);
+    checked_backward(s, dqkv, NULL, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
 }

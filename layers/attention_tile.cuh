@@ -274,34 +274,34 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
- * given ones on; if TURNED, rows are keys and columns queries. */
-template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+/* Calls f(atom, n, e) for each accumulator of a thread. */
+template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
         for (int n = 0; n < N; n++)
             #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int row = accumulator_row(atom, e), column = accumulator_column(n, e);
-                if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
-            }
+            for (int e = 0; e < 4; e++) f(atom, n, e);
+}
+
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
+ * given ones on; if TURNED, rows are keys and columns queries. */
+template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        int row = accumulator_row(atom, e), column = accumulator_column(n, e);
+        if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
+    });
 }
 
 /* Masks earlier documents: scores of keys before their query's document become -infinity. row: row of the first query,
  * in `starts`. */
 template <bool TURNED, int ATOMS, int N>
 DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int row, int key, const Heads &h) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int down = accumulator_row(atom, e), across = accumulator_column(n, e);
-                if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h))
-                    s[atom][n][e] = -INFINITY;
-            }
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        int down = accumulator_row(atom, e), across = accumulator_column(n, e);
+        if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h))
+            s[atom][n][e] = -INFINITY;
+    });
 }
 
 /* --- fp32: products of tiles, for attention in strict f32. No tensor core multiplies two f32 numbers exactly enough. -

@@ -213,12 +213,9 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
         write_gradient<T, W>(row, row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
-static bool rows_fit(Tensor logits) {
-    return packs_fit((size_t)logits.dim[1] * dtype_bytes(logits.type), {logits.data});
-}
-
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                               \
-    DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, rows_fit(logits), W,                                               \
+    DISPATCH_ACT((logits).type, T,                                                                                     \
+        DISPATCH_PACK(T, packs_fit((size_t)(logits).dim[1] * sizeof(T), {(logits).data}), W,                           \
         LAUNCH_EARLY((kernel<T, W>), (logits).dim[0], threads_of((logits).dim[1], W), 0, s, __VA_ARGS__)))
 
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
@@ -243,6 +240,5 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
         logits.dim[0] == 0)
         return;
     LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
-                ptr<float>(sums), (int)V,
-                (int)logits.dim[1], terms, scale);
+                ptr<float>(sums), (int)V, (int)logits.dim[1], terms, scale);
 }

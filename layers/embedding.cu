@@ -186,17 +186,6 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
     arena_release(&s->scratch, mark);
 }
 
-/* Adds to dwpe by the positions in documents, sorted as tokens are, because a row may have any position. */
-static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Positions p) {
-    int64_t  N = dy.dim[0];
-    size_t   mark = arena_mark(&s->scratch);
-    int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
-    LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N,
-                 starts.dim[1], p);
-    add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
-    arena_release(&s->scratch, mark);
-}
-
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
                         ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
@@ -206,8 +195,13 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     Positions p = positions_of(context, T);
     add_by_id(s, dwte, dy, ptr<int32_t>(tokens), rows);
     if (tensor_is_none(dwpe)) return;
-    if (!tensor_is_none(starts)) {
-        add_by_position(s, dwpe, dy, starts, p);
+    if (!tensor_is_none(starts)) { /* positions in documents are sorted as tokens are: a row may have any position */
+        size_t   mark = arena_mark(&s->scratch);
+        int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
+        LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts),
+                     N, T, p);
+        add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
+        arena_release(&s->scratch, mark);
         return;
     }
     DISPATCH_ACT(dy.type, A,

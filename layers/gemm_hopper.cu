@@ -236,56 +236,49 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. aux is in the next slot. */
-template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots &s) {
+/* Calls value(q, i, x) for the pair x of aux at each register i of each block q of the next slot. */
+template <typename T, class F> DEVICE void each_aux(const Slots &s, F value) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         uint32_t aux[4];
         ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux[i]);
-            r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
-        }
+        for (int i = 0; i < 4; i++) value(q, i, unpack_pair<T>(aux[i]));
     }
 }
 
-/* r = round(acc gelu'(pre)), with pre in the next slot; sum += r for this thread's columns. */
+/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. */
+template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const Slots &s) {
+    each_aux<T>(s, [&](int q, int i, float2 stream) {
+        float2 x = unpack_pair<T>(r[q][i]);
+        r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
+    });
+}
+
+/* r = round(acc gelu'(aux)); sum += r for this thread's columns. */
 template <typename T>
 DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
-                            Slots &s) {
-#pragma unroll
-    for (int q = 0; q < BLOCKS; q++) {
-        ldmatrix_x4(r[q], line_of(&s.slot[s.used % SLOTS], q));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 x = unpack_pair<T>(r[q][i]);
-            int    at = p * 32 + q * 8 + i * 2;
-            r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
-            float2 stored = unpack_pair<T>(r[q][i]);
-            sum[q * 4 + i / 2 * 2] += stored.x;
-            sum[q * 4 + i / 2 * 2 + 1] += stored.y;
-        }
-    }
+                            const Slots &s) {
+    each_aux<T>(s, [&](int q, int i, float2 x) {
+        int at = p * 32 + q * 8 + i * 2;
+        r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+        float2 stored = unpack_pair<T>(r[q][i]);
+        sum[q * 4 + i / 2 * 2] += stored.x;
+        sum[q * 4 + i / 2 * 2 + 1] += stored.y;
+    });
 }
 
-/* r = round(acc); delta += r aux for this thread's two rows, with aux in the next slot. */
+/* r = round(acc); delta += r aux for this thread's two rows. */
 template <typename T>
 DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p,
-                        Slots &s) {
-#pragma unroll
-    for (int q = 0; q < BLOCKS; q++) {
-        uint32_t aux[4];
-        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = p * 32 + q * 8 + i * 2;
-            r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
-            float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux[i]);
-            delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
-            delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
-        }
-    }
+                        const Slots &s) {
+    each_aux<T>(s, [&](int q, int i, float2 other) {
+        int at = p * 32 + q * 8 + i * 2;
+        r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
+        float2 stored = unpack_pair<T>(r[q][i]);
+        delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
+        delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
+    });
 }
 
 /* Adds delta over the four lanes of a row and stores it. Rows of a head are contiguous, and eight fill a sector. */
@@ -503,12 +496,6 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* Returns the share of the multiprocessors' time in which they have work, if all work items take equally long. */
-static double filled(const Matmul *p, GemmWay way) {
-    int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
-    return (double)works / (double)(blocks_for(works, clusters) * clusters);
-}
-
 /* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
  * smaller numbers. The ways with pairs of blocks come first, then those without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
@@ -516,7 +503,9 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
     double best = 0.0;
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
-        double  share = filled(p, way);
+        int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
+        /* the share of their time in which multiprocessors have work, if all work items take equally long */
+        double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
         /* count > 0: a small product may fill under 2 % of the GPU, and keeps its first way */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
@@ -541,19 +530,6 @@ template <typename T> static TensorMap panel_map(const void *x, const Matmul *p)
     return tensor_map_2d((const T *)x, p->m, p->n, PANEL_ROWS, SIDE, p->c.ld);
 }
 
-template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, GemmWay way, void *workspace) {
-    GemmCall g = {};
-    g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
-    g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
-    g.cluster = way.cluster, g.parts = way.parts, g.works = (int)works_of(p, way);
-    g.tiles_m = (int)blocks_for(tiles_along(p->m), way.cluster), g.tiles_n = (int)tiles_along(p->n);
-    if (p->c.type != F32) g.c = panel_map<T>(p->c.data, p);
-    else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
-    else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
-    if (aux) g.aux = panel_map<T>(aux, p);
-    return g;
-}
-
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
@@ -564,8 +540,16 @@ static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
 template <typename T>
 static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
                   void *workspace) {
-    GemmCall g = call_of<T>(p, aux, way, workspace);
-    int      has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
+    GemmCall g = {};
+    g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
+    g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
+    g.cluster = way.cluster, g.parts = way.parts, g.works = (int)works_of(p, way);
+    g.tiles_m = (int)blocks_for(tiles_along(p->m), way.cluster), g.tiles_n = (int)tiles_along(p->n);
+    if (p->c.type != F32) g.c = panel_map<T>(p->c.data, p);
+    else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
+    else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
+    if (aux) g.aux = panel_map<T>(aux, p);
+    int has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
     if (epilogue == EPILOGUE_DELTA) g.delta = sums, g.head = head;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);
