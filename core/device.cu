@@ -168,11 +168,7 @@ void device_open(int local_rank, int threads) {
 }
 
 int device_is_host(void) { return gpu.is_none; }
-#ifdef CUDA_EMU
-const char *device_backend(void) { return "emu"; }
-#else
-const char *device_backend(void) { return "cuda"; }
-#endif
+const char *device_backend(void) { return IS_EMULATED ? "emu" : "cuda"; }
 const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no GPU"; }
 const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }

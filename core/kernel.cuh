@@ -33,6 +33,7 @@
 
 /* Device code is compiled for the emulator, or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean the same in both. */
 #ifdef CUDA_EMU
+enum { IS_EMULATED = 1 };
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
@@ -49,6 +50,7 @@
     name##_array          &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
+enum { IS_EMULATED = 0 };
 /* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for a
  * launch error. It does nothing on a dry stream. A kernel template with commas stands in parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \

@@ -375,14 +375,6 @@ template <int pending, int n, int m> DEVICE void wgmma_wait(float (&d)[n], float
     accumulators_pinned(d);
     accumulators_pinned(e);
 }
-template <int pending, int n, int m, int l>
-DEVICE void wgmma_wait(float (&d)[n], float (&e)[m], float (&f)[l] PTX_HERE) {
-    EMULATED(emu::wgmma_wait(pending, d, e, f, file, line);)
-    PTX("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-    accumulators_pinned(d);
-    accumulators_pinned(e);
-    accumulators_pinned(f);
-}
 
 /* --- the instruction's text: one FORM for each kind of operands, one line for each N ------------------------------ */
 

@@ -43,7 +43,7 @@ KERNEL adamw_kernel(const __grid_constant__ Pieces<Piece<T>, MOST_PIECES> all, F
     pack_store_part<ONCE>(k.master + i, p4, k.n - i);
     pack_store_part<ONCE>(k.m + i, m4, k.n - i);
     pack_store_part<ONCE>(k.v + i, v4, k.n - i);
-    if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
+    if constexpr (!std::is_same_v<T, float>) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
 static bool piece_fits(const AdamWSpan &p) {

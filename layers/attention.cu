@@ -176,7 +176,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     float                out[Tile::ATOMS][D / 8][4] = {};
     Softmax<Tile::ATOMS> m;
     for (int i = 0; i < Tile::ATOMS; i++)
-        m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+        m.top[i][0] = m.top[i][1] = DOCUMENTS ? NO_SCORE : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
@@ -195,9 +195,6 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 }
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
-
-/* Returns the bytes of shared memory: tiles of q, k, v and p. */
-template <int D> constexpr int forward_f32_bytes() { return (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; }
 
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
@@ -235,7 +232,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int     begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
     float         out[Tile::M][Tile::COLUMNS] = {}, top[Tile::M], sum[Tile::M], scale[Tile::M];
-    for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? no_score() : -INFINITY, sum[i] = 0.0f;
+    for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? NO_SCORE : -INFINITY, sum[i] = 0.0f;
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
@@ -263,13 +260,16 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
 
 template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
-    if constexpr (std::is_same<T, float>::value)
-        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
-               F32Tile<D>::THREADS, forward_f32_bytes<D>(), s, y, lse, qkv, keys, h);
-    else
-        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>),
-               (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
-               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+    if constexpr (std::is_same_v<T, float>) {
+        typedef F32Tile<D> Tile;
+        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* tiles of q, k, v and p */
+        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::ROWS)),
+               Tile::THREADS, BYTES, s, y, lse, qkv, keys, h);
+    } else {
+        typedef ForwardTile<D> Tile;
+        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::QUERIES)),
+               Tile::THREADS, Tile::SHARED_BYTES, s, y, lse, qkv, keys, h);
+    }
 }
 
 /* If keys are none, does attention_forward: the keys are in qkv. */

@@ -390,7 +390,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys,
                             Heads h) {
-    if constexpr (std::is_same<T, float>::value) {
+    if constexpr (std::is_same_v<T, float>) {
         /* tiles of q, dy, k and v, and one of p or ds */
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),

@@ -114,7 +114,7 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     float          s[KEYS / 2], shrink[2];
     uint32_t       p[KEYS / 16][4];
     set_zero(out);
-    m.top[0] = m.top[1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[0] = m.sum[1] = 0.0f;
+    m.top[0] = m.top[1] = DOCUMENTS ? NO_SCORE : -INFINITY, m.sum[0] = m.sum[1] = 0.0f;
     queue_take(queues.steps, n);
     turn_begin(group);
     wgmma_fence();
@@ -216,14 +216,15 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-/* Returns whether the program has code for sm_90a. A kernel's static shared memory shows whether its body was compiled,
- * as it is not in code for sm_90. */
-static bool has_hopper_code(void) {
+/* Returns whether this GPU has compute capability 9.0 and the program code for it (sm_90a). A kernel's static shared
+ * memory shows whether its body was compiled, as it is not in code for sm_90. */
+static bool can_hopper(void) {
 #ifdef CUDA_EMU
     return true;
 #else
-    cudaFuncAttributes attributes;
-    CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)attention_forward_hopper_kernel<bf16, 64, false>));
+    static cudaFuncAttributes attributes; /* looked up once, because each call of attention asks */
+    if (attributes.maxThreadsPerBlock == 0)
+        CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)attention_forward_hopper_kernel<bf16, 64, false>));
     return strcmp(device_isa(), "sm_90") == 0 && attributes.sharedSizeBytes > 0;
 #endif
 }
@@ -238,11 +239,6 @@ AttentionAsked attention_asked(void) {
          "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or "
          "unset for this GPU's",
          asked);
-}
-
-static bool can_hopper(void) {
-    static const bool can = has_hopper_code();
-    return can;
 }
 
 bool attention_takes_hopper(DType act, const Heads &h) {

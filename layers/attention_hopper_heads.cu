@@ -164,7 +164,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                        unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
     constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* few registers: without this the compiler spills */
+    constexpr bool FEW = D == 128 && std::is_same_v<T, half>; /* few registers: without this the compiler spills */
     const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
     int            query = key;
     uint32_t       ds[STEP / 16][4];

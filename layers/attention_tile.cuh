@@ -130,9 +130,9 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* Returns the running maximum before a query has met a key of its document. It is below every score, and finite, so
+/* The running maximum before a query has met a key of its document. It is below every score, and finite, so
  * that exp(-infinity - it) is 0. */
-DEVICE float no_score() { return -1e38f; }
+constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
  * have the value of the last row. */

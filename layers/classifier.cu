@@ -18,7 +18,7 @@ typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / su
 /* Returns exp(x). The fast exponential errs by 2 units in the last place of f32, and by |x| 2^-24 for its argument's
  * rounding. That is far less than the precision of 16-bit logits and gradients, but too much for fp32's. */
 template <typename T> DEVICE float softmax_exp(float x) {
-    if constexpr (std::is_same<T, float>::value) return expf(x);
+    if constexpr (std::is_same_v<T, float>) return expf(x);
     else return exp_approx(x);
 }
 

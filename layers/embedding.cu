@@ -175,7 +175,7 @@ KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64
 static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_t rows) {
     int64_t   N = dy.dim[0], C = dy.dim[1];
     size_t    mark = arena_mark(&s->scratch);
-    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), id, N, rows + 1);
+    TokenList list = sort_tokens(s, id, N, rows + 1);
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dw.data, dy.data}), W, {
         dim3 runs((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W));
         dim3 long_runs((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W));

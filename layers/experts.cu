@@ -162,9 +162,8 @@ KERNEL experts_place_kernel(int32_t *order, int32_t *place, int32_t *first, Toke
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
     int64_t R = order.dim[0], E = first.dim[0] - 1;
     experts_sort_contract(s, order, place, first, expert);
-    size_t      mark = arena_mark(&s->scratch);
-    SortScratch k = sort_scratch(&s->scratch, R);
-    TokenList   list = R > 0 ? sort_tokens(s, k, ptr<int32_t>(expert), R, E) : k.list[0];
+    size_t    mark = arena_mark(&s->scratch);
+    TokenList list = sort_tokens(s, ptr<int32_t>(expert), R, E);
     LAUNCH(experts_place_kernel, blocks_for(R + 1, THREADS), THREADS, 0, s, ptr<int32_t>(order), ptr<int32_t>(place),
            ptr<int32_t>(first), list, R, (int)E);
     arena_release(&s->scratch, mark);

@@ -276,19 +276,19 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     return x;
 }
 
-/* pack_total adds the elements of a pack, pack_square their squares or squared deviations. Both have the expressions of
- * norm.cu, so that the bits are the same. */
+/* pack_total adds the elements of a pack, pack_squares their squared deviations from the mean, which is 0 for rmsnorm.
+ * Both have the expressions of norm.cu, so that the bits are the same. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
     for (int j = 0; j < PACK8; j++) total += v.v[j];
     return total;
 }
-template <bool centred> DEVICE float pack_square(Pairs8 x, float mean) {
+DEVICE float pack_squares(Pairs8 x, float mean) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
     for (int j = 0; j < PACK8; j++) {
-        float d = centred ? v.v[j] - mean : v.v[j];
+        float d = v.v[j] - mean;
         total += d * d;
     }
     return total;
@@ -321,7 +321,7 @@ DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint
     }
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if ((k * WARP + lane) * PACK8 < C) square += pack_square<centred>(x[k], mean);
+        if ((k * WARP + lane) * PACK8 < C) square += pack_squares(x[k], mean);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)t.C + f.eps);
     CastScale by = cast_scale<E4M3>(t.scale);
     #pragma unroll

@@ -10,6 +10,7 @@
 
 #include <cuda_fp8.h>
 
+#include "core/ptx.cuh"
 #include "core/tensor.h"
 #include "layers/bias.cuh"
 
@@ -46,10 +47,7 @@ DEVICE Pack<float, PACK8> pairs_to_f32(Pairs8 x) {
 }
 DEVICE Pairs8 pairs_from_f32(Pack<float, PACK8> x) {
     Pairs8 y;
-    for (int i = 0; i < PACK8 / 2; i++) {
-        __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-        memcpy(&y.v[i], &pair, sizeof pair);
-    }
+    for (int i = 0; i < PACK8 / 2; i++) y.v[i] = pack_pair<bf16>(x.v[2 * i], x.v[2 * i + 1]);
     return y;
 }
 DEVICE __nv_bfloat162 pair_of(uint32_t bits) {

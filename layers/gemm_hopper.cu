@@ -93,27 +93,27 @@ DEVICE void barriers_init(GemmShared *s, int cluster) {
 
 /* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
-/* Return the coordinates of square h of a tile at `across` (along m or n) and `k`. by_lines: k lies along the columns
- * of memory. */
-template <bool by_lines> DEVICE int column_of(int across, int k, int h) { return by_lines ? k : across + h * SIDE; }
-template <bool by_lines> DEVICE int row_of(int across, int k, int h) { return by_lines ? across + h * SIDE : k; }
+/* Loads the square at `across` (along m or n) and `k`, into this block, or into both blocks of a cluster. by_lines: k
+ * lies along the columns of memory. */
+template <bool by_lines>
+DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int across, int k, bool for_both = false) {
+    int column = by_lines ? k : across, row = by_lines ? across : k;
+    if (for_both) tma_load_2d_multicast(to, map, full, column, row, 3);
+    else tma_load_2d(to, map, full, column, row);
+}
 
 /* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
 template <bool a_by_lines, bool b_by_lines>
 DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
     uint64_t *full = &s->full[stage];
     mbarrier_arrive_expect(full, STAGE_BYTES);
-    for (int h = 0; h < 2; h++)
-        tma_load_2d(&s->a[stage][h], &g.a, full, column_of<a_by_lines>(w.row, k, h), row_of<a_by_lines>(w.row, k, h));
+    for (int h = 0; h < 2; h++) load_square<a_by_lines>(&s->a[stage][h], &g.a, full, w.row + h * SIDE, k);
     if (g.cluster == 2) {
         int h = (int)cluster_rank();
-        tma_load_2d_multicast(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
-                              row_of<b_by_lines>(w.column, k, h), 3);
+        load_square<b_by_lines>(&s->b[stage][h], &g.b, full, w.column + h * SIDE, k, true);
         return;
     }
-    for (int h = 0; h < 2; h++)
-        tma_load_2d(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
-                    row_of<b_by_lines>(w.column, k, h));
+    for (int h = 0; h < 2; h++) load_square<b_by_lines>(&s->b[stage][h], &g.b, full, w.column + h * SIDE, k);
 }
 template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, const GemmCall &g) {
     for (int i = first_work(g), step = 0; i < g.works; i += work_stride(g)) {
@@ -236,21 +236,22 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* Calls value(q, i, x) for the pair x of aux at each register i of each block q of the next slot. */
-template <typename T, class F> DEVICE void each_aux(const Slots &s, F value) {
+/* Calls use(q, i, aux) for each register i of each block q, with the pair of aux that belongs to it: aux is in the next
+ * slot. */
+template <class F> DEVICE void each_aux(const Slots &s, F use) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         uint32_t aux[4];
         ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
 #pragma unroll
-        for (int i = 0; i < 4; i++) value(q, i, unpack_pair<T>(aux[i]));
+        for (int i = 0; i < 4; i++) use(q, i, aux[i]);
     }
 }
 
 /* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. */
 template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const Slots &s) {
-    each_aux<T>(s, [&](int q, int i, float2 stream) {
-        float2 x = unpack_pair<T>(r[q][i]);
+    each_aux(s, [&](int q, int i, uint32_t aux) {
+        float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux);
         r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
     });
 }
@@ -259,8 +260,9 @@ template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const
 template <typename T>
 DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
                             const Slots &s) {
-    each_aux<T>(s, [&](int q, int i, float2 x) {
-        int at = p * 32 + q * 8 + i * 2;
+    each_aux(s, [&](int q, int i, uint32_t aux) {
+        float2 x = unpack_pair<T>(aux);
+        int    at = p * 32 + q * 8 + i * 2;
         r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
         float2 stored = unpack_pair<T>(r[q][i]);
         sum[q * 4 + i / 2 * 2] += stored.x;
@@ -272,10 +274,10 @@ DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], co
 template <typename T>
 DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p,
                         const Slots &s) {
-    each_aux<T>(s, [&](int q, int i, float2 other) {
+    each_aux(s, [&](int q, int i, uint32_t aux) {
         int at = p * 32 + q * 8 + i * 2;
         r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
-        float2 stored = unpack_pair<T>(r[q][i]);
+        float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux);
         delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
         delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
     });
@@ -385,7 +387,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
             wgmma_wait<0>(acc[0], acc[1]);
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
             if (reads_aux(epilogue)) mbarrier_wait(&s->read[warp], turn / 2 & 1);
-            if constexpr (std::is_same<C, float>::value) store_sums(acc, g, w);
+            if constexpr (std::is_same_v<C, float>) store_sums(acc, g, w);
             else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
         }
         step += steps;
@@ -444,12 +446,10 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
 
 /* gpu.mk defines HAS_SM90A if it compiles for sm_90a. In code for another architecture the kernel is empty, also if the
  * driver compiles its PTX for this GPU. */
-#ifdef CUDA_EMU
-enum { IS_EMULATED = 1, IS_COMPILED = 1 };
-#elif defined(HAS_SM90A)
-enum { IS_EMULATED = 0, IS_COMPILED = 1 };
+#if defined(CUDA_EMU) || defined(HAS_SM90A)
+enum { IS_COMPILED = 1 };
 #else
-enum { IS_EMULATED = 0, IS_COMPILED = 0 };
+enum { IS_COMPILED = 0 };
 #endif
 
 GemmAsked gemm_asked(void) {

@@ -129,13 +129,6 @@ static cudaDataType_t cuda_type(int32_t type) {
     if (type == E5M2) return CUDA_R_8F_E5M2;
     return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
-static cublasLtEpilogue_t epilogue_of(const Key *k) {
-    switch (k->epilogue) {
-    case EPILOGUE_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
-    case EPILOGUE_COLUMN_SUMS: return CUBLASLT_EPILOGUE_BGRADA;
-    default: return k->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    }
-}
 
 template <typename T> static void describe(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, what, &value, sizeof value));
@@ -176,7 +169,11 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute, CUDA_R_32F));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
-    describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
+    describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+             (uint32_t)(key.epilogue == EPILOGUE_GELU_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
+                        : key.epilogue == EPILOGUE_COLUMN_SUMS ? CUBLASLT_EPILOGUE_BGRADA
+                        : key.has_bias                         ? CUBLASLT_EPILOGUE_BIAS
+                                                               : CUBLASLT_EPILOGUE_DEFAULT));
     if (key.is_fp8)
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                  (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
@@ -208,13 +205,16 @@ static void entry_drop(Entry *e) {
 
 /* --- algorithms --------------------------------------------------------------------------------------------------- */
 
+/* Returns an attribute of 32 bits of an algorithm, or `missing` if the algorithm does not have it. */
+static int32_t algo_attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what,
+                              int32_t missing) {
+    int32_t        value = 0;
+    size_t         written;
+    cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algo, what, &value, sizeof value, &written);
+    return status == CUBLAS_STATUS_SUCCESS ? value : missing;
+}
 static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
-    int32_t id = 0;
-    size_t  written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ==
-                   CUBLAS_STATUS_SUCCESS
-               ? id
-               : ALGORITHM_NONE;
+    return algo_attribute(algo, CUBLASLT_ALGO_CONFIG_ID, ALGORITHM_NONE);
 }
 
 /* Copies an algorithm to its record in the table. */
@@ -253,11 +253,8 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
 /* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
  * An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
-    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-    size_t   written;
-    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                             &written) != CUBLAS_STATUS_SUCCESS)
-        return 1;
+    int32_t scheme =
+        algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
@@ -421,7 +418,8 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
 
-/* Computes the product. Returns 0 if nothing was done, because the epilogue is not worth it; otherwise what matmul_fused returns. */
+/* Computes the product. Returns 0 if nothing was done, because the epilogue is not worth it. Otherwise returns what
+ * matmul_fused returns. */
 static int product(Stream *s, Call c, const Rest *rest) {
     Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
@@ -498,11 +496,7 @@ template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
     if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
 }
 
-#ifdef CUDA_EMU
-int64_t matmul_rate_size(void) { return 64; }
-#else
-int64_t matmul_rate_size(void) { return 4096; }
-#endif
+int64_t matmul_rate_size(void) { return IS_EMULATED ? 64 : 4096; }
 
 /* Allocates and frees its memory and chooses the algorithm, because it runs once, before training. */
 double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {

@@ -93,7 +93,8 @@ template <typename T, int W> DEVICE float pack_total(Pack<T, W> x) {
     for (int j = 0; j < W; j++) total += to_f32(x.v[j]);
     return total;
 }
-template <typename T, int W> DEVICE float pack_deviation(Pack<T, W> x, float mean) {
+/* Returns the sum of the squared deviations from the mean, which rmsnorm leaves out. */
+template <typename T, int W> DEVICE float pack_squares(Pack<T, W> x, float mean = 0.0f) {
     float total = 0.0f;
     for (int j = 0; j < W; j++) {
         float d = to_f32(x.v[j]) - mean;
@@ -130,7 +131,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
     float mean = warp_sum(sum) / (float)f.C;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if ((k * WARP + lane) * W < f.C) square += pack_deviation(x[k], mean);
+        if ((k * WARP + lane) * W < f.C) square += pack_squares(x[k], mean);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)f.C + f.eps);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -155,7 +156,7 @@ template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T
         sum += pack_total(x);
     }
     float mean = block_sum(sum, part) / (float)f.C;
-    for (int64_t c = first; c < f.C; c += step) square += pack_deviation(pack_load<T, W>(held + c), mean);
+    for (int64_t c = first; c < f.C; c += step) square += pack_squares(pack_load<T, W>(held + c), mean);
     float rstd = 1.0f / sqrtf(block_sum(square, part) / (float)f.C + f.eps);
     for (int64_t c = first; c < f.C; c += step) store_norm(f, row, c, pack_load<T, W>(held + c), mean, rstd);
     if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
@@ -433,12 +434,6 @@ template <typename T> struct RmsForward {
     float    eps;
 };
 
-template <typename T, int W> DEVICE float pack_square(Pack<T, W> x) {
-    float total = 0.0f;
-    for (int j = 0; j < W; j++) total += to_f32(x.v[j]) * to_f32(x.v[j]);
-    return total;
-}
-
 template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W> x, float rstd) {
     Pack<float, W> out = pack_to_f32(x), weight = pack_to_f32(pack_load<T, W>(w));
     for (int j = 0; j < W; j++) out.v[j] = out.v[j] * rstd * weight.v[j];
@@ -461,7 +456,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
         x[k] = c < C ? updated_pack<T, W, REUSED>(f, at + c) : Pack<T, W>{};
     }
     #pragma unroll
-    for (int k = 0; k < HELD; k++) square += pack_square(x[k]);
+    for (int k = 0; k < HELD; k++) square += pack_squares(x[k]);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)C + f.eps);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -484,7 +479,7 @@ template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f)
     for (int64_t c = first; c < f.r.C; c += step) {
         Pack<T, W> x = updated_pack<T, W, REUSED>(f, at + c);
         pack_store(held + c, x);
-        square += pack_square(x);
+        square += pack_squares(x);
     }
     float rstd = 1.0f / sqrtf(block_sum(square, part) / (float)f.r.C + f.eps);
     for (int64_t c = first; c < f.r.C; c += step) store_norm(f.y + to + c, f.w + c, pack_load<T, W>(held + c), rstd);

@@ -78,7 +78,7 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
 enum { PACKS = 4 };
 
 template <typename To, typename From> DEVICE To cast(From x) {
-    if constexpr (std::is_same<To, From>::value) return x;
+    if constexpr (std::is_same_v<To, From>) return x;
     else return from_f32<To>(to_f32(x));
 }
 
