@@ -272,7 +272,7 @@ static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *k
     }
 }
 
-/* If keys are none, does attention_forward: the keys are in qkv. */
+/* Does attention_forward if keys are none: the keys are in qkv then. */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape shape) {
     if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
@@ -319,10 +319,9 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     int64_t H = delta.dim[0], N = y.dim[0], D = y.dim[1] / H;
     if (attention_delta_contract(s, delta, dy, y)) return;
     unsigned blocks = (unsigned)blocks_for(blocks_for(N, DELTA_ROWS) * DELTA_ROWS * H, DELTA_THREADS / DELTA_LANES);
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
-                               LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s,
-                                            ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N, (int)H, (int)D)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
+        LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s, ptr<float>(delta), ptr<T>(dy),
+                     ptr<T>(y), N, (int)H, (int)D)));
 }
 
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
@@ -393,10 +392,7 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t D = h.size;
     CHECK(D <= MOST_D, "%lld channels in a head, the GPU's kernels take %d", (long long)D, MOST_D);
     Last job = {qkv.dim[0], y.dim[0], y.dim[1], qkv.dim[1], (int)D, (int)(h.query / h.key), 1.0f / sqrtf((float)D)};
-    DISPATCH_ACT(qkv.type, T, {
-        bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data});
-        DISPATCH_PACK(T, fit, W,
-                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0,
-                             s, ptr<T>(y), ptr<T>(qkv), job));
-    });
+    DISPATCH_ACT(qkv.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {qkv.data}), W,
+        LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0, s, ptr<T>(y),
+               ptr<T>(qkv), job)));
 }

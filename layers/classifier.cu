@@ -155,11 +155,10 @@ static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
     if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
     size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
-    DISPATCH_ACT(logits.type, T,
-                 DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
-                               LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W),
-                                            kept ? row_bytes : 0, s, ptr<float>(loss), ptr<T>(logits),
-                                            ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept)));
+    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
+        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W), kept ? row_bytes : 0, s,
+                     ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale,
+                     kept)));
 }
 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {

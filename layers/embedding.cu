@@ -43,11 +43,9 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type) || N == 0) return;
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
-    DISPATCH_ACT(y.type, A,
-                 DISPATCH_PACK(A, fit, W,
-                               LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s,
-                                            ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe),
-                                            ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
+    DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
+        LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y),
+                     ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
 /* own = token - first for rows of this rank, otherwise `rows`. Each thread takes one token. */
@@ -204,9 +202,8 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         arena_release(&s->scratch, mark);
         return;
     }
-    DISPATCH_ACT(dy.type, A,
-                 DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
-                               LAUNCH_EARLY((embedding_positions_kernel<A, W>),
-                                            dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)),
-                                            THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
+    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W, {
+        dim3 grid((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W));
+        LAUNCH_EARLY((embedding_positions_kernel<A, W>), grid, THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C);
+    }));
 }

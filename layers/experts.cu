@@ -200,19 +200,17 @@ KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, in
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
     int64_t R = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_dispatch", y, x, order) || R == 0) return;
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-                               LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y),
-                                      ptr<T>(x), ptr<int32_t>(order), R, R / x.dim[0], C)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+        LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x),
+               ptr<int32_t>(order), R, R / x.dim[0], C)));
 }
 
 void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     int64_t N = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_combine", x, y, place) || N == 0) return;
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-                               LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y),
-                                      ptr<T>(x), ptr<int32_t>(place), N, x.dim[0] / N, C)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+        LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x),
+               ptr<int32_t>(place), N, x.dim[0] / N, C)));
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */

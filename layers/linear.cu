@@ -37,11 +37,9 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
-    DISPATCH_ACT(type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
-                               LAUNCH_EARLY((column_sums_kernel<T, PACK>),
-                                            dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0,
-                                            s, sums, (const T *)x, rows, per_block, M, write)));
+    DISPATCH_ACT(type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
+        LAUNCH_EARLY((column_sums_kernel<T, PACK>), dim3((unsigned)blocks_for(M, WARP * PACK), parts),
+                     dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x, rows, per_block, M, write)));
 }
 
 void bias_backward(Stream *s, Tensor db, Tensor dy) {

@@ -24,12 +24,6 @@ enum {
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
 
-/* Returns the number of blocks for N rows of C channels. */
-static int64_t partial_blocks(int64_t N, int64_t C) {
-    int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
-    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
-    return blocks < most ? blocks : most;
-}
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
@@ -162,7 +156,7 @@ template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T
     if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* If update is none, does layernorm_forward. */
+/* Does layernorm_forward if update is none. */
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
                                 Tensor w, Tensor b, float eps) {
     int64_t     N = x.dim[0], C = x.dim[1];
@@ -503,7 +497,7 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
     }));
 }
 
-/* If update is none, does rmsnorm_forward. */
+/* Does rmsnorm_forward if update is none. */
 void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
                               float eps) {
     HeadRows    r = {x.dim[0], x.dim[1], 1, 0};
@@ -633,7 +627,9 @@ template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> 
 
 static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd,
                           HeadRows r) {
-    int64_t blocks = partial_blocks(r.rows, r.C);
+    int64_t most = BLOCK_CHANNELS / r.C, blocks = blocks_for(r.rows, MIN_ROWS);
+    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
+    if (blocks > most) blocks = most;
     if (r.rows == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * r.C) * sizeof(float));

@@ -68,19 +68,14 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
         bool fit = packs_fit((size_t)columns * sizeof(T), {out, in}) &&
                    packs_fit((size_t)to.dim[1] * sizeof(T), {out}) && packs_fit((size_t)from.dim[1] * sizeof(T), {in});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, THREADS * W), THREADS, 0,
-                             s, out, in, rows, columns, to.dim[1], from.dim[1]));
+            LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, THREADS * W), THREADS, 0, s, out, in, rows,
+                   columns, to.dim[1], from.dim[1]));
     });
 }
 
 /* --- cast: a copy that rounds to nearest even where it narrows ---------------------------------------------------- */
 
 enum { PACKS = 4 };
-
-template <typename To, typename From> DEVICE To cast(From x) {
-    if constexpr (std::is_same_v<To, From>) return x;
-    else return from_f32<To>(to_f32(x));
-}
 
 /* y = x in the type of y. Each thread converts PACKS packs, which have 16 bytes in the wider type. grid ceil(n /
  * (THREADS PACKS W)), no shared memory. Bound by memory traffic. */
@@ -97,7 +92,8 @@ template <typename To, typename From, int W> KERNEL cast_kernel(To *y, const Fro
         int64_t i = pack_place<W, PACKS>(k);
         if (i >= n) continue;
         Pack<To, W> out;
-        for (int j = 0; j < W; j++) out.v[j] = cast<To>(in[k].v[j]);
+        if constexpr (std::is_same_v<To, From>) out = in[k];
+        else for (int j = 0; j < W; j++) out.v[j] = from_f32<To>(to_f32(in[k].v[j]));
         pack_store_part(y + i, out, n - i);
     }
 }
@@ -109,7 +105,7 @@ void cast_forward(Stream *s, Tensor y, Tensor x) {
     DISPATCH_ACT(y.type, To, DISPATCH_ACT(x.type, From, {
         typedef typename std::conditional<sizeof(To) >= sizeof(From), To, From>::type Wider;
         DISPATCH_PACK(Wider, fit, W,
-                      LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
-                                   ptr<To>(y), ptr<From>(x), n));
+            LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<To>(y),
+                         ptr<From>(x), n));
     }));
 }
