@@ -242,12 +242,10 @@ AttentionAsked attention_asked(void) {
 }
 
 bool attention_takes_hopper(DType act, const Heads &h) {
-    const AttentionAsked asked = attention_asked();
-    const bool can = can_hopper();
-    if (asked >= ATTENTION_HOPPER && !can)
+    if (attention_asked() >= ATTENTION_HOPPER && !can_hopper())
         fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is %s, and this is a %s; unset it, or build with ARCHS=90a for an H100",
              getenv("TRAIN_GPT_ATTENTION"), device_isa());
-    return can && act != F32 && (h.D == 64 || h.D == 128) && h.vector && asked != ATTENTION_PORTABLE;
+    return can_hopper() && h.vector && attention_expects_hopper(act, h.D);
 }
 
 bool attention_expects_hopper(DType act, int64_t D) {

@@ -253,8 +253,7 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
 /* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
  * An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
-    int32_t scheme =
-        algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
+    int32_t scheme = algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
@@ -325,7 +324,7 @@ static double shortest_ms(Stream *s, const std::function<void()> &queue) {
 
 /* Returns the time of a product; infinite if it cannot run. */
 static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c) {
-    cublasStatus_t status;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     double         ms = shortest_ms(s, [&] { status = queue_product(s, e, algo, c); });
     return status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
