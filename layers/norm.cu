@@ -87,7 +87,7 @@ template <typename T, int W> DEVICE float pack_total(Pack<T, W> x) {
     for (int j = 0; j < W; j++) total += to_f32(x.v[j]);
     return total;
 }
-/* Returns the sum of the squared deviations from the mean, which rmsnorm leaves out. */
+/* Returns the sum of the squared deviations from the mean. Without a mean it is the sum of the squares, for rmsnorm. */
 template <typename T, int W> DEVICE float pack_squares(Pack<T, W> x, float mean = 0.0f) {
     float total = 0.0f;
     for (int j = 0; j < W; j++) {
