@@ -168,11 +168,7 @@ void device_open(int local_rank, int threads) {
 }
 
 int device_is_host(void) { return gpu.is_none; }
-#ifdef CUDA_EMU
-const char *device_backend(void) { return "emu"; }
-#else
-const char *device_backend(void) { return "cuda"; }
-#endif
+const char *device_backend(void) { return IS_EMULATED ? "emu" : "cuda"; }
 const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no GPU"; }
 const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
@@ -337,27 +333,6 @@ int  event_is_past(Event e) {
 }
 void event_wait(Event e) {
     if (e.handle) CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle));
-}
-
-/* --- time --------------------------------------------------------------------------------------------------------- */
-
-Timer timer_create(void) {
-    Timer t;
-    CUDA_CHECK(cudaEventCreate(&t.from));
-    CUDA_CHECK(cudaEventCreate(&t.to));
-    return t;
-}
-void timer_destroy(Timer *t) {
-    CUDA_CHECK(cudaEventDestroy(t->from));
-    CUDA_CHECK(cudaEventDestroy(t->to));
-}
-void timer_start(Timer t, Stream *s) { CUDA_CHECK(cudaEventRecord(t.from, stream_queue(s))); }
-double timer_stop_ms(Timer t, Stream *s) {
-    float ms;
-    CUDA_CHECK(cudaEventRecord(t.to, stream_queue(s)));
-    CUDA_CHECK(cudaEventSynchronize(t.to));
-    CUDA_CHECK(cudaEventElapsedTime(&ms, t.from, t.to));
-    return ms;
 }
 
 int stream_is_captured(const Stream *s) {

@@ -33,40 +33,48 @@
 
 /* Device code is compiled for the emulator, or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean the same in both. */
 #ifdef CUDA_EMU
-#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) LAUNCH_AS(1, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+enum { IS_EMULATED = 1 };
+#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
+    LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
+    LAUNCH_AS(1, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     LAUNCH_AS(cluster, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 #define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), (kernel), \
-                 ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), \
+                 (kernel), ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
 #define SMEM(T, name, dims)            \
     using name##_array = T dims;       \
     static char            name##_key; \
     name##_array          &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
+enum { IS_EMULATED = 0 };
 /* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for a
  * launch error. It does nothing on a dry stream. A kernel template with commas stands in parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), \
+     launch_check(#kernel, __FILE__, __LINE__)))
 /* Launches a kernel that begins with await_kernels(). Its blocks may start while the last blocks of the kernel before
  * it still run, and wait in await_kernels() (programmatic dependent launch, compute capability 9.0). On other GPUs it
  * is LAUNCH. */
 #define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
-    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     launch_early((kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+    LAUNCH_AS(0, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 /* Launches a kernel in clusters of blocks along x, which run together (compute capability 9.0). */
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
+    LAUNCH_AS(cluster, 0, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
+#define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     launch_cluster((cluster), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
+     launch_as((cluster), (early), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
 /* SMEM declares `T name dims` in shared memory, as in SMEM(float, part, [32]). SMEM_DYN gives the launch's dynamic
  * shared memory as T *name. */
 #define SMEM(T, name, dims) __shared__ T name dims
-#define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)
+#define SMEM_DYN(T, name)                                                     \
+    extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; \
+    T *name = reinterpret_cast<T *>(dynamic_shared_memory)
 #endif
 
 /* --- host side: defined in device.cu ------------------------------------------------------------------------------ */
@@ -77,8 +85,8 @@ static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)
 void launch_prepare(const void *kernel, size_t shared_bytes);
 void launch_check(const char *kernel, const char *file, int line);
 
-/* Ends the job after a failed CUDA call: exit 71 with the plan's advice if memory ran out, otherwise exit 70 as a fault
- * of this program or machine. */
+/* Ends the job after a failed CUDA call: exit 71 if GPU memory ran out, otherwise exit 70 as a fault of this program or
+ * machine. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line);
 #define CUDA_CHECK(call)                                                               \
     do {                                                                               \
@@ -90,28 +98,20 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
 int launches_early(void);
 
 #ifndef CUDA_EMU
+/* Launches a kernel in clusters, or early, or with 0 and 0 as usual. */
 template <typename... P, typename... A>
-static inline void launch_with(cudaLaunchAttribute *attribute, unsigned attributes, void (*kernel)(P...), dim3 grid, dim3 block,
-                               size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = grid, launch.blockDim = block, launch.dynamicSmemBytes = shared_bytes, launch.stream = queue;
-    launch.attrs = attribute, launch.numAttrs = attributes;
+static inline void launch_as(unsigned cluster, int early, void (*kernel)(P...), dim3 grid, dim3 block,
+                             size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t  launch = {grid, block, shared_bytes, queue, &attribute, cluster || early};
+    if (cluster) {
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    } else {
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
     CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, P(arguments)...));
-}
-template <typename... P, typename... A>
-static inline void launch_cluster(unsigned cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t queue,
-                                  A &&...arguments) {
-    cudaLaunchAttribute of_cluster = {};
-    of_cluster.id = cudaLaunchAttributeClusterDimension;
-    of_cluster.val.clusterDim.x = cluster, of_cluster.val.clusterDim.y = of_cluster.val.clusterDim.z = 1;
-    launch_with(&of_cluster, 1, kernel, grid, block, shared_bytes, queue, arguments...);
-}
-template <typename... P, typename... A>
-static inline void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    launch_with(&early, launches_early() ? 1u : 0u, kernel, grid, block, shared_bytes, queue, arguments...);
 }
 #endif
 
@@ -127,13 +127,23 @@ DEVICE void await_kernels() {
 #endif
 }
 
-/* Measures with the GPU's own clock, to choose between ways of computing the same result. timer_stop_ms waits and
- * returns the milliseconds since timer_start. */
-typedef struct { cudaEvent_t from, to; } Timer;
-Timer  timer_create(void);
-void   timer_destroy(Timer *t);
-void   timer_start(Timer t, Stream *s);
-double timer_stop_ms(Timer t, Stream *s);
+/* Calls queue(), which queues work on the stream, waits for it, and returns the milliseconds that the work took by the
+ * GPU's own clock. */
+template <typename F> static double timed_ms(Stream *s, F queue) {
+    cudaEvent_t from, to;
+    float       ms;
+    CUDA_CHECK(cudaEventCreate(&from));
+    CUDA_CHECK(cudaEventCreate(&to));
+    CUDA_CHECK(cudaEventRecord(from, stream_queue(s)));
+    queue();
+    CUDA_CHECK(cudaEventRecord(to, stream_queue(s)));
+    CUDA_CHECK(cudaEventSynchronize(to));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+    CUDA_CHECK(cudaEventDestroy(from));
+    CUDA_CHECK(cudaEventDestroy(to));
+    return ms;
+}
+
 /* Returns whether the stream is being captured into a graph. Nothing runs then, and the host must not wait for it. */
 int    stream_is_captured(const Stream *s);
 
@@ -175,8 +185,8 @@ DEVICE float to_f32(bf16 x) { return __bfloat162float(x); }
 DEVICE float to_f32(half x) { return __half2float(x); }
 /* Rounds to nearest, ties to even. */
 template <typename T> DEVICE T from_f32(float x) {
-    if constexpr (std::is_same<T, float>::value) return x;
-    else if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(x);
+    if constexpr (std::is_same_v<T, float>) return x;
+    else if constexpr (std::is_same_v<T, bf16>) return __float2bfloat16_rn(x);
     else return __float2half_rn(x);
 }
 
@@ -282,16 +292,13 @@ template <int W, int packs> DEVICE int64_t pack_place(int k) {
 
 /* --- reductions: every lane gets the result; the order of additions is fixed -------------------------------------- */
 
-DEVICE float warp_sum(float x) {
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+/* Return the sum and the maximum over the warp, or over each group of `lanes` neighbouring lanes. */
+template <int lanes = WARP, typename F> DEVICE F warp_sum(F x) {
+    for (int o = lanes / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
     return x;
 }
-DEVICE float warp_max(float x) {
-    for (int o = WARP / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
-    return x;
-}
-DEVICE double warp_sum(double x) {
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+template <int lanes = WARP> DEVICE float warp_max(float x) {
+    for (int o = lanes / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
     return x;
 }
 /* Reduce over a one-dimensional block of a multiple of 32 threads. `part` holds one value per warp and may be reused at

@@ -20,21 +20,26 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE passes the caller's place, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
- * GPU. */
+/* PTX_HERE passes the caller's place, for the emulator's messages, as the last parameters; PTX_PLACE as the only ones.
+ * EMULATED(...) runs in the emulator, PTX(...) on a GPU. */
 #ifdef CUDA_EMU
-#define PTX_HERE , const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define PTX_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define PTX_HERE , PTX_PLACE
 #define EMULATED(...) __VA_ARGS__
 #define PTX(...)
+DEVICE uint32_t shared_address(const void *p, size_t bytes, const char *what, const char *file, int line) {
+    return emu::shared_offset(p, bytes, what, file, line);
+}
 #else
+#define PTX_PLACE
 #define PTX_HERE
 #define EMULATED(...)
 #define PTX(...) asm volatile(__VA_ARGS__)
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* --- matrix loads: four 8x8 tiles of 16-bit elements in shared memory. Lanes 8i..8i+7 pass the addresses of the rows of
- * tile i, 16-byte aligned. */
+/* --- matrix loads: four 8x8 tiles of 16-bit elements in shared memory. Lanes 8i..8i+7 pass the addresses of the rows
+ * of tile i, 16-byte aligned. */
 
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row PTX_HERE) {
     EMULATED(emu::ldmatrix(r, 4, row, false, file, line);)
@@ -50,9 +55,9 @@ DEVICE void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row PTX_HERE) {
 /* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half ------------------------------------- */
 
 template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] PTX_HERE) {
-    static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
-    EMULATED(emu::mma_m16n8k16(d, a, b, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, file, line);)
-    if constexpr (std::is_same<T, bf16>::value) {
+    static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, half>, "16-bit operands");
+    EMULATED(emu::mma_m16n8k16(d, a, b, std::is_same_v<T, bf16> ? emu::MMA_BF16 : emu::MMA_F16, file, line);)
+    if constexpr (std::is_same_v<T, bf16>) {
         PTX("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -63,12 +68,12 @@ template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a
     }
 }
 
-/* --- two 16-bit elements in a register, the lower half first: T is bf16 or half ------------------------------------- */
+/* --- two 16-bit elements in a register, the lower half first: T is bf16 or half ----------------------------------- */
 
 template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
     static_assert(sizeof(T) == 2, "a 16-bit type");
     uint32_t bits;
-    if constexpr (std::is_same<T, bf16>::value) {
+    if constexpr (std::is_same_v<T, bf16>) {
         __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
         memcpy(&bits, &pair, sizeof bits);
     } else {
@@ -79,7 +84,7 @@ template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
 }
 
 template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
-    if constexpr (std::is_same<T, bf16>::value)
+    if constexpr (std::is_same_v<T, bf16>)
         return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
     else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
 }
@@ -100,7 +105,8 @@ DEVICE float exp_approx(float x) { return exp2_approx(x * 1.4426950408889634f); 
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
-    PTX("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");
+    PTX("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        ::"r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");
 }
 DEVICE void cp_async_commit() {
     EMULATED(emu::cp_async_commit();)
@@ -172,14 +178,14 @@ DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
 /* Returns true in one lane of a warp, always the same one. All lanes call it together. The compiler then knows that a
  * single thread continues. After a comparison of thread numbers it would put each TMA instruction into a loop over the
  * threads that may be active. */
-DEVICE bool elect_one(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+DEVICE bool elect_one(PTX_PLACE) {
     uint32_t elected = 0;
     EMULATED(elected = emu::vote(0xffffffffu, 1, "elect.sync", file, line) && emu::lane() == 0;)
     PTX("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
     return elected;
 }
 
-/* --- TMA loads: a tile of a matrix to shared memory; zero outside of the matrix ------------------------------------ */
+/* --- TMA loads: a tile of a matrix to shared memory; zero outside of the matrix ----------------------------------- */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
@@ -204,17 +210,17 @@ DEVICE unsigned cluster_rank() {
 }
 /* Arrive and wait are the two halves of a barrier of all threads of the cluster. Blocks whose shared memory other
  * blocks access start and end with one. */
-DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+DEVICE void cluster_arrive(PTX_PLACE) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 /* Arrives without ordering memory. That is enough after mbarrier_init_fence, which has already published the barriers
  * to the cluster. cluster_arrive would wait until all writes of this thread are visible to the whole GPU. */
-DEVICE void cluster_arrive_relaxed(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+DEVICE void cluster_arrive_relaxed(PTX_PLACE) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+DEVICE void cluster_wait(PTX_PLACE) {
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -229,15 +235,19 @@ DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
 }
 DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
     EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
-    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
+    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 /* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. The bytes that arrive count
  * towards those that the barrier of each block expects. */
-DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
+DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row,
+                                  unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
-    PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
-        ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"((uint16_t)blocks) : "memory");
+    PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3,%4}], [%2], %5;"
+        ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row),
+          "h"((uint16_t)blocks) : "memory");
 }
 
 /* --- TMA stores: a tile in shared memory to a matrix; nothing outside of the matrix is written -------------------- */
@@ -276,22 +286,22 @@ template <int pending> DEVICE void bulk_wait_read() {
     PTX("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
 
-/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number, consumers
- * raise it */
+/* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number,
+ * consumers raise it */
 
 /* registers_raise waits until the block has enough registers. A block starts with the registers of its launch bounds,
  * at most 64 Ki. */
-template <int registers> DEVICE void registers_raise(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+template <int registers> DEVICE void registers_raise(PTX_PLACE) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
-template <int registers> DEVICE void registers_lower(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+template <int registers> DEVICE void registers_lower(PTX_PLACE) {
     EMULATED(emu::set_registers(registers, false, file, line);)
     PTX("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* --- products of a warpgroup (128 threads) on the tensor cores of compute capability 9.0: d = a b (+ d), m64 nN kK, K =
- * 16 for bf16 and fp16, 32 for fp8; d in registers, a in registers or shared memory, b in shared memory.
+/* --- products of a warpgroup (128 threads) on the tensor cores of compute capability 9.0: d = a b (+ d), m64 nN kK,
+ * K = 16 for bf16 and fp16, 32 for fp8; d in registers, a in registers or shared memory, b in shared memory.
  *
  * The order of a step:
  *   wgmma_fence();  wgmma(...) once or more;  wgmma_commit();  ...  wgmma_wait<0>(d);
@@ -309,11 +319,7 @@ typedef __nv_fp8_e5m2 e5m2;
  * 8 rows are stride_bytes apart, and a step along K advances the address by its bytes. Transposed: groups of 8 values
  * of K are stride_bytes apart, groups of 64 rows leading_bytes. */
 DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
-#ifdef CUDA_EMU
-    uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);
-#else
-    uint32_t start = shared_address(shared);
-#endif
+    uint32_t start = shared_address(shared EMULATED(, 16, "matrix descriptor", file, line));
     uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
     return at | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
@@ -326,18 +332,16 @@ DEVICE uint32_t afresh(uint32_t x) {
 /* Checks that tiles for TMA and wgmma lie at a multiple of their alignment. SMEM_DYN requests that alignment, and the
  * compiler assumes it. */
 template <typename T> DEVICE void tiles_aligned(const T *shared) {
-#ifdef CUDA_EMU
-    uint32_t at = emu::shared_offset(shared, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE());
-#else
-    uint32_t at = shared_address(shared);
-#endif
+    uint32_t at = shared_address(shared EMULATED(, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE()));
     device_check(afresh(at) % alignof(T) == 0);
 }
 /* Returns the descriptor of an operand that begins `bytes` later, with one addition of 32 bits. */
 DEVICE uint64_t descriptor_after(uint64_t descriptor, unsigned bytes) {
     return (descriptor >> 32 << 32) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
 }
-DEVICE uint64_t descriptor_afresh(uint64_t descriptor) { return (descriptor >> 32 << 32) | afresh((uint32_t)descriptor); }
+DEVICE uint64_t descriptor_afresh(uint64_t descriptor) {
+    return (descriptor >> 32 << 32) | afresh((uint32_t)descriptor);
+}
 
 /* Called before the first product, and after the program touched registers of d or a that the next product uses. */
 DEVICE void wgmma_fence() {
@@ -356,7 +360,7 @@ template <int n> DEVICE void accumulators_pinned(float (&d)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) PTX("" : "+f"(d[i])::"memory");
 }
-template <int pending> DEVICE void wgmma_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+template <int pending> DEVICE void wgmma_wait(PTX_PLACE) {
     EMULATED(emu::wgmma_wait(pending, nullptr, nullptr, nullptr, file, line);)
     PTX("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
@@ -371,20 +375,15 @@ template <int pending, int n, int m> DEVICE void wgmma_wait(float (&d)[n], float
     accumulators_pinned(d);
     accumulators_pinned(e);
 }
-template <int pending, int n, int m, int l> DEVICE void wgmma_wait(float (&d)[n], float (&e)[m], float (&f)[l] PTX_HERE) {
-    EMULATED(emu::wgmma_wait(pending, d, e, f, file, line);)
-    PTX("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-    accumulators_pinned(d);
-    accumulators_pinned(e);
-    accumulators_pinned(f);
-}
 
 /* --- the instruction's text: one FORM for each kind of operands, one line for each N ------------------------------ */
 
 #ifdef CUDA_EMU
 #define PTX_OF_TYPES(FORM_16, FORM_8)
 #else
-#define PTX_D32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define PTX_D32 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PTX_D64 \
     PTX_D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
@@ -407,7 +406,8 @@ template <int pending, int n, int m, int l> DEVICE void wgmma_wait(float (&d)[n]
 /* i0, i1, ... are the numbers of the asm operands that follow those of the accumulator d. They are `accumulate`, then
  * a, b, and for 16 bits whether a and b are transposed. */
 #define PTX_WGMMA(i0, shape, types, D, operands) \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " i0 ", 0;\nwgmma.mma_async.sync.aligned.m64" shape ".f32." types " {" D "}, " operands ";\n}"
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " i0 ", 0;\n" \
+    "wgmma.mma_async.sync.aligned.m64" shape ".f32." types " {" D "}, " operands ";\n}"
 #define PTX_SHARED_16(n, types, D, i0, i1, i2, i3, i4, i5, i6, ...)                                    \
     PTX(PTX_WGMMA(i0, n "k16", types, D, i1 ", " i2 ", p, 1, 1, " i3 ", " i4) : __VA_ARGS__            \
         : "r"(accumulate), "l"(a), "l"(b), "n"(a_transposed), "n"(b_transposed))
@@ -420,29 +420,33 @@ template <int pending, int n, int m, int l> DEVICE void wgmma_wait(float (&d)[n]
     PTX(PTX_WGMMA(i0, n "k32", types, D, "{" i1 "," i2 "," i3 "," i4 "}, " i5 ", p, 1, 1") : __VA_ARGS__         \
         : "r"(accumulate), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-#define PTX_OF_SIZE(FORM, types)                                                                                     \
-    if constexpr (N == 64) FORM("n64", types, PTX_D32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", PTX_F32(0));    \
-    else if constexpr (N == 128) FORM("n128", types, PTX_D64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", PTX_F64); \
-    else if constexpr (N == 192)                                                                                     \
-        FORM("n192", types, PTX_D96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", PTX_F96);                   \
+#define PTX_OF_SIZE(FORM, types)                                                                       \
+    if constexpr (N == 64)                                                                             \
+        FORM("n64", types, PTX_D32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", PTX_F32(0));      \
+    else if constexpr (N == 128)                                                                       \
+        FORM("n128", types, PTX_D64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", PTX_F64);        \
+    else if constexpr (N == 192)                                                                       \
+        FORM("n192", types, PTX_D96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", PTX_F96);     \
     else FORM("n256", types, PTX_D128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", PTX_F128)
 #define PTX_OF_TYPES(FORM_16, FORM_8)                                                                  \
-    if constexpr (is_type<A, bf16>) { PTX_OF_SIZE(FORM_16, "bf16.bf16"); }                             \
-    else if constexpr (is_type<A, half>) { PTX_OF_SIZE(FORM_16, "f16.f16"); }                          \
-    else if constexpr (is_type<A, e4m3> && is_type<B, e4m3>) { PTX_OF_SIZE(FORM_8, "e4m3.e4m3"); }     \
-    else if constexpr (is_type<A, e4m3>) { PTX_OF_SIZE(FORM_8, "e4m3.e5m2"); }                         \
-    else if constexpr (is_type<B, e4m3>) { PTX_OF_SIZE(FORM_8, "e5m2.e4m3"); }                         \
+    if constexpr (std::is_same_v<A, bf16>) { PTX_OF_SIZE(FORM_16, "bf16.bf16"); }                             \
+    else if constexpr (std::is_same_v<A, half>) { PTX_OF_SIZE(FORM_16, "f16.f16"); }                          \
+    else if constexpr (std::is_same_v<A, e4m3> && std::is_same_v<B, e4m3>) { PTX_OF_SIZE(FORM_8, "e4m3.e4m3"); }     \
+    else if constexpr (std::is_same_v<A, e4m3>) { PTX_OF_SIZE(FORM_8, "e4m3.e5m2"); }                         \
+    else if constexpr (std::is_same_v<B, e4m3>) { PTX_OF_SIZE(FORM_8, "e5m2.e4m3"); }                         \
     else { PTX_OF_SIZE(FORM_8, "e5m2.e5m2"); }
 #endif
 
-template <typename T, typename U> constexpr bool is_type = std::is_same<T, U>::value;
-template <typename T> constexpr bool is_8_bit_float = is_type<T, e4m3> || is_type<T, e5m2>;
+template <typename T> constexpr bool is_8_bit_float = std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>;
 template <typename A, typename B> constexpr bool wgmma_takes =
-    (is_8_bit_float<A> && is_8_bit_float<B>) || (is_type<A, B> && (is_type<A, bf16> || is_type<A, half>));
+    (is_8_bit_float<A> && is_8_bit_float<B>) ||
+    (std::is_same_v<A, B> && (std::is_same_v<A, bf16> || std::is_same_v<A, half>));
 template <int N> constexpr bool wgmma_has = N == 64 || N == 128 || N == 192 || N == 256;
 #ifdef CUDA_EMU
 template <typename T> constexpr emu::MmaType mma_type() {
-    return is_type<T, bf16> ? emu::MMA_BF16 : is_type<T, half> ? emu::MMA_F16 : is_type<T, e4m3> ? emu::MMA_E4M3 : emu::MMA_E5M2;
+    return std::is_same_v<T, bf16>   ? emu::MMA_BF16
+           : std::is_same_v<T, half> ? emu::MMA_F16
+           : std::is_same_v<T, e4m3> ? emu::MMA_E4M3 : emu::MMA_E5M2;
 }
 #endif
 
@@ -453,7 +457,8 @@ template <typename A, typename B, int N, int a_transposed = 0, int b_transposed 
 DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");
     static_assert(sizeof(A) == 2 || !(a_transposed || b_transposed), "8-bit operands have K contiguous");
-    EMULATED(emu::wgmma(d, N, mma_type<A>(), mma_type<B>(), a, nullptr, b, accumulate, a_transposed, b_transposed, file, line);)
+    EMULATED(emu::wgmma(d, N, mma_type<A>(), mma_type<B>(), a, nullptr, b, accumulate, a_transposed, b_transposed, file,
+                        line);)
     PTX_OF_TYPES(PTX_SHARED_16, PTX_SHARED_8)
 }
 /* Multiplies like wgmma, with operand a in registers. They must not change until wgmma_wait. */
@@ -471,14 +476,14 @@ DEVICE void wgmma_from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint
 /* TMA's element type for T: bf16, half, float, or 8 bits. TMA copies 8-bit elements without interpreting them. */
 #ifdef CUDA_EMU
 template <typename T> constexpr EmuElement element_type() {
-    return std::is_same<T, bf16>::value ? ELEMENT_BF16
-         : std::is_same<T, half>::value ? ELEMENT_F16
+    return std::is_same_v<T, bf16> ? ELEMENT_BF16
+         : std::is_same_v<T, half> ? ELEMENT_F16
          : sizeof(T) == 4               ? ELEMENT_F32 : ELEMENT_8_BIT;
 }
 #else
 template <typename T> constexpr CUtensorMapDataType element_type() {
-    return std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-         : std::is_same<T, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+    return std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+         : std::is_same_v<T, half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
          : sizeof(T) == 4               ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }
 #endif
@@ -502,24 +507,28 @@ static inline TensorMapEncode tensor_map_encoder_find(void) {
  * Rows are ld elements apart (0 means columns), a multiple of 16 bytes. A row of a tile has at most 128 bytes, a tile
  * at most 256 rows, and the matrix is 16-byte aligned. */
 template <typename T>
-static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns, int64_t ld = 0) {
-    static_assert(std::is_same<T, float>::value || std::is_same<T, bf16>::value || std::is_same<T, half>::value || sizeof(T) == 1,
+static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns,
+                               int64_t ld = 0) {
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, half> || sizeof(T) == 1,
                   "fp32, bf16, fp16 or 8 bits");
     if (ld == 0) ld = columns;
-    CHECK(ld >= columns && ld * sizeof(T) % 16 == 0 && box_columns * sizeof(T) <= 128 && box_rows <= 256 && (uintptr_t)matrix % 16 == 0,
-          "matrix %p of %lld columns, %lld apart, tiles of %d x %d", (const void *)matrix, (long long)columns, (long long)ld, box_rows,
-          box_columns);
+    CHECK(ld >= columns && ld * sizeof(T) % 16 == 0 && box_columns * sizeof(T) <= 128 && box_rows <= 256 &&
+              (uintptr_t)matrix % 16 == 0,
+          "matrix %p of %lld columns, %lld apart, tiles of %d x %d", (const void *)matrix, (long long)columns,
+          (long long)ld, box_rows, box_columns);
     TensorMap map;
 #ifdef CUDA_EMU
     map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)ld * sizeof(T), (uint32_t)box_columns,
                     (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
 #else
-    static const TensorMapEncode encode = tensor_map_encoder_find(); /* looked up once: products make maps at each launch */
-    cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};
-    cuuint32_t          box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    CUresult            result = encode(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
-                                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    /* looked up once, because products make maps at each launch */
+    static const TensorMapEncode encode = tensor_map_encoder_find();
+
+    cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};
+    cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    CUresult   result = encode(&map, element_type<T>(), 2, (void *)matrix, size, pitch_bytes, box, step,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", (int)result);
 #endif
     return map;

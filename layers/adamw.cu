@@ -1,26 +1,21 @@
 /* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a
  * launch. Products and sums are written as fused multiply-adds, so that the compiler has no choice and any cut of the
  * tensor into spans gives the same bits. */
-#include "core/kernel.cuh"
 #include "layers/adamw_factors.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
+#include "layers/pieces.cuh"
 
-enum { THREADS = 256, MOST_PIECES = 60 /* most pieces of a launch, whose parameters may take 4 KiB */ };
+enum { THREADS = 256, MOST_PIECES = 60 };
 
-/* One span of parameters that a launch updates. Blocks from first_block up to that of the next piece work on it. */
+/* One span of parameters that a launch updates. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;
     const float *grad;
     int64_t      n;
     SpanFactors  own;
-    unsigned     first_block;
-};
-template <typename T> struct Pieces {
-    Piece<T> piece[MOST_PIECES];
-    int      count;
-    unsigned blocks;
+    unsigned     first_unit;
 };
 
 DEVICE void adamw_element(float &p, float &m, float &v, float grad, SpanFactors own, const Factors &f) {
@@ -31,24 +26,14 @@ DEVICE void adamw_element(float &p, float &m, float &v, float grad, SpanFactors 
     p = fmaf(-own.learning_rate, step, p);
 }
 
-/* Returns the piece that a block works on: the last one that begins at or before it. */
-template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsigned block) {
-    int low = 0, high = all.count; /* piece[low] begins at or before the block, piece[high] after it */
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (all.piece[middle].first_block <= block) low = middle;
-        else high = middle;
-    }
-    return all.piece[low];
-}
-
 /* Updates the parameters of all pieces. Each thread updates W elements of its block's piece, with four loads in flight
  * at once. grid the sum of ceil(n / (THREADS W)), no shared memory. Bound by memory: 28 bytes an element, 30 with a
  * 16-bit working copy. */
-template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<T> all, Factors f) {
+template <typename T, int W>
+KERNEL adamw_kernel(const __grid_constant__ Pieces<Piece<T>, MOST_PIECES> all, Factors f) {
     await_kernels();
-    const Piece<T> &k = piece_of(all, blockIdx.x);
-    int64_t         i = ((int64_t)(blockIdx.x - k.first_block) * THREADS + threadIdx.x) * W;
+    const Piece<T> &k = all.piece[piece_of(all, blockIdx.x)];
+    int64_t         i = ((int64_t)(blockIdx.x - k.first_unit) * THREADS + threadIdx.x) * W;
     if (i >= k.n) return;
     Pack<float, W> p4 = pack_load_part<float, W, ONCE>(k.master + i, k.n - i),
                    m4 = pack_load_part<float, W, ONCE>(k.m + i, k.n - i);
@@ -58,30 +43,29 @@ template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<
     pack_store_part<ONCE>(k.master + i, p4, k.n - i);
     pack_store_part<ONCE>(k.m + i, m4, k.n - i);
     pack_store_part<ONCE>(k.v + i, v4, k.n - i);
-    if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
+    if constexpr (!std::is_same_v<T, float>) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
 static bool piece_fits(const AdamWSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
-template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, OptimizerStep h) {
-    int64_t n = p.master.dim[0];
-    if (n == 0) return;
-    all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working),
-                                ptr<float>(p.grad), n, adamw_span_factors(&p, h), all->blocks};
-    all->blocks += (unsigned)blocks_for(n, THREADS * W);
-}
-
-/* Updates as many pieces as fit into one launch. They follow one another in the list, and are all aligned to packs, or
+/* Updates as many spans as fit into one launch. They follow one another in the list, and are all aligned to packs, or
  * all not. Returns their number. */
-template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, OptimizerStep h) {
-    Pieces<T> all = {};
-    int       taken = 0;
-    bool      fit = piece_fits(piece[0]);
-    while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit)
-        add_piece<T, W>(&all, piece[taken++], h);
-    if (all.blocks > 0) LAUNCH_EARLY((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
+template <typename T, int W>
+static int update_some(Stream *s, const AdamWSpan *span, int spans, Factors f, OptimizerStep h) {
+    Pieces<Piece<T>, MOST_PIECES> all = {};
+    int  taken = 0;
+    bool fit = piece_fits(span[0]);
+    for (; taken < spans && all.count < MOST_PIECES && piece_fits(span[taken]) == fit; taken++) {
+        const AdamWSpan &p = span[taken];
+        int64_t          n = p.master.dim[0];
+        if (n == 0) continue;
+        all.piece[all.count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working),
+                                  ptr<float>(p.grad), n, adamw_span_factors(&p, h), all.units};
+        all.units += (unsigned)blocks_for(n, THREADS * W);
+    }
+    if (all.units > 0) LAUNCH_EARLY((adamw_kernel<T, W>), all.units, THREADS, 0, s, all, f);
     return taken;
 }
 

@@ -107,8 +107,7 @@ template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
                          const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
-    float         s[ATOMS][KEYS / 8][4];
-    set_zero(s);
+    float         s[ATOMS][KEYS / 8][4] = {};
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
     if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
@@ -174,11 +173,10 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     for (int d = 0; d < D; d += 16)
         load_left<T, Tile::ATOMS, D>(q_left[d / 16], shared + Tile::STAGE_ELEMS + warp * Tile::ROWS * Tile::STRIDE, d);
 
-    float                out[Tile::ATOMS][D / 8][4];
+    float                out[Tile::ATOMS][D / 8][4] = {};
     Softmax<Tile::ATOMS> m;
-    set_zero(out);
     for (int i = 0; i < Tile::ATOMS; i++)
-        m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+        m.top[i][0] = m.top[i][1] = DOCUMENTS ? NO_SCORE : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
@@ -198,11 +196,6 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-template <int D> struct ForwardF32 {
-    static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* tiles of q, k, v and
-                                                                                                * p */
-};
-
 /* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
 DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query,
@@ -215,7 +208,7 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
             if (DOCUMENTS && key + f32_tx() + 16 * j < start_at(starts, row + i, h)) s[i][j] = -INFINITY;
             high = fmaxf(high, s[i][j]);
         }
-        high = row_max(high);
+        high = warp_max<F32_SIDE>(high);
         float shrink = exp2f((top[i] - high) * scale_log2), part = 0.0f;
         top[i] = high;
         for (int j = 0; j < M; j++) part += s[i][j] = exp2f((s[i][j] - high) * scale_log2);
@@ -238,9 +231,8 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
               block_position = position_of(h, block_query);
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int     begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
-    float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
-    f32_zero(out);
-    for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? no_score() : -INFINITY, sum[i] = 0.0f;
+    float         out[Tile::M][Tile::COLUMNS] = {}, top[Tile::M], sum[Tile::M], scale[Tile::M];
+    for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? NO_SCORE : -INFINITY, sum[i] = 0.0f;
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
@@ -257,7 +249,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
         f32_add<D>(out, p_tile, s, v_tile);
     }
     for (int i = 0; i < Tile::M; i++) {
-        sum[i] = row_sum(sum[i]);
+        sum[i] = warp_sum<F32_SIDE>(sum[i]);
         scale[i] = 1.0f / sum[i];
         if (f32_tx() == 0 && query + i < h.T) lse[(int64_t)p.head * h.T + query + i] = top[i] * h.scale + logf(sum[i]);
     }
@@ -268,16 +260,25 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
 
 template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
-    if constexpr (std::is_same<T, float>::value)
-        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
-               F32Tile<D>::THREADS, ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
-    else
-        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>),
-               (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
-               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+    if constexpr (std::is_same_v<T, float>) {
+        typedef F32Tile<D> Tile;
+        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* tiles of q, k, v and p */
+        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::ROWS)),
+               Tile::THREADS, BYTES, s, y, lse, qkv, keys, h);
+    } else {
+        typedef ForwardTile<D> Tile;
+        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::QUERIES)),
+               Tile::THREADS, Tile::SHARED_BYTES, s, y, lse, qkv, keys, h);
+    }
 }
 
-static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+/* Does attention_forward if keys are none: the keys are in qkv then. */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape shape) {
+    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
+    if (tensor_is_none(keys)) keys = qkv;
+    Heads h = attention_heads(y, lse, qkv, starts, context, shape);
+    h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     if (attention_takes_hopper(qkv.type, h)) {
         attention_hopper_forward(s, y, lse, qkv, keys, h);
         return;
@@ -289,16 +290,7 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, He
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape)) return;
-    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
-}
-
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
-                               ContextPart context, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
-    Heads h = attention_heads(y, lse, qkv, starts, context, shape);
-    h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
-    forward(s, y, lse, qkv, keys, h);
+    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape);
 }
 
 /* --- delta, for where no product's epilogue finds it (linear.cu) -------------------------------------------------- */
@@ -319,7 +311,7 @@ KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, int64_t N, 
         Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
         for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
     }
-    for (int o = DELTA_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    sum = warp_sum<DELTA_LANES>(sum);
     if (row < N && lane == 0) delta[head * N + row] = sum;
 }
 
@@ -327,10 +319,9 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     int64_t H = delta.dim[0], N = y.dim[0], D = y.dim[1] / H;
     if (attention_delta_contract(s, delta, dy, y)) return;
     unsigned blocks = (unsigned)blocks_for(blocks_for(N, DELTA_ROWS) * DELTA_ROWS * H, DELTA_THREADS / DELTA_LANES);
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
-                               LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s,
-                                            ptr<float>(delta), ptr<T>(dy), ptr<T>(y), N, (int)H, (int)D)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
+        LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s, ptr<float>(delta), ptr<T>(dy),
+                     ptr<T>(y), N, (int)H, (int)D)));
 }
 
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
@@ -369,8 +360,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     int64_t  seen = job.T - job.n + blockIdx.y + 1, step = job.columns;
     const T *row = qkv + (seen - 1) * step + blockIdx.x * (int64_t)D;
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
-    float    top = -INFINITY, total = 0.0f, sum[HELD];
-    for (int i = 0; i < HELD; i++) sum[i] = 0.0f;
+    float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
     __syncthreads(); /* q is complete */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {
@@ -402,10 +392,7 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t D = h.size;
     CHECK(D <= MOST_D, "%lld channels in a head, the GPU's kernels take %d", (long long)D, MOST_D);
     Last job = {qkv.dim[0], y.dim[0], y.dim[1], qkv.dim[1], (int)D, (int)(h.query / h.key), 1.0f / sqrtf((float)D)};
-    DISPATCH_ACT(qkv.type, T, {
-        bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data});
-        DISPATCH_PACK(T, fit, W,
-                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0,
-                             s, ptr<T>(y), ptr<T>(qkv), job));
-    });
+    DISPATCH_ACT(qkv.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {qkv.data}), W,
+        LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), LAST_THREADS, 0, s, ptr<T>(y),
+               ptr<T>(qkv), job)));
 }

@@ -48,19 +48,18 @@ template <typename T> struct Pair {
     int      first_stride, second_stride;
 };
 
-template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> from, int row, const Heads &h) {
-    constexpr int THREADS = BackwardTile<D>::THREADS;
-    load_tile<T, ROWS, D, THREADS>(tile, from.first, from.first_stride, row, h);
-    load_tile<T, ROWS, D, THREADS>(tile + ROWS * BackwardTile<D>::STRIDE, from.second, from.second_stride, row, h);
+template <typename T, int ROWS, int D, int THREADS>
+DEVICE void load_pair(T *tiles, Pair<T> from, int row, const Heads &h) {
+    load_tile<T, ROWS, D, THREADS>(tiles, from.first, from.first_stride, row, h);
+    load_tile<T, ROWS, D, THREADS>(tiles + ROWS * Row<T, D>::STRIDE, from.second, from.second_stride, row, h);
     cp_async_commit();
 }
 
 /* Loads keys and values from position `key` on. */
-template <typename T, int ROWS, int D> DEVICE void load_keys(T *tile, const T *keys, int key, const Heads &h) {
+template <typename T, int ROWS, int D> DEVICE void load_keys(T *tiles, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
-    load_pair<T, ROWS, D>(tile,
-                          Pair<T>{keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
-                          from.row, h);
+    load_pair<T, ROWS, D, BackwardTile<D>::THREADS>(
+        tiles, {keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
 }
 
 /* Loads lse and delta of a step, from `at`, where the head's rows begin. */
@@ -110,12 +109,9 @@ template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], c
 
 /* Replaces s, the scores minus lse, by p = 2^(scale_log2 s). */
 template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
+    });
 }
 
 /* Multiplies ds, which holds dp - delta, by p. p is the rounded one, because the exact p would take as many registers
@@ -185,14 +181,12 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
 
     if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
     __syncthreads(); /* `kept` is set */
-    load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
+    load_pair<T, Tile::OWN, D, Tile::THREADS>(shared, own, block_key, h);
     if (has_more<PLAIN>(next, kept->end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
-        load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
+        load_pair<T, STEP, D, Tile::THREADS>(shared + Tile::STAGES_AT, other, begin, h);
     }
-    float dk[ATOMS][D / 8][4], dv[ATOMS][D / 8][4];
-    set_zero(dk);
-    set_zero(dv);
+    float dk[ATOMS][D / 8][4] = {}, dv[ATOMS][D / 8][4] = {};
     #pragma unroll 1
     for (int stage = 0; has_more<PLAIN>(next, kept->end, group); stage ^= 1) {
         const int    query = next.query, query_position = position_of(h, query);
@@ -204,8 +198,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         if (has_more<PLAIN>(next, kept->end, group)) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
                              (int64_t)(PLAIN ? p.head : p.head + next.head) * minus.padded + next.query);
-            load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
-                                  PLAIN ? other : pair_of(other, next.head, h), next.query, h);
+            load_pair<T, STEP, D, Tile::THREADS>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
+                                                 PLAIN ? other : pair_of(other, next.head, h), next.query, h);
         }
         if (position < query_position + STEP && key < h.T) { /* otherwise no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
@@ -237,24 +231,6 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     store_rows<T, Tile::ROWS, D>(dkeys + kept->keys_at + h.key_columns, h.key_stride, v_rows, key, h);
 }
 
-template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) s[atom][n][e] = minus[atom][e / 2];
-}
-
-template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const float (&p)[ATOMS][N][4]) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) ds[atom][n][e] *= p[atom][n][e];
-}
-
 /* Computes dq. A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to
  * the diagonal. grid, shared memory and determinism are those of the keys kernel. Bound by the tensor cores, with three
  * products a tile. */
@@ -272,16 +248,15 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int     begin = DOCUMENTS ? starts[block_query] / STEP * STEP : 0;
 
-    load_pair<T, Tile::OWN, D>(shared, own, block_query, h);
+    load_pair<T, Tile::OWN, D, Tile::THREADS>(shared, own, block_query, h);
     load_keys<T, STEP, D>(shared + Tile::STAGES_AT, keys + p.keys, begin, h);
-    float row_lse[ATOMS][2], row_delta[ATOMS][2], dq[ATOMS][D / 8][4];
+    float row_lse[ATOMS][2], row_delta[ATOMS][2], dq[ATOMS][D / 8][4] = {};
     for (int atom = 0; atom < ATOMS; atom++)
         for (int side = 0; side < 2; side++) {
             int row = query + accumulator_row(atom, 2 * side);
             row_lse[atom][side] = minus.lse[(int64_t)p.head * minus.padded + row];
             row_delta[atom][side] = minus.delta[(int64_t)p.head * minus.padded + row];
         }
-    set_zero(dq);
     const int end = position_of(h, min(block_query + Tile::OWN, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
@@ -292,15 +267,15 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
                                   h);
         if (key < position + Tile::ROWS && query < h.T) {
             float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
-            begin_rows(s, row_lse);
-            begin_rows(ds, row_delta);
+            each_accumulator<ATOMS, STEP / 8>([&](int atom, int n, int e) { s[atom][n][e] = row_lse[atom][e / 2]; });
+            each_accumulator<ATOMS, STEP / 8>([&](int atom, int n, int e) { ds[atom][n][e] = row_delta[atom][e / 2]; });
             scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
             scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
             if (key + STEP - 1 > position) mask_scores<false>(s, position, key);
             if (DOCUMENTS && key < start_at(starts, query + Tile::ROWS - 1, h))
                 mask_documents<false>(s, starts, query, key, h);
             exponentials(s, h.scale_log2);
-            multiply(ds, s);
+            each_accumulator<ATOMS, STEP / 8>([&](int atom, int n, int e) { ds[atom][n][e] *= s[atom][n][e]; });
             uint32_t rounded[STEP / 16][ATOMS][4];
             round_scores<T, ATOMS, STEP>(rounded, ds);
             add_scores<T, D, ATOMS>(dq, rounded, k);
@@ -315,18 +290,6 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
 }
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
-
-template <int D> struct BackwardF32 {
-    /* tiles of q, dy, k and v, and one of p or ds */
-    static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
-};
-
-template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int row, const Heads &h) {
-    typedef F32Tile<D> Tile;
-    load_tile<float, Tile::ROWS, D, Tile::THREADS>(tile, from.first, from.first_stride, row, h);
-    load_tile<float, Tile::ROWS, D, Tile::THREADS>(tile + Tile::ELEMS, from.second, from.second_stride, row, h);
-    cp_async_commit();
-}
 
 /* Replaces one score s by p, and ds, which holds dp, by ds. The query's statistics are at element `at` of minus; it
  * sees keys `first` to `position`. */
@@ -354,11 +317,9 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     const Positions   at = owner_positions(h, owner);
     const int         position = (int)POSITION_OF(at, block_key), begin = first_query(h, position, Tile::ROWS);
     float *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
-    float             dk[M][Tile::COLUMNS], dv[M][Tile::COLUMNS], one[M], scale[M];
-    f32_zero(dk);
-    f32_zero(dv);
+    float             dk[M][Tile::COLUMNS] = {}, dv[M][Tile::COLUMNS] = {}, one[M], scale[M];
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
-    load_pair_f32<D>(k, own, block_key, h);
+    load_pair<float, Tile::ROWS, D, Tile::THREADS>(k, own, block_key, h);
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
     const int last = min(block_key + Tile::ROWS, h.T) - 1,
               end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T, group = PLAIN ? 1 : h.group;
@@ -366,7 +327,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
         __syncthreads(); /* all threads have read the last step */
-        load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
+        load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
         float s[M][M], ds[M][M];
@@ -399,17 +360,16 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     float *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
     const int32_t    *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int         begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
-    float             dq[M][Tile::COLUMNS], scale[M];
-    f32_zero(dq);
+    float             dq[M][Tile::COLUMNS] = {}, scale[M];
     for (int i = 0; i < M; i++) scale[i] = h.scale;
-    load_pair_f32<D>(q, own, block_query, h);
+    load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* all threads have read the last step */
-        load_pair_f32<D>(k,
-                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns,
-                                     h.key_stride, h.key_stride},
-                         from.row, h);
+        load_pair<float, Tile::ROWS, D, Tile::THREADS>(
+            k,
+            {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
+            from.row, h);
         cp_async_wait<0>();
         __syncthreads(); /* this step is loaded */
         float s[M][M], ds[M][M];
@@ -430,8 +390,9 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys,
                             Heads h) {
-    if constexpr (std::is_same<T, float>::value) {
-        constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
+    if constexpr (std::is_same_v<T, float>) {
+        /* tiles of q, dy, k and v, and one of p or ds */
+        constexpr int THREADS = F32Tile<D>::THREADS, BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
                       keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
         LAUNCH((attention_backward_keys_f32_kernel<D, PLAIN>), keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv,
@@ -484,38 +445,38 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-static int whole_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dy, Tensor y, Tensor lse,
-                          Tensor delta, Tensor qkv, Tensor starts, HeadShape shape) {
+/* Checks a call, computes delta if it is none, and queues the kernels. If dkeys and keys are none, they are in dqkv and
+ * qkv, of whole sequences. Returns what `backward` returns. */
+static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
+                            Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                            HeadShape shape) {
     size_t mark = arena_mark(&s->scratch);
+    bool   is_whole = tensor_is_none(keys);
     delta = attention_delta_given(s, delta, dy, y, shape);
     Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
-    attention_backward_contract(s, noted, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
-                                WHOLE_SEQUENCE, shape);
-    bool is_summed = backward(s, dqkv, f, dbias, dqkv, dy, lse, delta, qkv, qkv,
-                              attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape),
-                              attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
+    attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    bool is_summed = backward(s, dqkv, f, dbias, is_whole ? dqkv : dkeys, dy, lse, delta, qkv, is_whole ? qkv : keys,
+                              attention_heads(y, lse, qkv, starts, context, shape),
+                              is_whole && attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
     arena_release(&s->scratch, mark);
     return is_summed;
 }
 int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
                        Tensor starts, HeadShape shape) {
-    return whole_backward(s, dqkv, NULL, dbias, dy, y, lse, delta, qkv, starts, shape);
+    return checked_backward(s, dqkv, NULL, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
+                            WHOLE_SEQUENCE, shape);
 }
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape shape, Fp8 f) {
     if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape))
         return 0;
-    whole_backward(s, dqkv, &f, dbias, dy, y, lse, delta, qkv, starts, shape);
+    checked_backward(s, dqkv, &f, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE,
+                     shape);
     return 1;
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                                 Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
-    size_t mark = arena_mark(&s->scratch);
-    delta = attention_delta_given(s, delta, dy, y, shape);
-    attention_backward_contract(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    backward(s, dqkv, NULL, tensor_none(), dkeys, dy, lse, delta, qkv, keys,
-             attention_heads(y, lse, qkv, starts, context, shape), false);
-    arena_release(&s->scratch, mark);
+    checked_backward(s, dqkv, NULL, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
 }

@@ -22,11 +22,6 @@ template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
 
 #ifdef PTX_HOPPER
 
-template <int SLOTS> struct ForwardQueues {
-    Queue<2>     queries;
-    Queue<SLOTS> keys;
-};
-
 /* --- items: the last tiles of queries of all heads, which are the longest, then earlier tiles --------------------- */
 
 typedef struct { int head, query, begin, tiles; } ForwardItem; /* query: first row; begin: first key; tiles: number of
@@ -42,20 +37,20 @@ template <int KEYS, bool DOCUMENTS> DEVICE ForwardItem forward_item(const Heads 
 /* --- the loader --------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
-DEVICE void forward_load(ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const TensorMap *qkv,
+DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
     unsigned      done = 0, n = 0; /* done counts items, n tiles of keys or values */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);
-        uint64_t         *full = queue_fill(queues.queries, done, sizeof shared->q[0]);
+        uint64_t         *full = queue_fill(queues.own, done, sizeof shared->q[0]);
         load_rows<T, BLOCK_ROWS, D>(shared->q[done % 2], qkv, full, head_column(h, item.head), first + item.query);
         for (int j = 0; j <= item.tiles; j++)
             for (int is_value = 0; is_value < 2; is_value++) {
                 int tile = j - is_value;
                 if (tile < 0 || tile == item.tiles) continue;
-                full = queue_fill(queues.keys, n, sizeof shared->tile[0]);
+                full = queue_fill(queues.steps, n, sizeof shared->tile[0]);
                 load_positions<T, KEYS, D>(shared->tile[n % SLOTS], keys, full, column + is_value * h.key_columns,
                                            first, item.begin + tile * KEYS, h);
                 n++;
@@ -111,7 +106,7 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
 /* Computes a warpgroup's rows of an item. n counts the tiles that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared,
-                         ForwardQueues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,
+                         Queues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,
                          const Heads &h) {
     constexpr int  KEYS = ForwardShared<T, D>::KEYS;
     const int      own = group * GROUP_ROWS, row = item.query + own, position = position_of(h, row);
@@ -119,39 +114,39 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     float          s[KEYS / 2], shrink[2];
     uint32_t       p[KEYS / 16][4];
     set_zero(out);
-    m.top[0] = m.top[1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[0] = m.sum[1] = 0.0f;
-    queue_take(queues.keys, n);
+    m.top[0] = m.top[1] = DOCUMENTS ? NO_SCORE : -INFINITY, m.sum[0] = m.sum[1] = 0.0f;
+    queue_take(queues.steps, n);
     turn_begin(group);
     wgmma_fence();
     multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);
     turn_end(group);
     wgmma_wait<0>(s);
-    queue_free(queues.keys, n++);
+    queue_free(queues.steps, n++);
     mask_and_softmax<DOCUMENTS>(s, m, shrink, position, row, item.begin, starts, h);
     round_product<T, KEYS>(p, s);
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
-        queue_take(queues.keys, n);     /* the keys of this tile */
-        queue_take(queues.keys, n + 1); /* the values of the tile before this one */
+        queue_take(queues.steps, n);     /* the keys of this tile */
+        queue_take(queues.steps, n + 1); /* the values of the tile before this one */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);
         add_rows<T, KEYS, D>(out, p, shared->tile[(n + 1) % SLOTS]);
         turn_end(group);
         wgmma_wait<1>(s);
-        queue_free(queues.keys, n++);
+        queue_free(queues.steps, n++);
         const bool raised = mask_and_softmax<DOCUMENTS>(s, m, shrink, position, row, key, starts, h);
         wgmma_wait<0>(out);
-        queue_free(queues.keys, n++);
+        queue_free(queues.steps, n++);
         #pragma unroll
         for (int i = 0; raised && i < D / 2; i++) out[i] *= shrink[held_side(i)];
         round_product<T, KEYS>(p, s);
     }
-    queue_take(queues.keys, n);
+    queue_take(queues.steps, n);
     wgmma_fence();
     add_rows<T, KEYS, D>(out, p, shared->tile[n % SLOTS]);
     wgmma_wait<0>(out);
-    queue_free(queues.keys, n++);
+    queue_free(queues.steps, n++);
 }
 
 /* Divides `out` by the sums and writes the rows of y and lse. The rows of y pass through the tile of the queries.
@@ -172,7 +167,7 @@ DEVICE void forward_store(T *y, float *lse, T *q, const float (&out)[D / 2], Run
 }
 
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
-DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, ForwardQueues<SLOTS> &queues, const Heads &h,
+DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const Heads &h,
                             int items) {
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
@@ -183,12 +178,12 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Forwa
         T                *q = shared->q[done % 2];
         float             out[D / 2];
         Running           m;
-        queue_take(queues.queries, done);
+        queue_take(queues.own, done);
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
         named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
         fence_proxy_async(); /* TMA will fill the tile again */
-        queue_free(queues.queries, done);
+        queue_free(queues.own, done);
     }
     if (group == 0) turn_begin(group); /* takes the token that nobody needs */
 }
@@ -204,17 +199,11 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
                                     const __grid_constant__ TensorMap keys, Heads h, int items) {
 #ifdef PTX_HOPPER
     constexpr int SLOTS = ForwardShared<T, D>::SLOTS;
-    typedef ForwardQueues<SLOTS> Queues;
-    typedef ForwardShared<T, D>  Shared;
-    SMEM(Queues, queues, [1]);
+    typedef ForwardShared<T, D> Shared;
+    SMEM(Queues<SLOTS>, queues, [1]);
     SMEM_DYN(Shared, shared);
     tiles_aligned(shared);
-    if (threadIdx.x == LOADER) {
-        queue_init(queues[0].queries);
-        queue_init(queues[0].keys);
-        mbarrier_init_fence();
-    }
-    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
+    queues_init(queues[0]);
     if (threadIdx.x >= LOADER) {
         registers_lower<LOADER_REGISTERS>();
         if (is_loader()) forward_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &keys, h, items);
@@ -227,14 +216,15 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-/* Returns whether the program has code for sm_90a. A kernel's static shared memory shows whether its body was compiled,
- * as it is not in code for sm_90. */
-static bool has_hopper_code(void) {
+/* Returns whether this GPU has compute capability 9.0 and the program code for it (sm_90a). A kernel's static shared
+ * memory shows whether its body was compiled, as it is not in code for sm_90. */
+static bool can_hopper(void) {
 #ifdef CUDA_EMU
     return true;
 #else
-    cudaFuncAttributes attributes;
-    CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)attention_forward_hopper_kernel<bf16, 64, false>));
+    static cudaFuncAttributes attributes; /* looked up once, because each call of attention asks */
+    if (attributes.maxThreadsPerBlock == 0)
+        CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)attention_forward_hopper_kernel<bf16, 64, false>));
     return strcmp(device_isa(), "sm_90") == 0 && attributes.sharedSizeBytes > 0;
 #endif
 }
@@ -246,23 +236,16 @@ AttentionAsked attention_asked(void) {
     for (int i = ATTENTION_PORTABLE; i <= ATTENTION_TILES; i++)
         if (strcmp(asked, NAMES[i]) == 0) return (AttentionAsked)i;
     fail(EXIT_CONFIG,
-         "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or unset "
-         "for this GPU's",
+         "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or "
+         "unset for this GPU's",
          asked);
 }
 
-static bool can_hopper(void) {
-    static const bool can = has_hopper_code();
-    return can;
-}
-
 bool attention_takes_hopper(DType act, const Heads &h) {
-    const AttentionAsked asked = attention_asked();
-    const bool can = can_hopper();
-    if (asked >= ATTENTION_HOPPER && !can)
+    if (attention_asked() >= ATTENTION_HOPPER && !can_hopper())
         fail(EXIT_CONFIG, "TRAIN_GPT_ATTENTION is %s, and this is a %s; unset it, or build with ARCHS=90a for an H100",
              getenv("TRAIN_GPT_ATTENTION"), device_isa());
-    return can && act != F32 && (h.D == 64 || h.D == 128) && h.vector && asked != ATTENTION_PORTABLE;
+    return can_hopper() && h.vector && attention_expects_hopper(act, h.D);
 }
 
 bool attention_expects_hopper(DType act, int64_t D) {
@@ -278,14 +261,9 @@ static void forward_launch(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor k
            h, items);
 }
 
-template <typename T, int D> static void forward_of(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
-    if (h.starts) forward_launch<T, D, true>(s, y, lse, qkv, keys, h);
-    else forward_launch<T, D, false>(s, y, lse, qkv, keys, h);
-}
-
 void attention_hopper_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
-    if (qkv.type == BF16 && h.D == 64) forward_of<bf16, 64>(s, y, lse, qkv, keys, h);
-    else if (qkv.type == BF16) forward_of<bf16, 128>(s, y, lse, qkv, keys, h);
-    else if (h.D == 64) forward_of<half, 64>(s, y, lse, qkv, keys, h);
-    else forward_of<half, 128>(s, y, lse, qkv, keys, h);
+    DISPATCH_HOPPER(qkv.type, h.D, T, D, {
+        auto launch = h.starts ? forward_launch<T, D, true> : forward_launch<T, D, false>;
+        launch(s, y, lse, qkv, keys, h);
+    });
 }

@@ -32,6 +32,15 @@ template <typename T> static TensorMap map_of(Tensor matrix) {
     return tensor_map_2d(ptr<T>(matrix), matrix.dim[0], matrix.dim[1], BOX, BOX);
 }
 
+/* Runs the statements with T as bf16 or half and D as 64 or 128, which attention_takes_hopper has allowed. */
+#define DISPATCH_HOPPER(type, d, T, D, ...)                                                             \
+    do {                                                                                                \
+        if ((type) == BF16 && (d) == 64) { typedef bf16 T; constexpr int D = 64; __VA_ARGS__; }         \
+        else if ((type) == BF16) { typedef bf16 T; constexpr int D = 128; __VA_ARGS__; }                \
+        else if ((d) == 64) { typedef half T; constexpr int D = 64; __VA_ARGS__; }                      \
+        else { typedef half T; constexpr int D = 128; __VA_ARGS__; }                                    \
+    } while (0)
+
 #ifdef PTX_HOPPER
 
 /* Returns true in the one thread that loads. All lanes of the warps from LOADER on call it together. */
@@ -41,6 +50,9 @@ DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) =
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
+/* The queues of a loader: tiles that stay for an item, and tiles that pass. */
+template <int SLOTS> struct Queues { Queue<2> own; Queue<SLOTS> steps; };
+
 /* Initializes a queue. fillers: 1 for the loader, or the number of warps that write the places themselves. takers:
  * number of warps that read. */
 template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 1, unsigned takers = CONSUMER_WARPS) {
@@ -48,6 +60,15 @@ template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 
         mbarrier_init(&q.full[i], fillers);
         mbarrier_init(&q.empty[i], takers);
     }
+}
+/* Initializes the queues. The block calls it once, together. */
+template <int SLOTS> DEVICE void queues_init(Queues<SLOTS> &queues) {
+    if (threadIdx.x == LOADER) {
+        queue_init(queues.own);
+        queue_init(queues.steps);
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
 }
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) {
     mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
@@ -136,8 +157,8 @@ template <int N> DEVICE void set_zero(float (&x)[N]) {
     for (int i = 0; i < N; i++) x[i] = 0.0f;
 }
 
-/* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows are
- * keys and columns queries. */
+/* --- masks set scores to -infinity. Rows are queries and columns keys, from the given positions on; if TURNED, rows
+ * are keys and columns queries. */
 
 /* Masks later keys: no query sees a key after it. */
 template <bool TURNED, int N> DEVICE void mask_later(float (&s)[N], int query, int key) {

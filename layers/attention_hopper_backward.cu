@@ -25,19 +25,6 @@ template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
 
 #ifdef PTX_HOPPER
 
-template <int STAGES> struct BackwardQueues {
-    Queue<2>      own;
-    Queue<STAGES> steps;
-};
-template <int STAGES> DEVICE void queues_init(BackwardQueues<STAGES> &queues) {
-    if (threadIdx.x == LOADER) {
-        queue_init(queues.own);
-        queue_init(queues.steps);
-        mbarrier_init_fence();
-    }
-    __syncthreads(); /* the mbarriers exist; this is the last barrier of the whole block */
-}
-
 /* --- keys: dk and dv ---------------------------------------------------------------------------------------------- */
 
 /* An item of the keys kernel: a tile of keys. head: the group's first query head; row: the tile's first row in keys;
@@ -60,7 +47,7 @@ template <int STEP, bool PLAIN> DEVICE KeysItem keys_item(const Heads &h, int i)
 }
 
 template <typename T, int D, bool PLAIN>
-DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues, const TensorMap *qkv,
+DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES> &queues, const TensorMap *qkv,
                       const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
                       int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
@@ -89,7 +76,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>:
 /* Computes dk and dv of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
-                      BackwardQueues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
+                      Queues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
                       const KeysItem &item, const Heads &h) {
     constexpr int  STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
     const int position = item.position, steps = max(item.end - item.begin + STEP - 1, 0) / STEP * (PLAIN ? 1 : h.group);
@@ -120,7 +107,7 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
 }
 
 template <typename T, int D, bool PLAIN>
-DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, BackwardQueues<KeysShared<T, D>::STAGES> &queues,
+DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES> &queues,
                          const Heads &h, int items) {
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
@@ -156,7 +143,7 @@ template <int STEP, bool DOCUMENTS> DEVICE QueriesItem queries_item(const Heads 
 }
 
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void queries_load(QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
+DEVICE void queries_load(QueriesShared<T, D> *shared, Queues<QueriesShared<T, D>::STAGES> &queues,
                          const TensorMap *qkv, const TensorMap *keys, const TensorMap *dy, const Heads &h, int items) {
     constexpr int STEP = QueriesShared<T, D>::STEP, STAGES = QueriesShared<T, D>::STAGES;
     unsigned      done = 0, n = 0;
@@ -210,7 +197,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
 /* Computes dq of an item, step by step. n counts the steps that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
-                         BackwardQueues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,
+                         Queues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,
                          const QueriesItem &item, Minus minus, const Heads &h) {
     constexpr int  STEP = QueriesShared<T, D>::STEP, STAGES = QueriesShared<T, D>::STAGES;
     const int      row = item.query + (int)threadIdx.x / WARPGROUP * GROUP_ROWS, position = position_of(h, row);
@@ -241,7 +228,7 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
 }
 
 template <typename T, int D, bool DOCUMENTS>
-DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, BackwardQueues<QueriesShared<T, D>::STAGES> &queues,
+DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, Queues<QueriesShared<T, D>::STAGES> &queues,
                             Minus minus, const Heads &h, int items) {
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
@@ -274,9 +261,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
                                  const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap lse,
                                  const __grid_constant__ TensorMap delta, int padded, Heads h, int items) {
 #ifdef PTX_HOPPER
-    typedef KeysShared<T, D>               Shared;
-    typedef BackwardQueues<Shared::STAGES> Queues;
-    SMEM(Queues, queues, [1]);
+    typedef KeysShared<T, D> Shared;
+    SMEM(Queues<Shared::STAGES>, queues, [1]);
     SMEM_DYN(Shared, shared);
     tiles_aligned(shared);
     queues_init(queues[0]);
@@ -299,9 +285,8 @@ KERNEL __launch_bounds__(HOPPER_THREADS, 1)
                                     const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap dy,
                                     Minus minus, Heads h, int items) {
 #ifdef PTX_HOPPER
-    typedef QueriesShared<T, D>            Shared;
-    typedef BackwardQueues<Shared::STAGES> Queues;
-    SMEM(Queues, queues, [1]);
+    typedef QueriesShared<T, D> Shared;
+    SMEM(Queues<Shared::STAGES>, queues, [1]);
     SMEM_DYN(Shared, shared);
     tiles_aligned(shared);
     queues_init(queues[0]);
@@ -332,18 +317,12 @@ static void backward_launch(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Min
            ptr<T>(dqkv), qkv_map, keys_map, dy_map, minus, h, queries_items);
 }
 
-template <typename T, int D>
-static void backward_of(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
-                        Heads h) {
-    auto launch = h.starts      ? backward_launch<T, D, false, true>
-                  : h.group > 1 ? backward_launch<T, D, false, false>
-                                : backward_launch<T, D, true, false>;
-    launch(s, dqkv, dkeys, dy, minus, qkv, keys, h);
-}
-
 void attention_hopper_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Minus minus, Tensor qkv, Tensor keys,
                                Heads h) {
-    auto of = qkv.type == BF16 ? (h.D == 64 ? backward_of<bf16, 64> : backward_of<bf16, 128>)
-                               : (h.D == 64 ? backward_of<half, 64> : backward_of<half, 128>);
-    of(s, dqkv, dkeys, dy, minus, qkv, keys, h);
+    DISPATCH_HOPPER(qkv.type, h.D, T, D, {
+        auto launch = h.starts      ? backward_launch<T, D, false, true>
+                      : h.group > 1 ? backward_launch<T, D, false, false>
+                                    : backward_launch<T, D, true, false>;
+        launch(s, dqkv, dkeys, dy, minus, qkv, keys, h);
+    });
 }

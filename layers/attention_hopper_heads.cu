@@ -164,7 +164,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                        unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
     constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    constexpr bool FEW = D == 128 && std::is_same<T, half>::value; /* few registers: without this the compiler spills */
+    constexpr bool FEW = D == 128 && std::is_same_v<T, half>; /* few registers: without this the compiler spills */
     const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
     int            query = key;
     uint32_t       ds[STEP / 16][4];
@@ -354,18 +354,11 @@ static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus 
            map_of_minus(minus.lse, values), map_of_minus(minus.delta, values), minus.padded, h, heads_sums(h.T, D));
 }
 
-template <typename T, int D, bool CODES>
-static void heads_by_documents(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums, Tensor qkv,
-                               Heads h) {
-    auto launch = h.starts ? heads_launch<T, D, true, CODES> : heads_launch<T, D, false, CODES>;
-    launch(s, dqkv, f, dy, minus, sums, qkv, h);
-}
-
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,
                                      Tensor qkv, Heads h) {
-    auto run = f ? heads_by_documents<bf16, 64, true>
-               : qkv.type == BF16
-                   ? (h.D == 64 ? heads_by_documents<bf16, 64, false> : heads_by_documents<bf16, 128, false>)
-                   : (h.D == 64 ? heads_by_documents<half, 64, false> : heads_by_documents<half, 128, false>);
-    run(s, dqkv, f, dy, minus, sums, qkv, h);
+    auto launch = h.starts ? heads_launch<bf16, 64, true, true> : heads_launch<bf16, 64, false, true>; /* codes */
+    if (!f)
+        DISPATCH_HOPPER(qkv.type, h.D, T, D,
+                        launch = h.starts ? heads_launch<T, D, true, false> : heads_launch<T, D, false, false>);
+    launch(s, dqkv, f, dy, minus, sums, qkv, h);
 }

@@ -130,9 +130,9 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* Returns the running maximum before a query has met a key of its document. It is below every score, and finite, so
+/* The running maximum before a query has met a key of its document. It is below every score, and finite, so
  * that exp(-infinity - it) is 0. */
-DEVICE float no_score() { return -1e38f; }
+constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
  * have the value of the last row. */
@@ -274,43 +274,34 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
- * given ones on; if TURNED, rows are keys and columns queries. */
-template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+/* Calls f(atom, n, e) for each accumulator of a thread. */
+template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
         for (int n = 0; n < N; n++)
             #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int row = accumulator_row(atom, e), column = accumulator_column(n, e);
-                if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
-            }
+            for (int e = 0; e < 4; e++) f(atom, n, e);
+}
+
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
+ * given ones on; if TURNED, rows are keys and columns queries. */
+template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        int row = accumulator_row(atom, e), column = accumulator_column(n, e);
+        if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
+    });
 }
 
 /* Masks earlier documents: scores of keys before their query's document become -infinity. row: row of the first query,
  * in `starts`. */
 template <bool TURNED, int ATOMS, int N>
 DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int row, int key, const Heads &h) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int down = accumulator_row(atom, e), across = accumulator_column(n, e);
-                if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h))
-                    s[atom][n][e] = -INFINITY;
-            }
-}
-
-template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++) x[atom][n][e] = 0.0f;
+    each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
+        int down = accumulator_row(atom, e), across = accumulator_column(n, e);
+        if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h))
+            s[atom][n][e] = -INFINITY;
+    });
 }
 
 /* --- fp32: products of tiles, for attention in strict f32. No tensor core multiplies two f32 numbers exactly enough. -
@@ -320,10 +311,12 @@ template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
  * alone write and read its scores in the shared tile, and __syncwarp() orders that.
  */
 
+enum { F32_SIDE = 16 }; /* threads of a row, and rows of threads */
+
 template <int D> struct F32Tile {
-    static constexpr int THREADS = 256, SIDE = 16;
+    static constexpr int THREADS = F32_SIDE * F32_SIDE;
     /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
-    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * SIDE, COLUMNS = D / SIDE;
+    static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * F32_SIDE, COLUMNS = D / F32_SIDE;
     static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
@@ -391,23 +384,6 @@ DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F
             int row = first + f32_ty() * F32Tile<D>::M + i, column = f32_tx() + 16 * c;
             if (row < h.T && column < h.D) to[(int64_t)row * stride + column] = out[i][c] * scale[i];
         }
-}
-
-/* Return the maximum and the sum over the 16 threads of a row. */
-DEVICE float row_max(float x) {
-    for (int o = 8; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
-    return x;
-}
-DEVICE float row_sum(float x) {
-    for (int o = 8; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return x;
-}
-
-template <int M, int N> DEVICE void f32_zero(float (&x)[M][N]) {
-    #pragma unroll
-    for (int i = 0; i < M; i++)
-        #pragma unroll
-        for (int j = 0; j < N; j++) x[i][j] = 0.0f;
 }
 
 #endif

@@ -18,7 +18,7 @@ typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / su
 /* Returns exp(x). The fast exponential errs by 2 units in the last place of f32, and by |x| 2^-24 for its argument's
  * rounding. That is far less than the precision of 16-bit logits and gradients, but too much for fp32's. */
 template <typename T> DEVICE float softmax_exp(float x) {
-    if constexpr (std::is_same<T, float>::value) return expf(x);
+    if constexpr (std::is_same_v<T, float>) return expf(x);
     else return exp_approx(x);
 }
 
@@ -155,11 +155,10 @@ static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
     if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
     size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
-    DISPATCH_ACT(logits.type, T,
-                 DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
-                               LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W),
-                                            kept ? row_bytes : 0, s, ptr<float>(loss), ptr<T>(logits),
-                                            ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept)));
+    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W,
+        LAUNCH_EARLY((classifier_kernel<pass, T, W>), n, threads_of(columns, W), kept ? row_bytes : 0, s,
+                     ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale,
+                     kept)));
 }
 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
@@ -213,12 +212,9 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
         write_gradient<T, W>(row, row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
-static bool rows_fit(Tensor logits) {
-    return packs_fit((size_t)logits.dim[1] * dtype_bytes(logits.type), {logits.data});
-}
-
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                               \
-    DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, rows_fit(logits), W,                                               \
+    DISPATCH_ACT((logits).type, T,                                                                                     \
+        DISPATCH_PACK(T, packs_fit((size_t)(logits).dim[1] * sizeof(T), {(logits).data}), W,                           \
         LAUNCH_EARLY((kernel<T, W>), (logits).dim[0], threads_of((logits).dim[1], W), 0, s, __VA_ARGS__)))
 
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
@@ -243,6 +239,5 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
         logits.dim[0] == 0)
         return;
     LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
-                ptr<float>(sums), (int)V,
-                (int)logits.dim[1], terms, scale);
+                ptr<float>(sums), (int)V, (int)logits.dim[1], terms, scale);
 }

@@ -43,11 +43,9 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     if (embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type) || N == 0) return;
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
-    DISPATCH_ACT(y.type, A,
-                 DISPATCH_PACK(A, fit, W,
-                               LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s,
-                                            ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe),
-                                            ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
+    DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
+        LAUNCH_EARLY((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y),
+                     ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
 /* own = token - first for rows of this rank, otherwise `rows`. Each thread takes one token. */
@@ -175,7 +173,7 @@ KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64
 static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_t rows) {
     int64_t   N = dy.dim[0], C = dy.dim[1];
     size_t    mark = arena_mark(&s->scratch);
-    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), id, N, rows + 1);
+    TokenList list = sort_tokens(s, id, N, rows + 1);
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dw.data, dy.data}), W, {
         dim3 runs((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W));
         dim3 long_runs((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W));
@@ -183,17 +181,6 @@ static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_
         LAUNCH_EARLY((embedding_long_runs_kernel<A, W>), long_runs, THREADS, 0, s, ptr<float>(dw), ptr<A>(dy), list, N,
                      C, rows);
     }));
-    arena_release(&s->scratch, mark);
-}
-
-/* Adds to dwpe by the positions in documents, sorted as tokens are, because a row may have any position. */
-static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Positions p) {
-    int64_t  N = dy.dim[0];
-    size_t   mark = arena_mark(&s->scratch);
-    int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
-    LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N,
-                 starts.dim[1], p);
-    add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
     arena_release(&s->scratch, mark);
 }
 
@@ -206,13 +193,17 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     Positions p = positions_of(context, T);
     add_by_id(s, dwte, dy, ptr<int32_t>(tokens), rows);
     if (tensor_is_none(dwpe)) return;
-    if (!tensor_is_none(starts)) {
-        add_by_position(s, dwpe, dy, starts, p);
+    if (!tensor_is_none(starts)) { /* positions in documents are sorted as tokens are: a row may have any position */
+        size_t   mark = arena_mark(&s->scratch);
+        int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
+        LAUNCH_EARLY(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts),
+                     N, T, p);
+        add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
+        arena_release(&s->scratch, mark);
         return;
     }
-    DISPATCH_ACT(dy.type, A,
-                 DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
-                               LAUNCH_EARLY((embedding_positions_kernel<A, W>),
-                                            dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)),
-                                            THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
+    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W, {
+        dim3 grid((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W));
+        LAUNCH_EARLY((embedding_positions_kernel<A, W>), grid, THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T, p, C);
+    }));
 }

@@ -138,8 +138,7 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
     if (router_backward_contract(s, dlogits, dweight, probability, expert, weight, counts, balance) || N == 0) return;
     Backward b = {ptr<float>(dweight), ptr<float>(probability), ptr<float>(weight), ptr<float>(balance),
                   ptr<int32_t>(expert), ptr<int32_t>(counts), N, tensor_is_none(counts) ? 1 : N / counts.dim[0],
-                  (int)dlogits.dim[1], (int)expert.dim[1],
-                  kind == WEIGHTS_NORMED};
+                  (int)dlogits.dim[1], (int)expert.dim[1], kind == WEIGHTS_NORMED};
     DISPATCH_ACT(dlogits.type, T,
                  LAUNCH(router_backward_kernel<T>, blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(dlogits), b));
 }
@@ -163,9 +162,8 @@ KERNEL experts_place_kernel(int32_t *order, int32_t *place, int32_t *first, Toke
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
     int64_t R = order.dim[0], E = first.dim[0] - 1;
     experts_sort_contract(s, order, place, first, expert);
-    size_t      mark = arena_mark(&s->scratch);
-    SortScratch k = sort_scratch(&s->scratch, R);
-    TokenList   list = R > 0 ? sort_tokens(s, k, ptr<int32_t>(expert), R, E) : k.list[0];
+    size_t    mark = arena_mark(&s->scratch);
+    TokenList list = sort_tokens(s, ptr<int32_t>(expert), R, E);
     LAUNCH(experts_place_kernel, blocks_for(R + 1, THREADS), THREADS, 0, s, ptr<int32_t>(order), ptr<int32_t>(place),
            ptr<int32_t>(first), list, R, (int)E);
     arena_release(&s->scratch, mark);
@@ -202,19 +200,17 @@ KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, in
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order) {
     int64_t R = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_dispatch", y, x, order) || R == 0) return;
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-                               LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y),
-                                      ptr<T>(x), ptr<int32_t>(order), R, R / x.dim[0], C)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+        LAUNCH((rows_dispatch_kernel<T, W>), blocks_for(R, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x),
+               ptr<int32_t>(order), R, R / x.dim[0], C)));
 }
 
 void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
     int64_t N = y.dim[0], C = y.dim[1];
     if (rows_contract(s, "rows_combine", x, y, place) || N == 0) return;
-    DISPATCH_ACT(y.type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
-                               LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y),
-                                      ptr<T>(x), ptr<int32_t>(place), N, x.dim[0] / N, C)));
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)C * sizeof(T), {y.data, x.data}), W,
+        LAUNCH((rows_combine_kernel<T, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<T>(y), ptr<T>(x),
+               ptr<int32_t>(place), N, x.dim[0] / N, C)));
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
@@ -241,8 +237,7 @@ struct Tile32 {
     static constexpr int I = 64, J = 64, R = 16, THREADS = 256, EACH = 4, WIDTH = 64 + 1;
     static constexpr int SHARED_BYTES = 2 * R * WIDTH * 4;
 };
-template <typename T> struct TileOf { typedef Tile16 Type; };
-template <> struct TileOf<float> { typedef Tile32 Type; };
+template <typename T> using TileOf = std::conditional_t<std::is_same_v<T, float>, Tile32, Tile16>;
 
 /* the place where a block works: an expert, and a tile of its rows */
 
@@ -403,10 +398,10 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
  * computes one tile. grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread,
  * so nothing is atomic. Bound by the tensor cores; with few rows to an expert, by reading w. */
 template <typename T, SumIndex w_order>
-KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
+KERNEL __launch_bounds__(TileOf<T>::THREADS)
     expert_rows_kernel(T *y, const T *x, const T *w, const int32_t *first, int E, int n, int k, int64_t stride,
                        bool vector) {
-    typedef typename TileOf<T>::Type Tile;
+    typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     Place p = find_tile(first, E, Tile::I, (int)blockIdx.y);
     if (p.expert == E) return; /* the whole block returns */
@@ -424,10 +419,10 @@ KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
 /* dw_e [m,k] = or += dy^T x over the expert's rows. Without rows it becomes zero, or is unchanged if it would be added
  * to. grid (ceil(k / J), ceil(m / I), E). */
 template <typename T>
-KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
+KERNEL __launch_bounds__(TileOf<T>::THREADS)
     expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride,
                           bool vector, bool add) {
-    typedef typename TileOf<T>::Type Tile;
+    typedef TileOf<T> Tile;
     SMEM_DYN(T, shared);
     int e = (int)blockIdx.z, begin = first[e], rows = first[e + 1] - begin;
     if (rows == 0 && add) return; /* the whole block returns */
@@ -442,44 +437,36 @@ KERNEL __launch_bounds__(TileOf<T>::Type::THREADS)
 
 /* ops */
 
-typedef struct { int R, M, K, E; } Sizes;
-static Sizes sizes_of(Tensor x, Tensor w, Tensor first) {
-    return (Sizes){(int)x.dim[0], (int)w.dim[0], (int)w.dim[1], (int)first.dim[0] - 1};
-}
-
 static bool vectors_fit(Tensor x, Tensor y, Tensor w, int64_t stride) {
     size_t size = dtype_bytes(x.type);
     return packs_fit(((size_t)w.dim[0] | (size_t)w.dim[1] | (size_t)stride) * size, {x.data, y.data, w.data});
 }
 
 template <typename T, SumIndex w_order>
-static void launch_rows(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int n, int k,
-                        bool vector) {
-    typedef typename TileOf<T>::Type Tile;
-    Sizes   z = sizes_of(x, w, first);
-    int64_t tiles = blocks_for(z.R, Tile::I) + z.E;
+static void launch_rows(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int n, int k) {
+    typedef TileOf<T> Tile;
+    int64_t E = first.dim[0] - 1, tiles = blocks_for(x.dim[0], Tile::I) + E;
     CHECK(tiles < 1 << 16, "%lld tiles of rows", (long long)tiles);
     LAUNCH((expert_rows_kernel<T, w_order>), dim3((unsigned)blocks_for(n, Tile::J), (unsigned)tiles), Tile::THREADS,
-           Tile::SHARED_BYTES, s, ptr<T>(y), ptr<T>(x), ptr<T>(w), ptr<int32_t>(first), z.E, n, k, stride, vector);
+           Tile::SHARED_BYTES, s, ptr<T>(y), ptr<T>(x), ptr<T>(w), ptr<int32_t>(first), (int)E, n, k, stride,
+           vectors_fit(x, y, w, stride));
 }
 
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
     if (expert_linear_forward_contract(s, y, x, w, stride, first) || x.dim[0] == 0) return;
-    DISPATCH_ACT(x.type, T,
-                 launch_rows<T, INNER>(s, y, x, w, stride, first, (int)w.dim[0], (int)w.dim[1],
-                                       vectors_fit(x, y, w, stride)));
+    DISPATCH_ACT(x.type, T, launch_rows<T, INNER>(s, y, x, w, stride, first, (int)w.dim[0], (int)w.dim[1]));
 }
 
 void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
                             Tensor first) {
     if (expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first) || (x.dim[0] == 0 && !dw.is_fresh)) return;
-    Sizes z = sizes_of(x, w, first);
-    CHECK(z.E < 1 << 16, "%d experts", z.E);
+    int M = (int)w.dim[0], K = (int)w.dim[1], E = (int)first.dim[0] - 1;
+    CHECK(E < 1 << 16, "%d experts", E);
     DISPATCH_ACT(x.type, T, {
-        typedef typename TileOf<T>::Type Tile;
-        if (z.R) launch_rows<T, OUTER>(s, dx, dy, w, stride, first, z.K, z.M, vectors_fit(dy, dx, w, stride));
-        dim3 grid((unsigned)blocks_for(z.K, Tile::J), (unsigned)blocks_for(z.M, Tile::I), (unsigned)z.E);
+        typedef TileOf<T> Tile;
+        if (x.dim[0] > 0) launch_rows<T, OUTER>(s, dx, dy, w, stride, first, K, M);
+        dim3 grid((unsigned)blocks_for(K, Tile::J), (unsigned)blocks_for(M, Tile::I), (unsigned)E);
         LAUNCH(expert_weights_kernel<T>, grid, Tile::THREADS, Tile::SHARED_BYTES, s, ptr<float>(dw), ptr<T>(dy),
-               ptr<T>(x), ptr<int32_t>(first), z.M, z.K, stride, vectors_fit(dy, x, w, stride), !dw.is_fresh);
+               ptr<T>(x), ptr<int32_t>(first), M, K, stride, vectors_fit(dy, x, w, stride), !dw.is_fresh);
     });
 }

@@ -35,11 +35,12 @@ KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DT
 typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
-typedef struct { Matrix plain, turned; const float *inverse; } Codes; /* 8-bit copies of a tensor, in row-major order
-                                                                       * and transposed, in scratch or where an op has
-                                                                       * written them; and its 1/s */
+/* 8-bit copies of a tensor, in row-major order and transposed, in scratch or where an op has written them; and its
+ * 1/s. */
+typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
-void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
+/* Queues the cast of x [R,C], a tensor of bf16, to t. */
+static void queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
     dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
     CHECK((uintptr_t)x % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
     if (type == E4M3) LAUNCH_EARLY((fp8_cast_kernel<E4M3>), grid, TILE_THREADS, 0, s, t, (const bf16 *)x);
@@ -59,7 +60,7 @@ static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
            measured = arena_tensor(&s->scratch, I32, 1, 1, 1, 1);
     Fp8Target largest = {NULL, NULL, x.dim[0], x.dim[1], x.dim[0], x.dim[1], NULL, ptr<int32_t>(measured), NULL};
     device_zero(s, measured);
-    fp8_queue_cast(s, largest, x.data, type);
+    queue_cast(s, largest, x.data, type);
     LAUNCH(own_scale_kernel, 1, 1, 0, s, ptr<float>(scale), amax, ptr<int32_t>(measured), type);
     return ptr<float>(scale);
 }
@@ -83,7 +84,7 @@ static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copi
                                     : ptr<float>(f.scale) + FP8_SCALES * which;
     Fp8Target    t = {(uint8_t *)c.plain.data, (uint8_t *)c.turned.data, R, C, up, C, scale, f.uses_own ? NULL : amax,
                       (unsigned long long *)counts};
-    fp8_queue_cast(s, t, x.data, type);
+    queue_cast(s, t, x.data, type);
     c.inverse = is_dry ? NULL : scale + FP8_INVERSE;
     return c;
 }
@@ -175,7 +176,8 @@ fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x
 }
 
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
-    int64_t N = x.dim[0], M = x.dim[1], rows = stretch_rows(N), parts = blocks_for(N, rows);
+    int64_t N = x.dim[0], M = x.dim[1], rows = blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS,
+            parts = blocks_for(N, rows);
     int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
@@ -250,7 +252,8 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
 /* layernorm and rmsnorm with an output in fp8 */
 
 enum {
-    NORM_WARPS = 8, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS, HELD_PACKS = 8,
+    NORM_WARPS = 8, NORM_THREADS = NORM_WARPS * WARP, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS,
+    HELD_PACKS = 8,
     SKEW_WORDS = 16 /* words by which a block's lower rows are moved in shared memory, so that its two chunks of a
                      * column are in different banks */
 };
@@ -273,19 +276,19 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     return x;
 }
 
-/* pack_total adds the elements of a pack, pack_square their squares or squared deviations. Both have the expressions of
- * norm.cu, so that the bits are the same. */
+/* pack_total adds the elements of a pack, pack_squares their squared deviations from the mean, which is 0 for rmsnorm.
+ * Both have the expressions of norm.cu, so that the bits are the same. */
 DEVICE float pack_total(Pairs8 x) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
     for (int j = 0; j < PACK8; j++) total += v.v[j];
     return total;
 }
-template <bool centred> DEVICE float pack_square(Pairs8 x, float mean) {
+DEVICE float pack_squares(Pairs8 x, float mean) {
     Pack<float, PACK8> v = pairs_to_f32(x);
     float              total = 0.0f;
     for (int j = 0; j < PACK8; j++) {
-        float d = centred ? v.v[j] - mean : v.v[j];
+        float d = v.v[j] - mean;
         total += d * d;
     }
     return total;
@@ -318,7 +321,7 @@ DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint
     }
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if ((k * WARP + lane) * PACK8 < C) square += pack_square<centred>(x[k], mean);
+        if ((k * WARP + lane) * PACK8 < C) square += pack_squares(x[k], mean);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)t.C + f.eps);
     CastScale by = cast_scale<E4M3>(t.scale);
     #pragma unroll
@@ -338,7 +341,7 @@ DEVICE void norm_row(const NormForward &f, const Fp8Target &t, int64_t row, uint
  * grid ceil(R/32), dynamic shared memory of a byte an element. Bound by memory: 4 bytes an element, 8 with an
  * update. */
 template <bool centred, int HELD>
-KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
+KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormForward f, Fp8Target t) {
     await_kernels();
     SMEM_DYN(uint32_t, codes);
     int     warp = (int)threadIdx.x / WARP, row_words = (int)t.C / 4;
@@ -348,7 +351,7 @@ KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(N
     for (int i = warp * WARP_ROWS; i < (warp + 1) * WARP_ROWS && first + i < t.R; i++)
         norm_row<centred, HELD>(f, t, first + i, codes + i * row_words + i / CHUNK * SKEW_WORDS, &seen);
     __syncthreads(); /* the rows are complete */
-    for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_WARPS * WARP) {
+    for (int i = (int)threadIdx.x; i < 2 * row_words; i += NORM_THREADS) {
         int         chunk = i % 2, word = i / 2;
         ColumnChunk column[4];
         if (first + chunk * CHUNK >= t.R) continue;
@@ -366,43 +369,32 @@ KERNEL __launch_bounds__(NORM_WARPS * WARP, 16 / HELD) fp8_norm_forward_kernel(N
     note_seen(seen, t.amax, t.counts);
 }
 
-template <bool centred> static void norm_rows(Stream *s, NormForward f, Fp8Target t) {
-    size_t shared = (size_t)(NORM_ROWS * t.C) + SKEW_WORDS * sizeof(uint32_t);
-    if (t.C <= WARP * PACK8 * HELD_PACKS / 2)
-        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
-                     shared, s, f, t);
-    else
-        LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks_for(t.R, NORM_ROWS), NORM_WARPS * WARP,
-                     shared, s, f, t);
-}
-
-/* Returns whether the kernel takes the row. Longer rows, and unaligned weights, use the op in bf16, in scratch, and a
- * cast. */
-static int norm_fits(int64_t C, Tensor w, Tensor b) {
-    return C <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data});
-}
-
+/* Computes the norm as codes. Rows that are too long for the kernel, and unaligned weights, use the op in bf16, in
+ * scratch, and a cast. */
 template <bool centred>
 static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                          Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
     bool runs = !norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
-    if (norm_fits(x.dim[1], w, b)) {
+    if (x.dim[1] <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data})) {
+        expect_aligned({sum.data, y.data, x.data, update.data});
+        if (!runs) return;
         NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
                          ptr<bf16>(w), ptr<bf16>(b), eps};
-        expect_aligned({sum.data, y.data, x.data, update.data});
-        if (runs) norm_rows<centred>(s, n, fp8_target(y, f));
+        Fp8Target   t = fp8_target(y, f);
+        size_t      shared = (size_t)(NORM_ROWS * t.C) + SKEW_WORDS * sizeof(uint32_t);
+        int64_t     blocks = blocks_for(t.R, NORM_ROWS);
+        if (t.C <= WARP * PACK8 * HELD_PACKS / 2)
+            LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS / 2>), blocks, NORM_THREADS, shared, s, n, t);
+        else LAUNCH_EARLY((fp8_norm_forward_kernel<centred, HELD_PACKS>), blocks, NORM_THREADS, shared, s, n, t);
         return;
     }
     size_t mark = arena_mark(&s->scratch);
     Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
     if (runs) {
-        bool is_alone = tensor_is_none(update);
-        if (centred && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
-        else if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-        else if (is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
+        if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
         else residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
         fp8_cast_contract(s, plain, 2);
-        fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
+        queue_cast(s, fp8_target(y, f), plain.data, E4M3);
     }
     arena_release(&s->scratch, mark);
 }

@@ -10,6 +10,7 @@
 
 #include <cuda_fp8.h>
 
+#include "core/ptx.cuh"
 #include "core/tensor.h"
 #include "layers/bias.cuh"
 
@@ -46,10 +47,7 @@ DEVICE Pack<float, PACK8> pairs_to_f32(Pairs8 x) {
 }
 DEVICE Pairs8 pairs_from_f32(Pack<float, PACK8> x) {
     Pairs8 y;
-    for (int i = 0; i < PACK8 / 2; i++) {
-        __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-        memcpy(&y.v[i], &pair, sizeof pair);
-    }
+    for (int i = 0; i < PACK8 / 2; i++) y.v[i] = pack_pair<bf16>(x.v[2 * i], x.v[2 * i + 1]);
     return y;
 }
 DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
@@ -188,16 +186,6 @@ DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
 
 typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* the values of one thread */
 
-/* Returns this thread's values: value(row, column) gives 8 values of the tensor. Zeros where the tensor has no such row
- * or column. */
-template <typename F> DEVICE TileValues tile_values(const Fp8Target &t, TilePlace at, F value) {
-    TileValues x = {};
-    #pragma unroll
-    for (int k = 0; k < THREAD_ROWS; k++)
-        if (at.row + k < t.R && at.column < t.C) x.row[k] = value(at.row + k, at.column);
-    return x;
-}
-
 /* Writes the block's tile from first_row and first_column on, with 256 threads. The block may write another tile at
  * once. */
 template <DType type>
@@ -234,9 +222,6 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
 }
 
 /* --- column sums of the values of tiles, as stored in bf16 -------------------------------------------------------- */
-
-/* Returns the rows of a block that writes one tile below the other. The shape alone fixes them. */
-static inline int64_t stretch_rows(int64_t N) { return blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS; }
 
 /* Adds values to the thread's sums. A thread has the same 8 columns of each tile. */
 DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
@@ -275,7 +260,11 @@ DEVICE void write_stretch(const Fp8Target &t, float *sums, int64_t rows_per_bloc
     float   sum[PACK8] = {};
     #pragma unroll 1
     for (int64_t first_row = first; first_row < end; first_row += TILE_ROWS) {
-        TileValues x = tile_values(t, tile_place(first_row, first_column), value);
+        TilePlace  at = tile_place(first_row, first_column);
+        TileValues x = {}; /* zeros where the tensor has no such row or column */
+        #pragma unroll
+        for (int k = 0; k < THREAD_ROWS; k++)
+            if (at.row + k < t.R && at.column < t.C) x.row[k] = value(at.row + k, at.column);
         if (sums) add_values(sum, x);
         write_tile<type>(t, first_row, first_column, x, &seen);
     }
@@ -290,9 +279,7 @@ static inline dim3 tile_grid(int64_t R_up, int64_t C, int64_t rows_per_block) {
     return dim3((unsigned)blocks_for(C, TILE_COLUMNS), (unsigned)blocks_for(R_up, rows_per_block));
 }
 
-/* Queues the cast of x [R,C], a tensor of bf16, to t. In fp8.cu. */
-void fp8_queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type);
-/* Returns the target that writes both copies of y into y's memory, as layers.h describes. */
+/* Returns the target that writes both copies of y into y's memory, as layers.h describes. In fp8.cu. */
 Fp8Target fp8_target(Tensor y, Fp8 f);
 
 #endif

@@ -93,27 +93,27 @@ DEVICE void barriers_init(GemmShared *s, int cluster) {
 
 /* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
-/* Return the coordinates of square h of a tile at `across` (along m or n) and `k`. by_lines: k lies along the columns
- * of memory. */
-template <bool by_lines> DEVICE int column_of(int across, int k, int h) { return by_lines ? k : across + h * SIDE; }
-template <bool by_lines> DEVICE int row_of(int across, int k, int h) { return by_lines ? across + h * SIDE : k; }
+/* Loads the square at `across` (along m or n) and `k`, into this block, or into both blocks of a cluster. by_lines: k
+ * lies along the columns of memory. */
+template <bool by_lines>
+DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int across, int k, bool for_both = false) {
+    int column = by_lines ? k : across, row = by_lines ? across : k;
+    if (for_both) tma_load_2d_multicast(to, map, full, column, row, 3);
+    else tma_load_2d(to, map, full, column, row);
+}
 
 /* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
 template <bool a_by_lines, bool b_by_lines>
 DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
     uint64_t *full = &s->full[stage];
     mbarrier_arrive_expect(full, STAGE_BYTES);
-    for (int h = 0; h < 2; h++)
-        tma_load_2d(&s->a[stage][h], &g.a, full, column_of<a_by_lines>(w.row, k, h), row_of<a_by_lines>(w.row, k, h));
+    for (int h = 0; h < 2; h++) load_square<a_by_lines>(&s->a[stage][h], &g.a, full, w.row + h * SIDE, k);
     if (g.cluster == 2) {
         int h = (int)cluster_rank();
-        tma_load_2d_multicast(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
-                              row_of<b_by_lines>(w.column, k, h), 3);
+        load_square<b_by_lines>(&s->b[stage][h], &g.b, full, w.column + h * SIDE, k, true);
         return;
     }
-    for (int h = 0; h < 2; h++)
-        tma_load_2d(&s->b[stage][h], &g.b, full, column_of<b_by_lines>(w.column, k, h),
-                    row_of<b_by_lines>(w.column, k, h));
+    for (int h = 0; h < 2; h++) load_square<b_by_lines>(&s->b[stage][h], &g.b, full, w.column + h * SIDE, k);
 }
 template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, const GemmCall &g) {
     for (int i = first_work(g), step = 0; i < g.works; i += work_stride(g)) {
@@ -236,56 +236,51 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. aux is in the next slot. */
-template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], Slots &s) {
+/* Calls use(q, i, aux) for each register i of each block q, with the pair of aux that belongs to it: aux is in the next
+ * slot. */
+template <class F> DEVICE void each_aux(const Slots &s, F use) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
         uint32_t aux[4];
         ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux[i]);
-            r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
-        }
+        for (int i = 0; i < 4; i++) use(q, i, aux[i]);
     }
 }
 
-/* r = round(acc gelu'(pre)), with pre in the next slot; sum += r for this thread's columns. */
+/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. */
+template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const Slots &s) {
+    each_aux(s, [&](int q, int i, uint32_t aux) {
+        float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux);
+        r[q][i] = pack_pair<T>(stream.x + x.x, stream.y + x.y);
+    });
+}
+
+/* r = round(acc gelu'(aux)); sum += r for this thread's columns. */
 template <typename T>
 DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
-                            Slots &s) {
-#pragma unroll
-    for (int q = 0; q < BLOCKS; q++) {
-        ldmatrix_x4(r[q], line_of(&s.slot[s.used % SLOTS], q));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 x = unpack_pair<T>(r[q][i]);
-            int    at = p * 32 + q * 8 + i * 2;
-            r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
-            float2 stored = unpack_pair<T>(r[q][i]);
-            sum[q * 4 + i / 2 * 2] += stored.x;
-            sum[q * 4 + i / 2 * 2 + 1] += stored.y;
-        }
-    }
+                            const Slots &s) {
+    each_aux(s, [&](int q, int i, uint32_t aux) {
+        float2 x = unpack_pair<T>(aux);
+        int    at = p * 32 + q * 8 + i * 2;
+        r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+        float2 stored = unpack_pair<T>(r[q][i]);
+        sum[q * 4 + i / 2 * 2] += stored.x;
+        sum[q * 4 + i / 2 * 2 + 1] += stored.y;
+    });
 }
 
-/* r = round(acc); delta += r aux for this thread's two rows, with aux in the next slot. */
+/* r = round(acc); delta += r aux for this thread's two rows. */
 template <typename T>
 DEVICE void delta_panel(uint32_t (&r)[BLOCKS][4], float (&delta)[2], const float (&acc)[ACCUMULATORS], int p,
-                        Slots &s) {
-#pragma unroll
-    for (int q = 0; q < BLOCKS; q++) {
-        uint32_t aux[4];
-        ldmatrix_x4(aux, line_of(&s.slot[s.used % SLOTS], q));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = p * 32 + q * 8 + i * 2;
-            r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
-            float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux[i]);
-            delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
-            delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
-        }
-    }
+                        const Slots &s) {
+    each_aux(s, [&](int q, int i, uint32_t aux) {
+        int at = p * 32 + q * 8 + i * 2;
+        r[q][i] = pack_pair<T>(acc[at], acc[at + 1]);
+        float2 stored = unpack_pair<T>(r[q][i]), other = unpack_pair<T>(aux);
+        delta[i % 2] = fmaf(stored.x, other.x, delta[i % 2]);
+        delta[i % 2] = fmaf(stored.y, other.y, delta[i % 2]);
+    });
 }
 
 /* Adds delta over the four lanes of a row and stores it. Rows of a head are contiguous, and eight fill a sector. */
@@ -392,7 +387,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
             wgmma_wait<0>(acc[0], acc[1]);
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
             if (reads_aux(epilogue)) mbarrier_wait(&s->read[warp], turn / 2 & 1);
-            if constexpr (std::is_same<C, float>::value) store_sums(acc, g, w);
+            if constexpr (std::is_same_v<C, float>) store_sums(acc, g, w);
             else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
         }
         step += steps;
@@ -451,12 +446,10 @@ KERNEL parts_total_kernel(float *__restrict__ c, int64_t ld, const float *__rest
 
 /* gpu.mk defines HAS_SM90A if it compiles for sm_90a. In code for another architecture the kernel is empty, also if the
  * driver compiles its PTX for this GPU. */
-#ifdef CUDA_EMU
-enum { IS_EMULATED = 1, IS_COMPILED = 1 };
-#elif defined(HAS_SM90A)
-enum { IS_EMULATED = 0, IS_COMPILED = 1 };
+#if defined(CUDA_EMU) || defined(HAS_SM90A)
+enum { IS_COMPILED = 1 };
 #else
-enum { IS_EMULATED = 0, IS_COMPILED = 0 };
+enum { IS_COMPILED = 0 };
 #endif
 
 GemmAsked gemm_asked(void) {
@@ -503,12 +496,6 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* Returns the share of the multiprocessors' time in which they have work, if all work items take equally long. */
-static double filled(const Matmul *p, GemmWay way) {
-    int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
-    return (double)works / (double)(blocks_for(works, clusters) * clusters);
-}
-
 /* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
  * smaller numbers. The ways with pairs of blocks come first, then those without. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
@@ -516,7 +503,9 @@ int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_
     double best = 0.0;
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
-        double  share = filled(p, way);
+        int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
+        /* the share of their time in which multiprocessors have work, if all work items take equally long */
+        double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
         /* count > 0: a small product may fill under 2 % of the GPU, and keeps its first way */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
@@ -541,19 +530,6 @@ template <typename T> static TensorMap panel_map(const void *x, const Matmul *p)
     return tensor_map_2d((const T *)x, p->m, p->n, PANEL_ROWS, SIDE, p->c.ld);
 }
 
-template <typename T> static GemmCall call_of(const Matmul *p, const void *aux, GemmWay way, void *workspace) {
-    GemmCall g = {};
-    g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
-    g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
-    g.cluster = way.cluster, g.parts = way.parts, g.works = (int)works_of(p, way);
-    g.tiles_m = (int)blocks_for(tiles_along(p->m), way.cluster), g.tiles_n = (int)tiles_along(p->n);
-    if (p->c.type != F32) g.c = panel_map<T>(p->c.data, p);
-    else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
-    else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
-    if (aux) g.aux = panel_map<T>(aux, p);
-    return g;
-}
-
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
@@ -564,8 +540,16 @@ static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
 template <typename T>
 static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
                   void *workspace) {
-    GemmCall g = call_of<T>(p, aux, way, workspace);
-    int      has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
+    GemmCall g = {};
+    g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
+    g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
+    g.cluster = way.cluster, g.parts = way.parts, g.works = (int)works_of(p, way);
+    g.tiles_m = (int)blocks_for(tiles_along(p->m), way.cluster), g.tiles_n = (int)tiles_along(p->n);
+    if (p->c.type != F32) g.c = panel_map<T>(p->c.data, p);
+    else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
+    else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
+    if (aux) g.aux = panel_map<T>(aux, p);
+    int has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
     if (epilogue == EPILOGUE_DELTA) g.delta = sums, g.head = head;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);

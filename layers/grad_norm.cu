@@ -1,9 +1,9 @@
 /* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Threads add to exact sums in registers, then to
  * the block's in shared memory, then to the result. These are integer additions, which give the same sum in any order
  * and on every GPU. */
-#include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
+#include "layers/pieces.cuh"
 
 enum {
     THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE are the 64 elements summed in float64 */
@@ -11,18 +11,10 @@ enum {
                                               * own */
     TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */
     LOADS = 4,                               /* packs that a thread loads at once */
-    BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024,
-    MOST_PIECES = 160                        /* most pieces of a launch, whose parameters may take 4 KiB */
+    BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024
 };
 
 typedef enum { VALUES, SQUARES } Terms;
-
-typedef struct { const float *x; int64_t n; unsigned first_tile; } Piece;
-typedef struct {
-    Piece    piece[MOST_PIECES];
-    int      count;
-    unsigned tiles;
-} Pieces;
 
 /* --- an exact sum in registers ------------------------------------------------------------------------------------ */
 
@@ -76,13 +68,6 @@ template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at
     return in;
 }
 
-DEVICE double squares_of_4(Pack<float, PER_LANE> x) {
-    double sum = 0.0;
-    for (int j = 0; j < PER_LANE; j++)
-        sum = fma((double)x.v[j], (double)x.v[j], sum); /* the product is exact either way */
-    return sum;
-}
-
 /* Lane l has sum[i] of its share of round i. Returns the sum of round l % 16 over the 16 lanes of its half, by a tree:
  * each step adds the values of lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its rounds at each step. */
 template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
@@ -106,40 +91,35 @@ DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t 
         #pragma unroll
         for (int k = 0; k < LOADS; k++)
             in[k] = four_at<W>(x, first + ((turn + k) * WARP + threadIdx.x % WARP) * PER_LANE, n);
-#pragma unroll
+        #pragma unroll
         for (int k = 0; k < LOADS; k++) {
-            if (terms == SQUARES) sum[turn + k] = squares_of_4(in[k]);
-            else for (int j = 0; j < PER_LANE; j++) held_add(word, h, (double)in[k].v[j]);
+            double four = 0.0;
+            for (int j = 0; j < PER_LANE; j++) {
+                double v = (double)in[k].v[j];
+                if (terms == SQUARES) four = fma(v, v, four); /* the product is exact either way */
+                else held_add(word, h, v);
+            }
+            if (terms == SQUARES) sum[turn + k] = four;
         }
     }
     if (terms == SQUARES) held_add(word, h, sum_of_turn<LANES / 2>(sum));
 }
 
-/* Returns the piece that holds a tile: the last one that begins at or before it. */
-DEVICE int piece_of(const Pieces &all, unsigned tile) {
-    int low = 0, high = all.count; /* piece[low] begins at or before the tile, piece[high] after it */
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (all.piece[middle].first_tile <= tile) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
 /* sum += the terms of all pieces. Each block takes a contiguous range of tiles, over which its warps alternate. No
  * thread leaves the loop before its warp. Static shared memory: an exact sum. Bound by memory: 4 bytes an element. */
-template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ Pieces all) {
+template <Terms terms, int W>
+KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ TensorPieces all) {
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS) word[i] = 0;
     __syncthreads(); /* all words of the block's sum are zero now */
-    unsigned tile = (unsigned)((uint64_t)all.tiles * blockIdx.x / gridDim.x) + threadIdx.x / WARP;
-    unsigned end = (unsigned)((uint64_t)all.tiles * (blockIdx.x + 1) / gridDim.x);
+    unsigned tile = (unsigned)((uint64_t)all.units * blockIdx.x / gridDim.x) + threadIdx.x / WARP;
+    unsigned end = (unsigned)((uint64_t)all.units * (blockIdx.x + 1) / gridDim.x);
     Held     h = {};
     for (int at = piece_of(all, tile); tile < end; tile += THREADS / WARP) {
-        while (at + 1 < all.count && all.piece[at + 1].first_tile <= tile) at++;
-        const Piece &p = all.piece[at];
-        add_tile<terms, W>(word, h, p.x, (int64_t)(tile - p.first_tile) * TILE, p.n);
+        while (at + 1 < all.count && all.piece[at + 1].first_unit <= tile) at++;
+        const TensorPiece &p = all.piece[at];
+        add_tile<terms, W>(word, h, p.x, (int64_t)(tile - p.first_unit) * TILE, p.n);
     }
     warp_give(word, h);
     __syncthreads(); /* every thread's terms are added */
@@ -149,28 +129,18 @@ template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, c
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-/* Adds as many pieces as fit into one launch. Returns their number. */
-template <Terms terms, int W> static int add_some(Stream *s, Tensor sum, const Tensor *x, int count) {
-    Pieces all = {};
-    int    taken = 0;
-    for (; taken < count && all.count < MOST_PIECES; taken++) {
-        int64_t n = x[taken].dim[0];
-        if (n == 0) continue;
-        all.piece[all.count++] = {ptr<float>(x[taken]), n, all.tiles};
-        all.tiles += (unsigned)blocks_for(n, TILE);
-    }
-    int64_t blocks = blocks_for(all.tiles, BLOCK_TILES);
-    if (blocks > 0)
-        LAUNCH_EARLY((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s,
-                     ptr<unsigned long long>(sum), all);
-    return taken;
-}
-
 template <Terms terms> static void add_terms(Stream *s, Tensor sum, const Tensor *x, int count) {
     bool fit = true;
     for (int i = 0; i < count; i++) fit = fit && packs_fit(PACK_BYTES, {x[i].data});
-    for (int done = 0; done < count;)
-        DISPATCH_PACK(float, fit, W, (done += add_some<terms, W>(s, sum, x + done, count - done)));
+    for (int done = 0; done < count;) {
+        TensorPieces all = {};
+        done += pieces_take(&all, x + done, count - done, TILE);
+        int64_t blocks = blocks_for(all.units, BLOCK_TILES);
+        if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
+        if (blocks > 0)
+            DISPATCH_PACK(float, fit, W, LAUNCH_EARLY((exact_sum_kernel<terms, W>), blocks, THREADS, 0, s,
+                                                      ptr<unsigned long long>(sum), all));
+    }
 }
 
 void norm_squared(Stream *s, Tensor sum, const Tensor *x, int count) {

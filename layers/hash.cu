@@ -14,16 +14,6 @@ DEVICE Word mix(Word word, Word i) {
     return x ^ x >> 29;
 }
 
-DEVICE Word block_total(Word x, Word *part) {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    if (lane == 0) part[warp] = x;
-    __syncthreads(); /* part is complete */
-    x = lane < THREADS / WARP ? part[lane] : 0;
-    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return x;
-}
-
 /* Adds the mixed words to the hash. Each thread takes PACKS packs of W words of every tile of its block. Thread 0 of
  * block 0 also adds the last, incomplete word. One atomic a block. Bound by memory: 8 bytes a word. */
 template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t words, int64_t rest_bytes) {
@@ -52,7 +42,11 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
         for (int64_t b = 0; b < rest_bytes; b++) rest |= (Word)((const unsigned char *)(word + words))[b] << 8 * b;
         sum += mix(rest, (Word)words);
     }
-    sum = block_total(sum, part);
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    sum = warp_sum(sum);
+    if (lane == 0) part[warp] = sum;
+    __syncthreads(); /* part is complete */
+    sum = warp_sum(lane < THREADS / WARP ? part[lane] : 0);
     if (threadIdx.x == 0) atomicAdd(hash, sum);
 }
 

@@ -37,11 +37,9 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
 void column_sums(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
                  MatmulWrite write) {
     unsigned parts = (unsigned)blocks_for(rows, per_block);
-    DISPATCH_ACT(type, T,
-                 DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
-                               LAUNCH_EARLY((column_sums_kernel<T, PACK>),
-                                            dim3((unsigned)blocks_for(M, WARP * PACK), parts), dim3(WARP, SUM_WARPS), 0,
-                                            s, sums, (const T *)x, rows, per_block, M, write)));
+    DISPATCH_ACT(type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {x}), PACK,
+        LAUNCH_EARLY((column_sums_kernel<T, PACK>), dim3((unsigned)blocks_for(M, WARP * PACK), parts),
+                     dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x, rows, per_block, M, write)));
 }
 
 void bias_backward(Stream *s, Tensor db, Tensor dy) {
@@ -57,15 +55,8 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
-typedef struct { Tensor aside, dy; } BiasSums;
-static BiasSums bias_sums(Stream *s, Tensor dy) {
-    return {tensor_1d(arena_take(&s->scratch, (size_t)dy.dim[1] * sizeof(float)), F32, dy.dim[1]), dy};
-}
-static void bias_aside(Stream *s, void *sums) {
-    const BiasSums *b = (const BiasSums *)sums;
-    bias_backward(s, b->aside, b->dy);
-}
+/* Returns memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
+static Tensor sums_aside(Stream *s, Tensor dy) { return arena_tensor(&s->scratch, F32, 1, dy.dim[1], 1, 1); }
 
 /* dw = or += x^T dy, db += column sums of dy. The sums are computed with the product, which reads dy anyway, or by
  * column_sums_kernel. */
@@ -74,11 +65,13 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
         matmul(s, weight_gradient(dw, x, dy, PLAIN));
         return;
     }
-    size_t   mark = arena_mark(&s->scratch);
-    BiasSums b = bias_sums(s, dy);
-    Rest     rest = {bias_aside, NULL, &b, bias_scratch_bytes(dy.dim[0], dy.dim[1]), NULL};
-    if (matmul_fused(s, weight_gradient(dw, x, dy, PLAIN), EPILOGUE_COLUMN_SUMS, b.aside.data, rest))
-        column_sums(s, ptr<float>(db), b.aside.data, F32, 1, 1, dy.dim[1], MATMUL_ADD);
+    size_t mark = arena_mark(&s->scratch);
+    Tensor aside = sums_aside(s, dy);
+    Rest   rest;
+    rest.queue = [&] { bias_backward(s, aside, dy); };
+    rest.scratch_bytes = bias_scratch_bytes(dy.dim[0], dy.dim[1]);
+    if (matmul_fused(s, weight_gradient(dw, x, dy, PLAIN), EPILOGUE_COLUMN_SUMS, aside.data, rest))
+        column_sums(s, ptr<float>(db), aside.data, F32, 1, 1, dy.dim[1], MATMUL_ADD);
     else
         bias_backward(s, db, dy);
     arena_release(&s->scratch, mark);
@@ -96,38 +89,27 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
     matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
-typedef struct { Tensor y, pre; } GeluForward;
-
-static void gelu_of_pre(Stream *s, void *tensors) {
-    const GeluForward *g = (const GeluForward *)tensors;
-    gelu_forward(s, g->y, g->pre);
-}
-
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     linear_expect(pre, x, w, b, PLAIN);
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
-    GeluForward g = {y, pre};
-    Rest        rest = {gelu_of_pre, NULL, &g, 0, NULL};
+    Rest rest;
+    rest.queue = [&] { gelu_forward(s, y, pre); };
     if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest))
         gelu_forward(s, y, pre);
 }
 
-/* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes
- * more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is timed, in
- * the memory of y. */
-typedef struct { Tensor y, stream; } Join;
-
-static void join_two_thirds(Stream *s, void *tensors) {
-    const Join *j = (const Join *)tensors;
-    int64_t     rows = (2 * j->y.dim[0] + 2) / 3;
-    residual_forward(s, tensor_rows(j->y, 0, rows), tensor_rows(j->stream, 0, rows), tensor_rows(j->y, 0, rows));
-}
-
-/* Computes the product p into sum with the stream added, if that is faster. Returns whether it did. */
+/* Computes the product p into sum with the stream added, if that is faster. Returns whether it did.
+ *
+ * A fused residual saves this work: after a plain product the next norm reads the update and writes the sum. These are
+ * two passes more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is
+ * timed, in the memory of y. */
 static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
     residual_expect(sum, y, stream);
-    Join j = {y, stream};
-    Rest rest = {join_two_thirds, NULL, &j, 0, NULL, 0, y.data};
+    int64_t rows = (2 * y.dim[0] + 2) / 3;
+    Tensor  part = tensor_rows(y, 0, rows), stream_part = tensor_rows(stream, 0, rows);
+    Rest    rest;
+    rest.queue = [&] { residual_forward(s, part, stream_part, part); };
+    rest.apart = y.data;
     return matmul_fused(s, p, EPILOGUE_RESIDUAL, stream.data, rest) != 0;
 }
 
@@ -153,31 +135,14 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
     matmul(s, weight_gradient(dwte, x, dlogits, TRANSPOSED));
 }
 
-typedef struct { Tensor delta, dx, x; } DeltaOf;
-
-static void delta_of_dx(Stream *s, void *tensors) {
-    const DeltaOf *d = (const DeltaOf *)tensors;
-    attention_delta(s, d->delta, d->dx, d->x);
-}
-
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
     linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
     EXPECT2(delta, F32, delta.dim[0], x.dim[0]);
-    DeltaOf d = {delta, dx, x};
-    Rest    rest = {delta_of_dx, NULL, &d, 0, ptr<float>(delta), (int)(x.dim[1] / delta.dim[0])};
-    if (!matmul_fused(s, input_gradient(dx, dy, w, PLAIN), EPILOGUE_DELTA, x.data, rest)) delta_of_dx(s, &d);
+    Rest rest;
+    rest.queue = [&] { attention_delta(s, delta, dx, x); };
+    rest.sums = ptr<float>(delta), rest.head = (int)(x.dim[1] / delta.dim[0]);
+    if (!matmul_fused(s, input_gradient(dx, dy, w, PLAIN), EPILOGUE_DELTA, x.data, rest)) rest.queue();
     parameters_backward(s, dw, db, dy, x);
-}
-
-typedef struct { Tensor dpre, dbias, pre; } GeluBackward;
-
-static void gelu_backward_in_place(Stream *s, void *tensors) {
-    const GeluBackward *g = (const GeluBackward *)tensors;
-    gelu_backward(s, g->dpre, g->dbias, g->dpre, g->pre);
-}
-static void dbias_of_dpre(Stream *s, void *tensors) {
-    const GeluBackward *g = (const GeluBackward *)tensors;
-    bias_backward(s, g->dbias, g->dpre);
 }
 
 /* gelu's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
@@ -186,14 +151,19 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tenso
                           Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
-    int          sums = !tensor_is_none(dbias);
-    size_t       mark = arena_mark(&s->scratch);
-    GeluBackward g = {dpre, dbias, pre}, timed = {dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
-    Rest rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed,
-                 sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0, sums ? ptr<float>(timed.dbias) : NULL};
-    int          done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
-    if (!done) gelu_backward_in_place(s, &g);
-    else if (done == 1 && sums) dbias_of_dpre(s, &g);
+    int    sums = !tensor_is_none(dbias);
+    size_t mark = arena_mark(&s->scratch);
+    Tensor aside = sums ? sums_aside(s, dpre) : dbias;
+    Rest   rest;
+    rest.queue = [&] { gelu_backward(s, dpre, aside, dpre, pre); };
+    if (sums) {
+        rest.behind = [&] { bias_backward(s, aside, dpre); };
+        rest.scratch_bytes = bias_scratch_bytes(x.dim[0], x.dim[1]);
+        rest.sums = ptr<float>(aside);
+    }
+    int done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
+    if (!done) gelu_backward(s, dpre, dbias, dpre, pre);
+    else if (done == 1 && sums) bias_backward(s, dbias, dpre);
     else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);
     parameters_backward(s, dw, db, dy, x);
     arena_release(&s->scratch, mark);

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "layers/algorithms.h"
 #include "layers/layers.h"
@@ -50,14 +52,15 @@ typedef struct {
     MatmulAlgorithm        record;
 } Entry;
 
-typedef struct {
-    Matmul   p;
-    Epilogue epilogue;
-    void    *aux;
-    float   *sums; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
-    const float *a_inverse, *b_inverse; /* inverse scales of fp8 operands; borrowed */
-    int      head = 0; /* columns of a head, for EPILOGUE_DELTA */
-} Call;
+struct Call {
+    Matmul       p;
+    Epilogue     epilogue = EPILOGUE_NONE;
+    void        *aux = NULL;
+    float       *sums = NULL; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
+    int          head = 0;    /* columns of a head, for EPILOGUE_DELTA */
+    const float *a_inverse = NULL, *b_inverse = NULL; /* inverse scales of fp8 operands; borrowed */
+    void        *workspace = NULL;                    /* [workspace_bytes()]; borrowed */
+};
 
 static struct {
     cublasLtHandle_t handle;
@@ -126,13 +129,6 @@ static cudaDataType_t cuda_type(int32_t type) {
     if (type == E5M2) return CUDA_R_8F_E5M2;
     return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
-static cublasLtEpilogue_t epilogue_of(const Key *k) {
-    switch (k->epilogue) {
-    case EPILOGUE_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
-    case EPILOGUE_COLUMN_SUMS: return CUBLASLT_EPILOGUE_BGRADA;
-    default: return k->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    }
-}
 
 template <typename T> static void describe(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, what, &value, sizeof value));
@@ -173,7 +169,11 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute, CUDA_R_32F));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
-    describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
+    describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+             (uint32_t)(key.epilogue == EPILOGUE_GELU_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
+                        : key.epilogue == EPILOGUE_COLUMN_SUMS ? CUBLASLT_EPILOGUE_BGRADA
+                        : key.has_bias                         ? CUBLASLT_EPILOGUE_BIAS
+                                                               : CUBLASLT_EPILOGUE_DEFAULT));
     if (key.is_fp8)
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                  (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
@@ -205,13 +205,16 @@ static void entry_drop(Entry *e) {
 
 /* --- algorithms --------------------------------------------------------------------------------------------------- */
 
+/* Returns an attribute of 32 bits of an algorithm, or `missing` if the algorithm does not have it. */
+static int32_t algo_attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what,
+                              int32_t missing) {
+    int32_t        value = 0;
+    size_t         written;
+    cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algo, what, &value, sizeof value, &written);
+    return status == CUBLAS_STATUS_SUCCESS ? value : missing;
+}
 static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
-    int32_t id = 0;
-    size_t  written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ==
-                   CUBLAS_STATUS_SUCCESS
-               ? id
-               : ALGORITHM_NONE;
+    return algo_attribute(algo, CUBLASLT_ALGO_CONFIG_ID, ALGORITHM_NONE);
 }
 
 /* Copies an algorithm to its record in the table. */
@@ -250,17 +253,13 @@ static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *re
 /* Returns 0 for split sums that are added in place, in the order in which blocks finish, or in the output's own type.
  * An algorithm without this attribute has no split sums. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
-    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-    size_t   written;
-    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                             &written) != CUBLAS_STATUS_SUCCESS)
-        return 1;
+    int32_t scheme = algo_attribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_REDUCTION_SCHEME_NONE);
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 /* Returns whether cuBLASLt computes the bias exactly. cuBLASLt 13.1 rounds a product of 16-bit numbers before it adds a
  * bias, if rows do not begin at multiples of 16 bytes (seen on an H100). */
-static int lt_takes_bias(const Matmul *p) { 
+static int lt_takes_bias(const Matmul *p) {
     return !p->bias || dtype_bytes(p->a.type) != 2 || (p->a.ld % 8 == 0 && p->b.ld % 8 == 0 && p->c.ld % 8 == 0);
 }
 
@@ -302,54 +301,35 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    if (algo->is_own)
-        return gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, workspace),
-        CUBLAS_STATUS_SUCCESS;
+static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c) {
+    if (algo->is_own) {
+        gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, c->workspace);
+        return CUBLAS_STATUS_SUCCESS;
+    }
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
     return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
-                          c->p.c.data, e->c, &algo->lt, workspace, workspace_bytes(), stream_queue(s));
+                          c->p.c.data, e->c, &algo->lt, c->workspace, workspace_bytes(), stream_queue(s));
 }
 
 static int takes_sums(const Algorithm *algo, const Call *c) { return algo->is_own && c->sums; }
 
 /* Returns the shortest time of a few runs, after one that loads the kernel. */
-static double shortest_ms(Stream *s, Rest work) {
+static double shortest_ms(Stream *s, const std::function<void()> &queue) {
     double best = INFINITY;
-    Timer  timer = timer_create();
-    for (int run = 0; run <= TIMED_RUNS; run++) {
-        timer_start(timer, s);
-        work.queue(s, work.ctx);
-        double ms = timer_stop_ms(timer, s);
-        if (run > 0 && ms < best) best = ms;
-    }
-    timer_destroy(&timer);
+    timed_ms(s, queue);
+    for (int run = 0; run < TIMED_RUNS; run++) best = std::min(best, timed_ms(s, queue));
     return best;
 }
 
-typedef struct {
-    const Entry     *entry;
-    const Algorithm *algo;
-    const Call      *call;
-    void            *workspace;
-    cublasStatus_t   status;
-} Trial;
-
-static void queue_trial(Stream *s, void *trial) {
-    Trial *t = (Trial *)trial;
-    t->status = queue_product(s, t->entry, t->algo, t->call, t->workspace);
-}
-
 /* Returns the time of a product; infinite if it cannot run. */
-static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c, void *workspace) {
-    Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
-    Rest   work = {queue_trial, NULL, &trial, 0, NULL};
-    double ms = shortest_ms(s, work);
-    return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
+static double product_ms(Stream *s, const Entry *e, const Algorithm *algo, const Call *c) {
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    double         ms = shortest_ms(s, [&] { status = queue_product(s, e, algo, c); });
+    return status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
 
-static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
+static Entry *entry_of(Stream *s, const Call *c, const Rest *rest);
 
 static Matmul plain_of(Matmul p, const Rest *rest) {
     if (rest->apart) p.c.data = rest->apart;
@@ -358,7 +338,7 @@ static Matmul plain_of(Matmul p, const Rest *rest) {
 
 /* Writes the fastest candidate to e, or the one that must be used; ALGORITHM_NONE if the plain product and `rest`
  * together are faster. Timing would change sums that the product adds to, so they are saved in host memory. */
-static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
+static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
     Algorithm found[CANDIDATES];
     int count = candidates(e, c, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
     CHECK(count > 0 || rest, "cuBLASLt has no algorithm for %s", e->record.key);
@@ -373,11 +353,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
                                            : NULL;
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY, ms[CANDIDATES], behind_ms = 0.0;
-    for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c, workspace);
-    if (rest && rest->behind) {
-        Rest behind = {rest->behind, NULL, rest->ctx, 0, NULL};
-        behind_ms = shortest_ms(s, behind);
-    }
+    for (int i = 0; i < count; i++) ms[i] = product_ms(s, e, &found[i], c);
+    if (rest && rest->behind) behind_ms = shortest_ms(s, rest->behind);
     for (int i = 0; i < count; i++) {
         if (!takes_sums(&found[i], c)) ms[i] += behind_ms;
         if (ms[i] >= best) continue;
@@ -388,9 +365,10 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
         warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
              e->record.key);
     if (rest) {
-        Call   plain = {plain_of(c->p, rest), EPILOGUE_NONE, NULL, NULL, NULL, NULL};
-        Entry *apart = entry_of(s, &plain, workspace, NULL);
-        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best)
+        Call plain = {plain_of(c->p, rest)};
+        plain.workspace = c->workspace;
+        Entry *apart = entry_of(s, &plain, NULL);
+        if (product_ms(s, apart, &apart->algo, &plain) + shortest_ms(s, rest->queue) <= best)
             e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
@@ -406,12 +384,13 @@ static int adopt(Entry *e, const Call *c, const Rest *rest) {
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
     if ((e->record.id >= 0 || e->record.id == ALGORITHM_OWN) && algo_restore(e, c, &e->record, &e->algo)) return 1;
-    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is chosen",
-         e->record.key);
+    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is "
+         "chosen", e->record.key);
     return 0;
 }
 
-static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest) {
+/* Returns the cache entry of the product, with its algorithm chosen. */
+static Entry *entry_of(Stream *s, const Call *c, const Rest *rest) {
     int known = lt.made < CACHE ? lt.made : CACHE;
     if (lt.version != matmul_algorithms_version()) {
         for (int i = 0; i < known; i++) entry_drop(&lt.cache[i]);
@@ -425,7 +404,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
     entry_drop(e);
     entry_make(e, key, c, s);
     if (adopt(e, c, rest)) return e;
-    choose(s, e, c, workspace, rest);
+    choose(s, e, c, rest);
     if (!matmul_algorithms_frozen()) matmul_algorithms_set(e->record), lt.version = matmul_algorithms_version();
     return e;
 }
@@ -438,18 +417,10 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
 
-/* Writes the bias to c; the product is then added to it before it is rounded. */
-static Matmul with_bias_in_c(Stream *s, Matmul p) {
-    unsigned blocks = (unsigned)blocks_for(p.m * p.n, BIAS_THREADS);
-    LAUNCH(bias_rows_kernel, blocks, BIAS_THREADS, 0, s, (uint16_t *)p.c.data, p.c.ld, p.m, p.n,
-           (const uint16_t *)p.bias);
-    p.bias = NULL, p.write = MATMUL_ADD;
-    return p;
-}
-
-/* Returns 0 if nothing was done, because the epilogue is not worth it; otherwise what matmul_fused returns. */
+/* Computes the product. Returns 0 if nothing was done, because the epilogue is not worth it. Otherwise returns what
+ * matmul_fused returns. */
 static int product(Stream *s, Call c, const Rest *rest) {
-    const Matmul *p = &c.p;
+    Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
                     (p->c.type == p->a.type || p->c.type == F32);
     if (dtype_bytes(p->a.type) == 1)
@@ -459,32 +430,34 @@ static int product(Stream *s, Call c, const Rest *rest) {
           (!p->bias || dtype_bytes(p->a.type) != 2 || p->c.type == p->a.type),
           "a product of %s and %s into %s", dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
     size_t mark = arena_mark(&s->scratch);
-    void  *workspace = arena_take(&s->scratch, workspace_bytes());
+    c.workspace = arena_take(&s->scratch, workspace_bytes());
     if (matmul_note(s, *p)) {
         arena_release(&s->scratch, mark);
         return 1;
     }
     if (!lt.handle) CUBLAS_CHECK(cublasLtCreate(&lt.handle));
-    if (!lt_takes_bias(p) && !own_may(&c)) c.p = with_bias_in_c(s, c.p);
-    Entry *e = entry_of(s, &c, workspace, rest);
+    if (!lt_takes_bias(p) && !own_may(&c)) { /* the product is added to the bias before it is rounded */
+        LAUNCH(bias_rows_kernel, (unsigned)blocks_for(p->m * p->n, BIAS_THREADS), BIAS_THREADS, 0, s,
+               (uint16_t *)p->c.data, p->c.ld, p->m, p->n, (const uint16_t *)p->bias);
+        p->bias = NULL, p->write = MATMUL_ADD;
+    }
+    Entry *e = entry_of(s, &c, rest);
     int    done = e->record.id != ALGORITHM_NONE;
-    if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c, workspace));
+    if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c));
     arena_release(&s->scratch, mark);
     return done + (done && takes_sums(&e->algo, &c));
 }
 
-void matmul(Stream *s, Matmul p) {
-    Call c = {p, EPILOGUE_NONE, NULL, NULL, NULL, NULL};
-    product(s, c, NULL);
-}
+void matmul(Stream *s, Matmul p) { product(s, {p}, NULL); }
 
 void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse) {
-    Call c = {p, EPILOGUE_NONE, NULL, NULL, a_inverse, b_inverse};
+    Call c = {p};
+    c.a_inverse = a_inverse, c.b_inverse = b_inverse;
     product(s, c, NULL);
 }
 
-int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
-    Call c = {p, epilogue, aux, rest.sums, NULL, NULL, rest.head};
+int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest) {
+    Call c = {p, epilogue, aux, rest.sums, rest.head};
     /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
      * fp32. */
     int fits = is_own_alone(epilogue) ? own_may(&c)
@@ -522,16 +495,7 @@ template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
     if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-#ifdef CUDA_EMU
-int64_t matmul_rate_size(void) { return 64; }
-#else
-int64_t matmul_rate_size(void) { return 4096; }
-#endif
+int64_t matmul_rate_size(void) { return IS_EMULATED ? 64 : 4096; }
 
 /* Allocates and frees its memory and chooses the algorithm, because it runs once, before training. */
 double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
@@ -554,14 +518,9 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
 
     double ms[RATE_RUNS], spent = 0.0;
     int    runs = 0;
-    Timer  timer = timer_create();
-    while (runs < RATE_RUNS && (runs == 0 || spent < budget_ms)) {
-        timer_start(timer, &own);
-        matmul(&own, p);
-        spent += ms[runs++] = timer_stop_ms(timer, &own);
-    }
-    timer_destroy(&timer);
+    while (runs < RATE_RUNS && (runs == 0 || spent < budget_ms))
+        spent += ms[runs++] = timed_ms(&own, [&] { matmul(&own, p); });
     stream_destroy(&own);
-    qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+    std::sort(ms, ms + runs);
     return 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
 }

@@ -9,6 +9,8 @@
  */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_CUH
 #define TRAIN_GPT_LAYERS_MATMUL_CUH
+#include <functional>
+
 #include "core/kernel.cuh"
 #include "layers/matmul.h"
 
@@ -27,18 +29,16 @@ typedef enum {
 } Epilogue;
 
 /* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
- * epilogue leaves to do, or is NULL. Timing calls them several times before the product, so they may only write memory
+ * epilogue leaves to do, or is empty. Timing calls them several times before the product, so they may only write memory
  * that the product or its caller overwrites afterwards. */
-typedef struct {
-    void (*queue)(Stream *s, void *ctx);
-    void (*behind)(Stream *s, void *ctx);
-    void  *ctx;           /* borrowed */
-    size_t scratch_bytes; /* scratch that they take of s->scratch */
-    float *sums;          /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that has
-                           * them; or NULL */
-    int    head = 0;      /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
-    void  *apart = NULL;  /* where the product without the epilogue writes c; NULL: to c */
-} Rest;
+struct Rest {
+    std::function<void()> queue, behind;
+    size_t scratch_bytes = 0; /* scratch that they take of s->scratch */
+    float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
+                               * has them; or NULL */
+    int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
+    void  *apart = NULL;      /* where the product without the epilogue writes c; NULL: to c */
+};
 
 /* Computes a product of 8-bit matrices: a PLAIN and b TRANSPOSED, both E4M3, or one of them E5M2; c BF16 or F32, a bias
  * BF16. Values of a are multiplied by *a_inverse, values of b by *b_inverse: f32 in device memory. Needs compute
@@ -47,7 +47,7 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 
 /* Computes the product. Returns 0 if the caller must do the rest, 1 if the epilogue did it, 2 if the epilogue also
  * wrote rest.sums. Only EPILOGUE_GELU and EPILOGUE_RESIDUAL allow a bias. */
-int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
+int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest);
 
 /* --- an own product for compute capability 9.0, beside cuBLASLt's ------------------------------------------------- */
 

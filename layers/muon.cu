@@ -110,9 +110,8 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double ma
     size_t  mark = arena_mark(&s->scratch);
     double *partial = (double *)arena_take(&s->scratch, sizeof(double) * PARTIALS);
     LAUNCH(squares_kernel, PARTIALS, THREADS, 0, s, partial, from, c, n);
-    DISPATCH_ACT(X.type, T,
-                 LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n,
-                        margin, NEWTON_LEAST));
+    DISPATCH_ACT(X.type, T, LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial,
+                                   c, n, margin, NEWTON_LEAST));
     arena_release(&s->scratch, mark);
 }
 

@@ -24,12 +24,6 @@ enum {
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
 
-/* Returns the number of blocks for N rows of C channels. */
-static inline int64_t partial_blocks(int64_t N, int64_t C) {
-    int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
-    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
-    return blocks < most ? blocks : most;
-}
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
@@ -77,14 +71,14 @@ template <typename T> struct LayerForward {
 };
 
 /* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
- * are those of the row as stored. */
-template <typename T, int W> DEVICE Pack<T, W> updated_pack(const LayerForward<T> &f, int64_t i) {
+ * are those of the row as stored. ONCE: the sum is needed again only when the next branch ends. */
+template <typename T, int W, Reuse reuse = ONCE, class F> DEVICE Pack<T, W> updated_pack(const F &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
-    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_once<T, W>(f.update + i));
+    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load_part<T, W, reuse>(f.update + i, W));
     for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
     x = pack_from_f32<T>(sum);
-    pack_store_once(f.sum + i, x); /* the sum is needed again only when the next branch ends */
+    pack_store_part<reuse>(f.sum + i, x, W);
     return x;
 }
 
@@ -93,7 +87,8 @@ template <typename T, int W> DEVICE float pack_total(Pack<T, W> x) {
     for (int j = 0; j < W; j++) total += to_f32(x.v[j]);
     return total;
 }
-template <typename T, int W> DEVICE float pack_deviation(Pack<T, W> x, float mean) {
+/* Returns the sum of the squared deviations from the mean. Without a mean it is the sum of the squares, for rmsnorm. */
+template <typename T, int W> DEVICE float pack_squares(Pack<T, W> x, float mean = 0.0f) {
     float total = 0.0f;
     for (int j = 0; j < W; j++) {
         float d = to_f32(x.v[j]) - mean;
@@ -130,7 +125,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
     float mean = warp_sum(sum) / (float)f.C;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if ((k * WARP + lane) * W < f.C) square += pack_deviation(x[k], mean);
+        if ((k * WARP + lane) * W < f.C) square += pack_squares(x[k], mean);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)f.C + f.eps);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -155,42 +150,33 @@ template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T
         sum += pack_total(x);
     }
     float mean = block_sum(sum, part) / (float)f.C;
-    for (int64_t c = first; c < f.C; c += step) square += pack_deviation(pack_load<T, W>(held + c), mean);
+    for (int64_t c = first; c < f.C; c += step) square += pack_squares(pack_load<T, W>(held + c), mean);
     float rstd = 1.0f / sqrtf(block_sum(square, part) / (float)f.C + f.eps);
     for (int64_t c = first; c < f.C; c += step) store_norm(f, row, c, pack_load<T, W>(held + c), mean, rstd);
     if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-template <typename T, int W> static void launch_forward(Stream *s, LayerForward<T> f) {
-    int64_t held = blocks_for(f.C, WARP * W);
-    if (f.N == 0) return;
-    if (held <= HELD_PACKS / 2)
-        LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
-    else if (held <= HELD_PACKS)
-        LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
-    else
-        LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
-}
-
-static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                           Tensor update, Tensor w, Tensor b, float eps) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL)) return;
+/* Does layernorm_forward if update is none. */
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+                                Tensor w, Tensor b, float eps) {
+    int64_t     N = x.dim[0], C = x.dim[1];
+    const char *op = tensor_is_none(update) ? "layernorm_forward" : "residual_layernorm_forward";
+    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL) || N == 0) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x),
-                                          ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C, eps};
-                     launch_forward<T, W>(s, f);
-                 }));
+        LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
+                             ptr<T>(w), ptr<T>(b), N, C, eps};
+        int64_t held = blocks_for(C, WARP * W), blocks = blocks_for(N, WARPS);
+        if (held <= HELD_PACKS / 2)
+            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks, WARPS * WARP, 0, s, f);
+        else if (held <= HELD_PACKS)
+            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
+        else LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), N, LONG_ROW_THREADS, (size_t)C * sizeof(T), s, f);
+    }));
 }
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    layernorm_rows(s, "layernorm_forward", tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
-}
-
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                Tensor w, Tensor b, float eps) {
-    layernorm_rows(s, "residual_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps);
+    residual_layernorm_forward(s, tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
 }
 
 enum { SUM_THREADS = 256 };
@@ -207,11 +193,10 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     int64_t elems = tensor_elems(x);
     if (residual_forward_contract(s, sum, x, update) || elems == 0) return;
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)elems * sizeof(T), {sum.data, x.data, update.data}), W, {
-                     LayerForward<T> f = {ptr<T>(sum), NULL, NULL,     NULL,     ptr<T>(x), ptr<T>(update),
-                                          NULL,        NULL, x.dim[0], x.dim[1], 0.0f};
-                     LAUNCH_EARLY((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f,
-                                  elems);
-                 }));
+        LayerForward<T> f = {};
+        f.sum = ptr<T>(sum), f.x = ptr<T>(x), f.update = ptr<T>(update);
+        LAUNCH_EARLY((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f, elems);
+    }));
 }
 
 /* --- layernorm: backward ------------------------------------------------------------------------------------------ */
@@ -330,7 +315,7 @@ template <typename T, int W>
 __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
     await_kernels();
     SMEM(Sums, part, [2][ROWS][MOST_WARPS]);
-    int group = (int)threadIdx.x / group_threads, groups = (int)blockDim.x / group_threads,
+    int     group = (int)threadIdx.x / group_threads, groups = (int)blockDim.x / group_threads,
             warps = group_threads / WARP;
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, buffer = 0;
     int     c = ((int)threadIdx.x - group * group_threads) * W;
@@ -398,14 +383,6 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward
     }
 }
 
-template <typename T, int W> static void launch_backward(Stream *s, LayerBackward<T> k, int64_t blocks) {
-    int64_t threads = blocks_for(blocks_for(k.C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
-    groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
-    if (threads <= max_threads<W>())
-        LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
-    else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
-}
-
 void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
                         Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
@@ -416,11 +393,14 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
     bool   fit = packs_fit((size_t)C * dtype_bytes(x.type), {dx.data, dresidual.data, dy.data, x.data, w.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     LayerBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
-                                      ptr<float>(mean), ptr<float>(rstd), partial, N, C, (int)sums,
-                                      1.0f / (float)C};
-                     launch_backward<T, W>(s, k, blocks);
-                 }));
+        LayerBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean),
+                              ptr<float>(rstd), partial, N, C, (int)sums, 1.0f / (float)C};
+        int64_t threads = blocks_for(blocks_for(C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
+        groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
+        if (threads <= max_threads<W>())
+            LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
+        else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
+    }));
     row_sums_total(s, {{ptr<float>(dw), ptr<float>(db), ptr<float>(dbias)}}, partial, blocks, C);
     arena_release(&s->scratch, mark);
 }
@@ -448,24 +428,6 @@ template <typename T> struct RmsForward {
     float    eps;
 };
 
-/* Returns the row's pack at i of the flat arrays. If there is an update it adds it and stores the sum. The statistics
- * are those of the row as stored. */
-template <typename T, int W> DEVICE Pack<T, W> updated_pack(const RmsForward<T> &f, int64_t i) {
-    Pack<T, W> x = pack_load<T, W>(f.x + i);
-    if (!f.update) return x;
-    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load<T, W>(f.update + i));
-    for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
-    x = pack_from_f32<T>(sum);
-    pack_store(f.sum + i, x);
-    return x;
-}
-
-template <typename T, int W> DEVICE float pack_square(Pack<T, W> x) {
-    float total = 0.0f;
-    for (int j = 0; j < W; j++) total += to_f32(x.v[j]) * to_f32(x.v[j]);
-    return total;
-}
-
 template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W> x, float rstd) {
     Pack<float, W> out = pack_to_f32(x), weight = pack_to_f32(pack_load<T, W>(w));
     for (int j = 0; j < W; j++) out.v[j] = out.v[j] * rstd * weight.v[j];
@@ -485,10 +447,10 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
         int c = (k * WARP + lane) * W;
-        x[k] = c < C ? updated_pack<T, W>(f, at + c) : Pack<T, W>{};
+        x[k] = c < C ? updated_pack<T, W, REUSED>(f, at + c) : Pack<T, W>{};
     }
     #pragma unroll
-    for (int k = 0; k < HELD; k++) square += pack_square(x[k]);
+    for (int k = 0; k < HELD; k++) square += pack_squares(x[k]);
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)C + f.eps);
     #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -509,22 +471,13 @@ template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f)
     float   square = 0.0f;
     #pragma unroll 4
     for (int64_t c = first; c < f.r.C; c += step) {
-        Pack<T, W> x = updated_pack<T, W>(f, at + c);
+        Pack<T, W> x = updated_pack<T, W, REUSED>(f, at + c);
         pack_store(held + c, x);
-        square += pack_square(x);
+        square += pack_squares(x);
     }
     float rstd = 1.0f / sqrtf(block_sum(square, part) / (float)f.r.C + f.eps);
     for (int64_t c = first; c < f.r.C; c += step) store_norm(f.y + to + c, f.w + c, pack_load<T, W>(held + c), rstd);
     if (threadIdx.x == 0) f.rstd[row] = rstd;
-}
-
-template <typename T, int W> static void launch_forward(Stream *s, RmsForward<T> f) {
-    int64_t held = blocks_for(f.r.C, WARP * W), rows = f.r.rows;
-    if (rows == 0) return;
-    if (held <= 1) LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
-    else if (held <= HELD_PACKS)
-        LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
-    else LAUNCH_EARLY((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
 }
 
 static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, HeadRows r,
@@ -532,27 +485,29 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
     int64_t x_width = x.dim[1], y_width = y.dim[1];
     bool    fit = packs_fit((size_t)(r.C | r.first | x_width | y_width) * dtype_bytes(x.type),
                             {sum.data, y.data, x.data, update.data, w.data});
+    if (r.rows == 0) return;
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     RmsForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w),
-                                     r, x_width, y_width, eps};
-                     launch_forward<T, W>(s, f);
-                 }));
+        RmsForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w), r, x_width,
+                           y_width, eps};
+        int64_t held = blocks_for(r.C, WARP * W), blocks = blocks_for(r.rows, WARPS);
+        if (held <= 1) LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, 1>), blocks, WARPS * WARP, 0, s, f);
+        else if (held <= HELD_PACKS)
+            LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
+        else LAUNCH_EARLY((rmsnorm_forward_long_kernel<T, W>), r.rows, LONG_ROW_THREADS, (size_t)r.C * sizeof(T), s, f);
+    }));
 }
 
-static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update,
-                         Tensor w, float eps) {
-    HeadRows r = {x.dim[0], x.dim[1], 1, 0};
+/* Does rmsnorm_forward if update is none. */
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps) {
+    HeadRows    r = {x.dim[0], x.dim[1], 1, 0};
+    const char *op = tensor_is_none(update) ? "rmsnorm_forward" : "residual_rmsnorm_forward";
     if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
 }
 
 void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    rmsnorm_rows(s, "rmsnorm_forward", tensor_none(), y, rstd, x, tensor_none(), w, eps);
-}
-
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps) {
-    rmsnorm_rows(s, "residual_rmsnorm_forward", sum, y, rstd, x, update, w, eps);
+    residual_rmsnorm_forward(s, tensor_none(), y, rstd, x, tensor_none(), w, eps);
 }
 
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
@@ -672,20 +627,21 @@ template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> 
 
 static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd,
                           HeadRows r) {
-    int64_t blocks = partial_blocks(r.rows, r.C);
+    int64_t most = BLOCK_CHANNELS / r.C, blocks = blocks_for(r.rows, MIN_ROWS);
+    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
+    if (blocks > most) blocks = most;
     if (r.rows == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * r.C) * sizeof(float));
     bool   fit = packs_fit((size_t)(r.C | r.first | dx.dim[1] | dy.dim[1] | x.dim[1]) * dtype_bytes(x.type),
                            {dx.data, dresidual.data, dy.data, x.data, w.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
-                                         ptr<float>(rstd), partial, r, dx.dim[1], dy.dim[1], x.dim[1]};
-                     int64_t     threads = blocks_for(blocks_for(r.C, W), WARP) * WARP;
-                     if (threads <= MAX_THREADS)
-                         LAUNCH_EARLY((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
-                     else LAUNCH_EARLY((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
-                 }));
+        RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(rstd), partial,
+                            r, dx.dim[1], dy.dim[1], x.dim[1]};
+        int64_t threads = blocks_for(blocks_for(r.C, W), WARP) * WARP;
+        if (threads <= MAX_THREADS) LAUNCH_EARLY((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
+        else LAUNCH_EARLY((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
+    }));
     row_sums_total(s, {{ptr<float>(dw)}}, partial, blocks, r.C);
     arena_release(&s->scratch, mark);
 }

@@ -17,20 +17,6 @@ enum {
 };
 
 typedef struct { int32_t *token, *position; } TokenList;
-typedef struct {
-    TokenList list[2];
-    int32_t  *counts; /* keys of each digit in each tile; [SORT_RADIX][tiles] */
-} SortScratch;
-
-static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
-    SortScratch k;
-    for (int i = 0; i < 2; i++) {
-        k.list[i].token = (int32_t *)arena_take(scratch, (size_t)N * sizeof(int32_t));
-        k.list[i].position = (int32_t *)arena_take(scratch, (size_t)N * sizeof(int32_t));
-    }
-    k.counts = (int32_t *)arena_take(scratch, (size_t)(SORT_RADIX * blocks_for(N, SORT_TILE)) * sizeof(int32_t));
-    return k;
-}
 
 DEVICE int digit_of(int32_t token, int shift) { return token >> shift & (SORT_RADIX - 1); }
 
@@ -129,18 +115,26 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
     }
 }
 
-/* Sorts tokens [N], each in [0, rows). The resulting list is in k. */
-static inline TokenList sort_tokens(Stream *s, SortScratch k, const int32_t *tokens, int64_t N, int64_t rows) {
+/* Sorts tokens [N], each in [0, rows). The resulting list is in memory of s->scratch. */
+static inline TokenList sort_tokens(Stream *s, const int32_t *tokens, int64_t N, int64_t rows) {
     int64_t        tiles = blocks_for(N, SORT_TILE);
+    TokenList      list[2];
     const int32_t *token = tokens, *position = NULL;
     int            turn = 0;
-    for (int shift = 0; shift == 0 || (shift < 31 && (rows - 1) >> shift > 0); shift += SORT_BITS, turn ^= 1) {
-        LAUNCH_EARLY(sort_count_kernel, tiles, SORT_RADIX, 0, s, k.counts, token, N, shift, rows);
-        LAUNCH_EARLY(sort_scan_kernel, 1, SORT_SCAN_THREADS, 0, s, k.counts, SORT_RADIX * tiles);
-        LAUNCH_EARLY(sort_place_kernel, tiles, SORT_RADIX, 0, s, k.list[turn], token, position, k.counts, N, shift);
-        token = k.list[turn].token, position = k.list[turn].position;
+    for (int i = 0; i < 2; i++) {
+        list[i].token = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
+        list[i].position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
     }
-    return k.list[turn ^ 1];
+    /* keys of each digit in each tile */
+    int32_t *counts = (int32_t *)arena_take(&s->scratch, (size_t)(SORT_RADIX * tiles) * sizeof(int32_t));
+    if (N == 0) return list[0];
+    for (int shift = 0; shift == 0 || (shift < 31 && (rows - 1) >> shift > 0); shift += SORT_BITS, turn ^= 1) {
+        LAUNCH_EARLY(sort_count_kernel, tiles, SORT_RADIX, 0, s, counts, token, N, shift, rows);
+        LAUNCH_EARLY(sort_scan_kernel, 1, SORT_SCAN_THREADS, 0, s, counts, SORT_RADIX * tiles);
+        LAUNCH_EARLY(sort_place_kernel, tiles, SORT_RADIX, 0, s, list[turn], token, position, counts, N, shift);
+        token = list[turn].token, position = list[turn].position;
+    }
+    return list[turn ^ 1];
 }
 
 #endif

@@ -1,60 +1,31 @@
 /* vectors.cu - CUDA side of the ops in layers.h that set, add and copy elements: zero_tensors, add_forward,
  * copy_columns and cast_forward. */
-#include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
+#include "layers/pieces.cuh"
 
 /* --- zero: many tensors a launch, where a fill of each would be a launch each ------------------------------------- */
 
-enum { THREADS = 256, EACH = 16, MOST_PIECES = 160 /* most pieces of a launch, whose parameters may take 4 KiB */ };
-
-/* One tensor that a launch sets to zero. Blocks from first_block up to that of the next piece work on it. */
-typedef struct { float *x; int64_t n; unsigned first_block; } Piece;
-typedef struct {
-    Piece    piece[MOST_PIECES];
-    int      count;
-    unsigned blocks;
-} Pieces;
-
-/* Returns the piece that a block works on: the last one that begins at or before it. */
-DEVICE const Piece &piece_of(const Pieces &all, unsigned block) {
-    int low = 0, high = all.count; /* piece[low] begins at or before the block, piece[high] after it */
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (all.piece[middle].first_block <= block) low = middle;
-        else high = middle;
-    }
-    return all.piece[low];
-}
+enum { THREADS = 256, EACH = 16 };
 
 /* Sets all pieces to zero. Each thread writes EACH elements of its block's piece, THREADS apart, so that any alignment
  * will do. grid the sum of ceil(n / (THREADS EACH)), no shared memory. Bound by memory: 4 bytes an element are
  * written. */
-KERNEL zero_kernel(const __grid_constant__ Pieces all) {
-    const Piece &p = piece_of(all, blockIdx.x);
-    int64_t      first = (int64_t)(blockIdx.x - p.first_block) * THREADS * EACH + threadIdx.x;
+KERNEL zero_kernel(const __grid_constant__ TensorPieces all) {
+    const TensorPiece &p = all.piece[piece_of(all, blockIdx.x)];
+    int64_t            first = (int64_t)(blockIdx.x - p.first_unit) * THREADS * EACH + threadIdx.x;
     #pragma unroll
     for (int k = 0; k < EACH; k++)
         if (first + k * THREADS < p.n) p.x[first + k * THREADS] = 0.0f;
 }
 
-/* Sets as many tensors to zero as fit into one launch. Returns their number. */
-static int zero_some(Stream *s, const Tensor *x, int count) {
-    Pieces all = {};
-    int    taken = 0;
-    for (; taken < count && all.count < MOST_PIECES; taken++) {
-        int64_t n = x[taken].dim[0];
-        if (n == 0) continue;
-        all.piece[all.count++] = {ptr<float>(x[taken]), n, all.blocks};
-        all.blocks += (unsigned)blocks_for(n, THREADS * EACH);
-    }
-    if (all.blocks > 0) LAUNCH(zero_kernel, all.blocks, THREADS, 0, s, all);
-    return taken;
-}
-
 void zero_tensors(Stream *s, const Tensor *x, int count) {
     if (zero_contract(s, x, count)) return;
-    for (int done = 0; done < count;) done += zero_some(s, x + done, count - done);
+    for (int done = 0; done < count;) {
+        TensorPieces all = {};
+        done += pieces_take(&all, x + done, count - done, THREADS * EACH);
+        if (all.units > 0) LAUNCH(zero_kernel, all.units, THREADS, 0, s, all);
+    }
 }
 
 /* --- add ---------------------------------------------------------------------------------------------------------- */
@@ -97,19 +68,14 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
         bool fit = packs_fit((size_t)columns * sizeof(T), {out, in}) &&
                    packs_fit((size_t)to.dim[1] * sizeof(T), {out}) && packs_fit((size_t)from.dim[1] * sizeof(T), {in});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, THREADS * W), THREADS, 0,
-                             s, out, in, rows, columns, to.dim[1], from.dim[1]));
+            LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, THREADS * W), THREADS, 0, s, out, in, rows,
+                   columns, to.dim[1], from.dim[1]));
     });
 }
 
 /* --- cast: a copy that rounds to nearest even where it narrows ---------------------------------------------------- */
 
 enum { PACKS = 4 };
-
-template <typename To, typename From> DEVICE To cast(From x) {
-    if constexpr (std::is_same<To, From>::value) return x;
-    else return from_f32<To>(to_f32(x));
-}
 
 /* y = x in the type of y. Each thread converts PACKS packs, which have 16 bytes in the wider type. grid ceil(n /
  * (THREADS PACKS W)), no shared memory. Bound by memory traffic. */
@@ -126,7 +92,8 @@ template <typename To, typename From, int W> KERNEL cast_kernel(To *y, const Fro
         int64_t i = pack_place<W, PACKS>(k);
         if (i >= n) continue;
         Pack<To, W> out;
-        for (int j = 0; j < W; j++) out.v[j] = cast<To>(in[k].v[j]);
+        if constexpr (std::is_same_v<To, From>) out = in[k];
+        else for (int j = 0; j < W; j++) out.v[j] = from_f32<To>(to_f32(in[k].v[j]));
         pack_store_part(y + i, out, n - i);
     }
 }
@@ -138,7 +105,7 @@ void cast_forward(Stream *s, Tensor y, Tensor x) {
     DISPATCH_ACT(y.type, To, DISPATCH_ACT(x.type, From, {
         typedef typename std::conditional<sizeof(To) >= sizeof(From), To, From>::type Wider;
         DISPATCH_PACK(Wider, fit, W,
-                      LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
-                                   ptr<To>(y), ptr<From>(x), n));
+            LAUNCH_EARLY((cast_kernel<To, From, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<To>(y),
+                         ptr<From>(x), n));
     }));
 }
