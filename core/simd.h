@@ -111,26 +111,15 @@ SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x
                                                                     * addition, because of -0 */
 
 /* Return the larger and the smaller of a and b; b if either is NaN or both are zeros. */
-SIMD_INLINE f32reg reg_max(f32reg a, f32reg b) {
 #if SIMD_BYTES == 64
-    return (f32reg)_mm512_max_ps((__m512)a, (__m512)b);
+#define REG_CHOICE(max, a, above, b) (f32reg)_mm512_##max##_ps((__m512)a, (__m512)b)
 #elif SIMD_BYTES == 32
-    return (f32reg)_mm256_max_ps((__m256)a, (__m256)b);
+#define REG_CHOICE(max, a, above, b) (f32reg)_mm256_##max##_ps((__m256)a, (__m256)b)
 #else
-    i32reg above = a > b;
-    return (f32reg)(((i32reg)a & above) | ((i32reg)b & ~above));
+#define REG_CHOICE(max, a, above, b) (f32reg)(((i32reg)a & (a above b)) | ((i32reg)b & ~(a above b)))
 #endif
-}
-SIMD_INLINE f32reg reg_min(f32reg a, f32reg b) {
-#if SIMD_BYTES == 64
-    return (f32reg)_mm512_min_ps((__m512)a, (__m512)b);
-#elif SIMD_BYTES == 32
-    return (f32reg)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-    i32reg below = a < b;
-    return (f32reg)(((i32reg)a & below) | ((i32reg)b & ~below));
-#endif
-}
+SIMD_INLINE f32reg reg_max(f32reg a, f32reg b) { return REG_CHOICE(max, a, >, b); }
+SIMD_INLINE f32reg reg_min(f32reg a, f32reg b) { return REG_CHOICE(min, a, <, b); }
 SIMD_INLINE f32x16 f32x16_max(f32x16 a, f32x16 b) {
     f32reg x[SIMD_REGISTERS], y[SIMD_REGISTERS];
     memcpy(x, &a, sizeof a);
@@ -245,7 +234,8 @@ SIMD_INLINE f32reg reg_exp(f32reg x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    i32reg power = ((i32reg)shifted << 23) + (127 << 23); /* the low bits of shifted hold n; the constant's bits shift out */
+    /* the low bits of shifted hold n; the constant's bits shift out */
+    i32reg power = ((i32reg)shifted << 23) + (127 << 23);
     i32reg below = x < low;
     return (f32reg)((i32reg)(p * (f32reg)power) & ~below);
 }
