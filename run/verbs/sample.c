@@ -291,7 +291,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, Mod
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
-    matmul_algorithms_freeze(); /* no algorithms are timed: that would take longer than a text, and could change it */
+    matmul_algorithms.frozen = 1; /* no algorithms are timed: that would take longer than a text, and could change it */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
