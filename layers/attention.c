@@ -130,9 +130,6 @@ typedef struct {
     ContextPart context;
 } Heads;
 
-/* A thread's share of the work: items [first, end). */
-typedef struct { int64_t first, end; } Share;
-
 /* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any
  * run of this order has an equal share of it. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
@@ -323,10 +320,11 @@ static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int
     }
 }
 
-void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share share) {
+/* Computes the work items [first, end). */
+void SIMD(forward_share)(const Forward *job, ForwardScratch w, int64_t first, int64_t end) {
     const Heads *h = &job->heads;
     int64_t      packed = -1;
-    for (int64_t item = share.first; item < share.end; item++) {
+    for (int64_t item = first; item < end; item++) {
         int64_t head = item / h->tiles, group = head / h->group; /* heads of a group share the packed keys and values */
         if (group != packed) {
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
@@ -340,7 +338,8 @@ void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share share) {
         forward_tile(job, w, head, attention_tile(item % h->tiles, h->tiles));
     }
 }
-SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share share), (job, w, share))
+SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, int64_t first, int64_t end),
+              (job, w, first, end))
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
@@ -509,18 +508,11 @@ static void backward_queries(const Backward *job, BackwardScratch w, int64_t hea
     store_queries(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
-/* Computes one query head: dq, and what it adds to dk and dv. Its queries are loaded. */
-static void backward_head(const Backward *job, BackwardScratch w, int64_t head) {
-    const Heads *h = &job->heads;
-    memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
-    for (int64_t keys = 0; keys < h->key_tiles; keys++) backward_keys(job, w, head, keys, BY_HEAD);
-    for (int64_t t = 0; t < h->tiles; t++) store_queries(job, head, t, w.dq + t * TILE * h->wide);
-}
-
-void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, BackwardItem item) {
+/* Computes the work items [first, end). */
+void SIMD(backward_share)(const Backward *job, BackwardScratch w, int64_t first, int64_t end, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
-    for (int64_t i = share.first; i < share.end; i++) {
+    for (int64_t i = first; i < end; i++) {
         int64_t tiles = item == BY_HEAD ? 1 : item == BY_KEYS ? h->key_tiles : h->tiles,
                 tile = attention_tile(i % tiles, tiles);
         if (item == BY_QUERIES) {
@@ -531,13 +523,19 @@ void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, B
             if (head != loaded)
                 for (int64_t t = 0; t < h->tiles; t++) load_queries(job, w, head, t);
             loaded = head;
-            if (item == BY_KEYS) backward_keys(job, w, head, tile, item);
-            else backward_head(job, w, head);
+            if (item == BY_KEYS) {
+                backward_keys(job, w, head, tile, item);
+                continue;
+            }
+            memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
+            for (int64_t keys = 0; keys < h->key_tiles; keys++) backward_keys(job, w, head, keys, item);
+            for (int64_t t = 0; t < h->tiles; t++) store_queries(job, head, t, w.dq + t * TILE * h->wide);
         }
     }
 }
-SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item),
-              (job, w, share, item))
+SIMD_DISPATCH(void, backward_share,
+              (const Backward *job, BackwardScratch w, int64_t first, int64_t end, BackwardItem item),
+              (job, w, first, end, item))
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
@@ -607,11 +605,6 @@ SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *
 ACT_KERNEL(last_item, (DType type, const Last *job, int64_t item, float *q, float *sums), job, item, q, sums)
 
 #if SIMD_HOST
-static Share attention_share(int64_t items, int thread, int threads) {
-    Share s = {items * thread / threads, items * (thread + 1) / threads};
-    return s;
-}
-
 static Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     int64_t T = lse.dim[1];
     Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query,
@@ -645,11 +638,12 @@ static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
     return used;
 }
 
-static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                    HeadShape h) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int            is_dry = attention_forward_contract(s, y, lse, qkv, keys, starts, context, h);
-    Forward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data, .lse = (float *)lse.data};
+    Forward        job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data,
+                          .lse = (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
@@ -658,19 +652,15 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Te
     if (!is_dry) {
         ForwardScratch w;
         int64_t        items = job.heads.B * job.heads.H * job.heads.tiles;
-        forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job.heads);
-        forward_share(&job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()));
+        int64_t        thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        forward_carve(&w, memory + thread * floats, &job.heads);
+        forward_share(&job, w, items * thread / threads, items * (thread + 1) / threads);
     }
     arena_release(&s->scratch, mark);
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
-    forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
-}
-
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
-                               ContextPart context, HeadShape h) {
-    forward(s, y, lse, qkv, keys, starts, context, h);
+    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
 }
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
@@ -698,8 +688,9 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     #pragma omp parallel
     {
         BackwardScratch w;
-        backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
-        backward_share(job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()), item);
+        int64_t         thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        backward_carve(&w, memory + thread * floats, h);
+        backward_share(job, w, items * thread / threads, items * (thread + 1) / threads, item);
     }
 }
 

@@ -245,14 +245,6 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
     forward(x.type, f, x.dim[0] * heads);
 }
 
-/* Returns the number of runs for N rows. It is enough for many threads, and each run has enough rows that its partial
- * sums cost little in comparison. Run p is rows [N p / runs, N (p+1) / runs). */
-static int64_t runs_of(int64_t N) {
-    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
-    int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;
-    return runs < MOST_RUNS ? runs : MOST_RUNS;
-}
-
 /* total[c] += the sum over runs of partial[run * stride + c], in order, for c < C. */
 static void add_partials(float *total, const float *partial, int64_t stride, int64_t runs, int64_t C) {
     #pragma omp parallel for schedule(static) if (C * runs > 1 << 14)
@@ -265,9 +257,14 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
     }
 }
 
-/* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. */
+/* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. Run p is
+ * rows [N p / runs, N (p+1) / runs). There are enough runs for many threads, and each has enough rows that its partial
+ * sums cost little in comparison. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
-    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
+    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
+    int64_t runs = (rows + LEAST_ROWS - 1) / LEAST_ROWS;
+    if (runs > MOST_RUNS) runs = MOST_RUNS;
+    int64_t half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
     int64_t stride = tensor_is_none(db) ? half : 2 * half;
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, (size_t)(runs * stride) * sizeof(float));
