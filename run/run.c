@@ -255,7 +255,7 @@ static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0])
         checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     else if (r->resumed.ranks == 0)
-        model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
+        masters_init(&r->model->optimizer, &r->model->stream, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
     fp8_scales_set(&r->model->gpt.fp8, &r->model->stream, &r->fp8.history);
