@@ -93,13 +93,12 @@ size_t model_view_bytes(ModelShape shape, int bucket);
 /* Returns the layout of the model. With place.expert_ranks > 1 the experts of block l are in bucket
  * model_expert_bucket(shape, 1 + l), after all others. */
 Layout model_layout(ModelShape shape, LayoutPlace place);
-static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
-static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
+static inline int model_expert_bucket(ModelShape s, int block) { return 1 + (int)s.n_layer + block; }
 /* Returns the bucket whose struct of Tensors (model_view_bytes) has the rows of this bucket. For a bucket of experts it
  * is the bucket of their block. */
 static inline int model_view_bucket(ModelShape s, int bucket) {
-    int final = model_final_bucket(s);
-    return bucket > final ? bucket - final : bucket;
+    int first_of_experts = model_expert_bucket(s, 1);
+    return bucket < first_of_experts ? bucket : 1 + bucket - first_of_experts;
 }
 
 /* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), with L layers and Q
