@@ -80,22 +80,25 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-/* Contract of a norm, alone or after a residual addition. Alone, update and sum are none. f is NULL, or y is written as
- * fp8 codes, the x of f's product. */
-static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
-                                        Tensor x, Tensor update, Tensor w, Tensor b, const Fp8 *f) {
+/* Contract of a norm, alone or after a residual addition. Alone, update is none. f is NULL, or y is written as fp8
+ * codes, the x of f's product. */
+static inline int norm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                                        Tensor update, Tensor w, Tensor b, const Fp8 *f) {
+    static const char *const ops[2][3] =
+        {{"rmsnorm_forward", "residual_rmsnorm_forward", "fp8_rmsnorm_forward"},
+         {"layernorm_forward", "residual_layernorm_forward", "fp8_layernorm_forward"}};
     int    is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
     double flops = (is_layernorm ? 8.0 : 4.0) + (f ? 2.0 : has_update);
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     norm_expect(y, mean, rstd, x, w, b);
     if (has_update) EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     if (has_update) EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, flops * (double)tensor_elems(x),
-                       (has_update ? 4.0 : 2.0) * contract_bytes(x) +
+    return stream_note(s, ops[is_layernorm][f ? 2 : has_update], x.dim[0], x.dim[1], 0, 0,
+                       flops * (double)tensor_elems(x), (has_update ? 4.0 : 2.0) * contract_bytes(x) +
                            (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
-static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db,
-                                         Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static inline int norm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
+                                         Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     int     is_layernorm = !tensor_is_none(db);
     norm_expect(dy, mean, rstd, x, w, tensor_none());
@@ -104,7 +107,8 @@ static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, T
     if (is_layernorm) EXPECT1(db, F32, C);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-    return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
+    return stream_note(s, is_layernorm ? "layernorm_backward" : "rmsnorm_backward", N, C, 0, 0,
+                       (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
                        (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) +
                            (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }

@@ -184,17 +184,15 @@ int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tens
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    if (norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, &f)) return;
-    if (tensor_is_none(update)) layernorm_forward(s, as_bf16(y), mean, rstd, x, w, b, eps);
-    else residual_layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, &f)) return;
+    layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
     round_output(y, f);
 }
 
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f) {
     Tensor none = tensor_none();
-    if (norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, none, rstd, x, update, w, none, &f)) return;
-    if (tensor_is_none(update)) rmsnorm_forward(s, as_bf16(y), rstd, x, w, eps);
-    else residual_rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
+    if (norm_forward_contract(s, sum, y, none, rstd, x, update, w, none, &f)) return;
+    rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
     round_output(y, f);
 }

@@ -383,9 +383,9 @@ static int norm_fits(int64_t C, Tensor w, Tensor b) {
 }
 
 template <bool centred>
-static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                         Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
-    bool runs = !norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
+static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                         Tensor b, float eps, Fp8 f) {
+    bool runs = !norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
     if (norm_fits(x.dim[1], w, b)) {
         NormForward n = {ptr<bf16>(sum), ptr<float>(mean), ptr<float>(rstd), ptr<bf16>(x), ptr<bf16>(update),
                          ptr<bf16>(w), ptr<bf16>(b), eps};
@@ -396,11 +396,8 @@ static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor
     size_t mark = arena_mark(&s->scratch);
     Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
     if (runs) {
-        bool is_alone = tensor_is_none(update);
-        if (centred && is_alone) layernorm_forward(s, plain, mean, rstd, x, w, b, eps);
-        else if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-        else if (is_alone) rmsnorm_forward(s, plain, rstd, x, w, eps);
-        else residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+        if (centred) layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
+        else rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
         fp8_cast_contract(s, plain, 2);
         fp8_queue_cast(s, fp8_target(y, f), plain.data, E4M3);
     }
@@ -409,10 +406,10 @@ static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    norm_forward<true>(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps, f);
+    norm_forward<true>(s, sum, y, mean, rstd, x, update, w, b, eps, f);
 }
 
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f) {
-    norm_forward<false>(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
+    norm_forward<false>(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
 }

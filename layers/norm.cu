@@ -172,25 +172,16 @@ template <typename T, int W> static void launch_forward(Stream *s, LayerForward<
         LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
 }
 
-static void layernorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                           Tensor update, Tensor w, Tensor b, float eps) {
+void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps) {
     int64_t N = x.dim[0], C = x.dim[1];
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL)) return;
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL)) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
                      LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x),
                                           ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C, eps};
                      launch_forward<T, W>(s, f);
                  }));
-}
-
-void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    layernorm_rows(s, "layernorm_forward", tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
-}
-
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                Tensor w, Tensor b, float eps) {
-    layernorm_rows(s, "residual_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps);
 }
 
 enum { SUM_THREADS = 256 };
@@ -410,7 +401,7 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
                         Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
     if (blocks > BLOCKS) blocks = BLOCKS;
-    norm_backward_contract(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    norm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
@@ -539,20 +530,10 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
                  }));
 }
 
-static void rmsnorm_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update,
-                         Tensor w, float eps) {
+void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
+    if (!norm_forward_contract(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
-}
-
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    rmsnorm_rows(s, "rmsnorm_forward", tensor_none(), y, rstd, x, tensor_none(), w, eps);
-}
-
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps) {
-    rmsnorm_rows(s, "residual_rmsnorm_forward", sum, y, rstd, x, update, w, eps);
 }
 
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
@@ -692,7 +673,7 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
 
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    norm_backward_contract(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
+    norm_backward_contract(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
                            tensor_none(), rstd);
     backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
 }
