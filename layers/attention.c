@@ -224,7 +224,7 @@ static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, c
     for (int64_t r = 0; r < rows; r++) prefetch_head(x, r * x_step, h);
     if (rows % LANES)
         for (int64_t d = 0; d < h->D; d++) f32x16_store(y + d * TILE + rows / LANES * LANES, f32x16_all(0.0f));
-    transpose(y, TILE, x, x_step, rows, h->D, h->type, 1.0f);
+    transpose(y, TILE, x, x_step, rows, h->D, h->type);
 }
 
 /* Sets lanes above `last` to -infinity; last is 0 to 15. */
@@ -271,7 +271,7 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
             for (int64_t c = LANES; c < end; c += LANES) high = f32x16_max(high, f32x16_load(p + c));
             f32x16_store(highest + r * LANES, high);
         }
-        transpose(turned, LANES, highest, LANES, LANES, LANES, F32, 1.0f);
+        transpose(turned, LANES, highest, LANES, LANES, LANES, F32);
         f32x16 before = f32x16_load(w.top + row), top = before;
         for (int64_t r = 0; r < LANES; r++) top = f32x16_max(top, f32x16_load(turned + r * LANES));
         f32x16_store(w.top + row, top);

@@ -40,8 +40,8 @@ SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, 
 
 /* Writes the transpose of x to y, as f32. */
 void SIMD(turn)(DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns) {
-    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
-    else              transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
+    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16);
+    else              transpose(y, y_step, x, x_step, rows, columns, F32);
 }
 SIMD_DISPATCH(void, turn,
               (DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns),

@@ -33,7 +33,7 @@ typedef struct {
     int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
     int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
     double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
-    /* width (0: no µP) and head size (0: this model's) of the base model of µP (MupFactors) */
+    /* width (0: no µP) and head size (0: this model's) of the base model of µP (see below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
@@ -54,8 +54,8 @@ enum { VOCAB_PAD = 128 };
  * queries and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
 /* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
- * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both are multiplied by
- * MupFactors.init. */
+ * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. µP multiplies both by
+ * a factor. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
     /* Name in files, after the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
@@ -128,16 +128,8 @@ void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems
  * by f, training follows the same path with f times those weights. Logits get their factor from the final norm's gain
  * and bias, x 1/m. Scores get theirs from q, k and v, each x b = (D_base / D)^(1/4); the projection after attention is
  * x 1/b. No other code depends on the base width, and files hold the weights of a plain model. */
-typedef struct {
-    double init;      /* factor of the first values: of their mean and standard deviation                        */
-    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
-    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
-                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
-} MupFactors;
 
-/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
-MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
 /* Returns whether blocks of this kind have parameters that can hold attention's factor of µP. */
-int        mup_knows_attention(ModelShape shape);
+int mup_knows_attention(ModelShape shape);
 
 #endif
