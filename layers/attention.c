@@ -552,19 +552,16 @@ typedef struct {
     const void *qkv;   /* borrowed, [T,columns] */
 } Last;
 
-/* Returns q . k over a head's D channels; q is padded with zeros. */
-SIMD_INLINE float last_score(DType type, const float *q, const void *qkv, int64_t at, int64_t D) {
-    f32x16 sum = f32x16_all(0.0f);
-    for (int64_t d = 0; d < D; d += LANES)
-        sum += f32x16_load(q + d) * act16_load_n(qkv, at + d, act16_count(d, D), type);
-    return f32x16_sum(sum);
-}
-
-/* Writes the scores of `keys` keys from element `at` of qkv on. Scores past them are -infinity. Returns the largest. */
+/* Writes the scores of `keys` keys from element `at` of qkv on: q . k over the D channels of the head. q is padded with
+ * zeros. Scores past the keys are -infinity. Returns the largest. */
 SIMD_INLINE float last_scores(DType type, float *score, const Last *job, const float *q, int64_t at, int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);
-    for (int64_t k = 0; k < KEYS; k++)
-        score[k] = k < keys ? last_score(type, q, job->qkv, at + k * job->columns, job->D) : -INFINITY;
+    for (int64_t k = 0; k < KEYS; k++, at += job->columns) {
+        f32x16 sum = f32x16_all(0.0f);
+        for (int64_t d = 0; k < keys && d < job->D; d += LANES)
+            sum += f32x16_load(q + d) * act16_load_n(job->qkv, at + d, act16_count(d, job->D), type);
+        score[k] = k < keys ? f32x16_sum(sum) : -INFINITY;
+    }
     for (int64_t k = 0; k < KEYS; k += LANES) high = f32x16_max(high, f32x16_load(score + k));
     return f32x16_top(high);
 }
