@@ -91,12 +91,12 @@ SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, 
     if (target < V) act16_store_part(row, target, 1, type, f32x16_all(at_target));
 }
 
-/* Computes the loss of a row, and unless stride is 0 the gradient, over the row. */
+/* Computes the loss of a row. If scale is not 0, it also writes the gradient over the row. */
 SIMD_INLINE void loss_row_of(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride,
                              LossTerms terms, float scale) {
     Softmax r = row_sum(row, V, type, row_most_of(type, row, V, terms.softcap), terms.softcap);
     *loss = (float)(log(r.sum) + ((double)r.max - y_of(row, target, type, terms.softcap)));
-    if (stride) set_gradient(type, row, r, target, V, stride, terms, scale);
+    if (scale != 0.0f) set_gradient(type, row, r, target, V, stride, terms, scale);
 }
 ACT_KERNEL(loss_row,
            (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms,
@@ -130,26 +130,16 @@ ACT_KERNEL(part_gradient,
            row, target, V, stride, most, sum, terms, scale)
 
 #if SIMD_HOST
-static void row_losses(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale,
-                       int with_gradient) {
+void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
     const int32_t *target = (const int32_t *)targets.data;
     EXPECT_ACT(logits);
-    if (classifier_contract(s, loss, logits, targets, V, with_gradient)) return;
+    if (classifier_contract(s, loss, logits, targets, V, scale != 0.0f)) return;
     for (int64_t i = 0; i < targets.dim[0]; i++)
         CHECK(target[i] >= 0 && target[i] < V, "target %d at %lld, V = %lld", target[i], (long long)i, (long long)V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, tensor_rows(logits, i, 1).data, target[i], V,
-                 with_gradient ? logits.dim[1] : 0, terms, scale);
-}
-
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
-    row_losses(s, loss, logits, targets, V, terms, 0.0f, 0);
-}
-
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                 float scale) {
-    row_losses(s, loss, logits, targets, V, terms, scale, 1);
+        loss_row(logits.type, (float *)loss.data + i, tensor_rows(logits, i, 1).data, target[i], V, logits.dim[1],
+                 terms, scale);
 }
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */

@@ -291,14 +291,11 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/* Computes the loss of each row.
- *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
-/* Computes the loss of each row, and replaces logits by their gradients, 0 for v >= V:
+/* Computes the loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
- * The last factor exists only with a softcap. */
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                 float scale);
+ * The last factor exists only with a softcap.
+ *   loss [n] f32 out   logits [n,V'] act in, or in/out; columns V..V'-1 are not read   targets [n] i32 in */
+void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
 /* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
  * Between the ops the ranks reduce two numbers a row:

@@ -107,7 +107,7 @@ static Outputs classifier_and_embedding(Stage *s, DType act) {
            loss = stage_tensor(s, F32, 1, B * T, 1);
     Tensor tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C),
            dy = random_act(s, act, B * T, C, 4);
-    classifier_forward_backward(&s->stream, loss, logits, targets, V, PLAIN_LOSS, 0.1f);
+    classifier_loss(&s->stream, loss, logits, targets, V, PLAIN_LOSS, 0.1f);
     embedding_backward(&s->stream, dwte, dwpe, dy, tokens, tensor_none(), WHOLE_SEQUENCE);
     return (Outputs){{logits, loss, dwte, dwpe}, 4};
 }
