@@ -60,7 +60,8 @@ void optimizer_destroy(Optimizer *o) {
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
-Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+/* Returns a view of state k of a span. Its data is NULL if the state is not kept for the span. */
+static Tensor state_of(const Optimizer *o, int k, Span span) {
     if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
     if (!o->kind->state[k].no_matrices) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
@@ -71,7 +72,7 @@ Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span) {
-    return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span);
+    return which == 0 ? optimizer_master(o, span) : state_of(o, which - 1, span);
 }
 
 void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
@@ -182,8 +183,8 @@ static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_s
         event_wait(o->grads_in[turn]);
         Part      page = {.elems = p.elems};
         AdamWSpan part = {.master = part_of(optimizer_master(o, span), p),
-                          .m = part_of(optimizer_state(o, 0, span), p),
-                          .v = part_of(optimizer_state(o, 1, span), p),
+                          .m = part_of(state_of(o, 0, span), p),
+                          .v = part_of(state_of(o, 1, span), p),
                           .working = part_of(o->page[turn], page),
                           .grad = part_of(o->grad_page[turn], page),
                           .decays = span.group != GROUP_VECTOR,
@@ -201,8 +202,8 @@ static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad
         Span span = z->span[i];
         if (span.group == GROUP_MATRIX && o->kind->has_matrices) continue;
         o->spans[count++] = (AdamWSpan){.master = optimizer_master(o, span),
-                                        .m = optimizer_state(o, 0, span),
-                                        .v = optimizer_state(o, 1, span),
+                                        .m = state_of(o, 0, span),
+                                        .v = state_of(o, 1, span),
                                         .working = shards_weight(z, span),
                                         .grad = shards_grad(z, span),
                                         .decays = span.group != GROUP_VECTOR,
@@ -227,7 +228,7 @@ typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
  * moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
-    return field == 0 ? shards_grad(o->shards, span) : optimizer_state(o, 1, span);
+    return field == 0 ? shards_grad(o->shards, span) : state_of(o, 1, span);
 }
 
 static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {
@@ -247,7 +248,7 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     CHECK(!o->on_host, "muon updates where the products run");
     for (int i = 0; i < z->spans; i++)
         if (z->span[i].group == GROUP_MATRIX)
-            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->settings.momentum,
+            muon_momentum(s, shards_grad(z, z->span[i]), state_of(o, 0, z->span[i]), o->settings.momentum,
                           grad_scale);
     MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
     matrices_each(&o->matrices, s, work);

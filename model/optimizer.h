@@ -67,13 +67,12 @@ typedef enum { MEMORY_DEVICE, MEMORY_HOST } OptimizerMemory;
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, OptimizerMemory memory, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
 
-/* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k. */
+/* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k, whose data is
+ * NULL if the state is not kept for the span. */
 Tensor optimizer_master(const Optimizer *o, Span span);
-/* returns a tensor whose data is NULL if the state is not kept for the span */
-Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
-/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_state returned.
+/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_tensor returned.
  * optimizer_get_queued copies a view to host memory; the copy may be queued (device.h). For a state that is not kept,
  * put does nothing and get gives zeros. */
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
