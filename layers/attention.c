@@ -214,9 +214,9 @@ SIMD_INLINE void pack_rows_of(DType type, float *y, const void *x, int64_t x_ste
     }
     memset(y + rows * h->wide, 0, (size_t)((tile_round(rows) - rows) * h->wide) * sizeof(float));
 }
-static void pack_rows(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
-    if (type == BF16) pack_rows_of(BF16, y, x, x_step, rows, h, scale);
-    else              pack_rows_of(F32, y, x, x_step, rows, h, scale);
+static void pack_rows(float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
+    if (h->type == BF16) pack_rows_of(BF16, y, x, x_step, rows, h, scale);
+    else                 pack_rows_of(F32, y, x, x_step, rows, h, scale);
 }
 
 /* Sets y [D, TILE] to x transposed: column r is row r of x, and columns rows to tile_round(rows) are zero. */
@@ -296,7 +296,7 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
 static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
-    pack_rows(h->type, w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
+    pack_rows(w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     memset(w.y, 0, (size_t)(padded * h->wide) * sizeof(float));
     memset(w.sum, 0, (size_t)(padded * LANES) * sizeof(float));
     for (int64_t r = 0; r < padded; r++) w.top[r] = h->starts ? NO_SCORE : -INFINITY;
@@ -330,8 +330,7 @@ void SIMD(forward_share)(const Forward *job, ForwardScratch w, int64_t first, in
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
                 int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);
                 pack_turned(w.k + keys * TILE * h->D, attention_keys(h, PART_K, head, keys), step, rows, h);
-                pack_rows(h->type, w.v + keys * TILE * h->wide, attention_keys(h, PART_V, head, keys), step,
-                                rows, h, 1.0f);
+                pack_rows(w.v + keys * TILE * h->wide, attention_keys(h, PART_V, head, keys), step, rows, h, 1.0f);
             }
             packed = group;
         }
@@ -375,8 +374,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
     size_t       at_bytes = (size_t)at * dtype_bytes(h->type);
     float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
-    pack_rows(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
-    pack_rows(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
+    pack_rows(w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
+    pack_rows(dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
     const float *given = job->delta ? job->delta + (head % h->H * h->B + head / h->H) * h->T + tile * TILE : NULL;
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
@@ -414,7 +413,7 @@ static void load_keys(const Backward *job, BackwardScratch w, int64_t head, int6
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->context.ranks * h->T), step = attention_key_step(h);
     const void  *k = attention_keys(h, PART_K, head, tile), *v = attention_keys(h, PART_V, head, tile);
-    pack_rows(h->type, w.k, k, step, rows, h, 1.0f);
+    pack_rows(w.k, k, step, rows, h, 1.0f);
     pack_turned(w.k_turned, k, step, rows, h);
     pack_turned(w.v_turned, v, step, rows, h);
 }
@@ -449,13 +448,12 @@ static void store_rows(const Heads *h, void *y, int64_t at, int64_t step, int64_
 }
 static void store_queries(const Backward *job, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
-    store_rows(h, job->dqkv, attention_query_at(h, head, tile), h->columns, attention_rows(tile, h->T), x,
-                     h->scale);
+    store_rows(h, job->dqkv, attention_query_at(h, head, tile), h->columns, attention_rows(tile, h->T), x, h->scale);
 }
 static void store_keys(const Backward *job, KeyPart part, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
     store_rows(h, h->keys ? job->dkeys : job->dqkv, attention_key_at(h, part, head, tile), attention_key_step(h),
-                     attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
+               attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
 }
 
 /* dq of a tile of queries += ds k of a tile of keys, whose scores are already computed. */
