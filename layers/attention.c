@@ -54,7 +54,6 @@ typedef struct {
 
 static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-#define TILE_FLOATS (SIMD_BYTES / 4)
 #define TILE_ROWS 4
 #define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
 #ifdef __clang__ /* GCC's pragma comes too late in clang for acc to leave memory: 26 instead of 86 GFLOP/s */
@@ -71,14 +70,14 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
     float *c = t->c + row * t->c_step + column;
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int k = 0; k < width; k++) {
-            if (t->write == TILE_ADD) memcpy(&acc[i][k], c + i * t->c_step + k * TILE_FLOATS, SIMD_BYTES);
+            if (t->write == TILE_ADD) memcpy(&acc[i][k], c + i * t->c_step + k * REGISTER_FLOATS, SIMD_BYTES);
             else                      acc[i][k] = (f32reg){0};
         }
     }
     const float *from_a = t->a + row * t->a_row + first * t->a_step, *from_b = t->b + first * t->b_step + column;
     const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step;
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
-        UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
+        UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * REGISTER_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
             /* a in every lane; x - 0 is free, 0 + x is an addition */
             f32reg a = from_a[i * a_row] - (f32reg){0};
@@ -86,7 +85,7 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
         }
     }
     UNROLL for (int i = 0; i < rows; i++) {
-        UNROLL for (int k = 0; k < width; k++) memcpy(c + i * t->c_step + k * TILE_FLOATS, &acc[i][k], SIMD_BYTES);
+        UNROLL for (int k = 0; k < width; k++) memcpy(c + i * t->c_step + k * REGISTER_FLOATS, &acc[i][k], SIMD_BYTES);
     }
 }
 
@@ -96,9 +95,9 @@ SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
                                                                                        : t->columns;
     int64_t first = t->form == TILE_UPPER_FACTOR ? row : 0;
     int64_t last = t->form == TILE_LOWER_FACTOR && row + rows < t->depth ? row + rows : t->depth;
-    int64_t column = 0, widths = columns / TILE_FLOATS;
+    int64_t column = 0, widths = columns / REGISTER_FLOATS;
     if (rows == TILE_ROWS)
-        for (; widths >= TILE_WIDTH; widths -= TILE_WIDTH, column += TILE_WIDTH * TILE_FLOATS)
+        for (; widths >= TILE_WIDTH; widths -= TILE_WIDTH, column += TILE_WIDTH * REGISTER_FLOATS)
             tile_block(t, rows, TILE_WIDTH, row, column, first, last);
     if (rows == TILE_ROWS && widths == 3) tile_block(t, rows, 3, row, column, first, last);
     if (widths == 2) tile_block(t, rows, 2, row, column, first, last);
@@ -107,7 +106,7 @@ SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
 
 /* Computes c = or += a b. Narrow results take twice the rows where registers allow it. */
 static void tile_product(TileProduct t) {
-    if (SIMD_BYTES == 64 && t.columns <= 2 * TILE_FLOATS)
+    if (SIMD_BYTES == 64 && t.columns <= 2 * REGISTER_FLOATS)
         for (int64_t row = 0; row < t.rows; row += 2 * TILE_ROWS) tile_rows(&t, 2 * TILE_ROWS, row);
     else
         for (int64_t row = 0; row < t.rows; row += TILE_ROWS) tile_rows(&t, TILE_ROWS, row);
@@ -737,7 +736,7 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
     int     is_dry = attention_last_forward_contract(s, y, qkv, h);
-    int64_t wide = (h.size + LANES - 1) / LANES * LANES;
+    int64_t wide = tile_round(h.size);
     Last    job = {.type = qkv.type, .n = y.dim[0], .T = qkv.dim[0], .C = y.dim[1], .H = h.query, .D = h.size,
                    .group = h.query / h.key, .columns = qkv.dim[1], .wide = wide, .scale = 1.0f / sqrtf((float)h.size),
                    .y = y.data, .qkv = qkv.data};
