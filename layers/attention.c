@@ -539,24 +539,19 @@ SIMD_DISPATCH(void, backward_share,
 enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
 
 typedef struct {
-    DType       type;
-    int64_t     n, T, C, H, D; /* the last n of T positions, H query heads of D channels; C = H*D: columns of y */
-    int64_t     group;         /* query heads that share a head of keys */
-    int64_t     columns;       /* columns of qkv */
-    int64_t     wide;  /* D rounded up to 16: floats of a row of scratch */
-    float       scale; /* 1/sqrt(D), folded into q                       */
-    void       *y;     /* borrowed, [n,C]  */
-    const void *qkv;   /* borrowed, [T,columns] */
+    Heads   heads; /* of one sequence */
+    int64_t n;     /* number of queries: the last of the T positions */
+    void   *y;     /* borrowed, [n,C] */
 } Last;
 
 /* Writes the scores of `keys` keys from element `at` of qkv on: q . k over the D channels of the head. q is padded with
  * zeros. Scores past the keys are -infinity. Returns the largest. */
-SIMD_INLINE float last_scores(DType type, float *score, const Last *job, const float *q, int64_t at, int64_t keys) {
+SIMD_INLINE float last_scores(DType type, float *score, const Heads *h, const float *q, int64_t at, int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);
-    for (int64_t k = 0; k < KEYS; k++, at += job->columns) {
+    for (int64_t k = 0; k < KEYS; k++, at += h->columns) {
         f32x16 sum = f32x16_all(0.0f);
-        for (int64_t d = 0; k < keys && d < job->D; d += LANES)
-            sum += f32x16_load(q + d) * act16_load_n(job->qkv, at + d, act16_count(d, job->D), type);
+        for (int64_t d = 0; k < keys && d < h->D; d += LANES)
+            sum += f32x16_load(q + d) * act16_load_n(h->qkv, at + d, act16_count(d, h->D), type);
         score[k] = k < keys ? f32x16_sum(sum) : -INFINITY;
     }
     for (int64_t k = 0; k < KEYS; k += LANES) high = f32x16_max(high, f32x16_load(score + k));
@@ -564,18 +559,18 @@ SIMD_INLINE float last_scores(DType type, float *score, const Last *job, const f
 }
 
 SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *q, float *sums) {
-    int64_t row = item / job->H, head = item % job->H, T = job->T - job->n + row + 1, step = job->columns, D = job->D;
-    int64_t query = (T - 1) * step + head * D, keys = job->C + head / job->group * D,
-            values = keys + (step - job->C) / 2;
+    const Heads *h = &job->heads;
+    int64_t row = item / h->H, head = item % h->H, T = h->T - job->n + row + 1, step = h->columns, D = h->D;
+    int64_t query = (T - 1) * step + head * D, keys = h->C + head / h->group * D, values = keys + (step - h->C) / 2;
     float   top = -INFINITY, score[KEYS];
     f32x16  total = f32x16_all(0.0f);
-    for (int64_t d = 0; d < job->wide; d += LANES) {
-        f32x16_store(q + d, f32x16_all(job->scale) * act16_load_n(job->qkv, query + d, act16_count(d, D), type));
+    for (int64_t d = 0; d < h->wide; d += LANES) {
+        f32x16_store(q + d, f32x16_all(h->scale) * act16_load_n(h->qkv, query + d, act16_count(d, D), type));
         f32x16_store(sums + d, f32x16_all(0.0f));
     }
     for (int64_t first = 0; first < T; first += KEYS) {
         int64_t count = T - first < KEYS ? T - first : KEYS;
-        float   high = last_scores(type, score, job, q, keys + first * step, count);
+        float   high = last_scores(type, score, h, q, keys + first * step, count);
         f32x16  before = f32x16_all(top), now = f32x16_all(high > top ? high : top), shrink = f32x16_exp(before - now);
         top = high > top ? high : top;
         total *= shrink;
@@ -588,22 +583,22 @@ SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *
             int64_t elems = act16_count(d, D);
             f32x16  sum = f32x16_load(sums + d) * shrink;
             for (int64_t k = 0; k < count; k++)
-                sum += f32x16_all(score[k]) * act16_load_n(job->qkv, values + (first + k) * step + d, elems, type);
+                sum += f32x16_all(score[k]) * act16_load_n(h->qkv, values + (first + k) * step + d, elems, type);
             f32x16_store(sums + d, sum);
         }
     }
     f32x16 divisor = f32x16_all(f32x16_sum(total));
     for (int64_t d = 0; d < D; d += LANES)
-        act16_store_n(job->y, row * job->C + head * D + d, act16_count(d, D), type, f32x16_load(sums + d) / divisor);
+        act16_store_n(job->y, row * h->C + head * D + d, act16_count(d, D), type, f32x16_load(sums + d) / divisor);
 }
 ACT_KERNEL(last_item, (DType type, const Last *job, int64_t item, float *q, float *sums), job, item, q, sums)
 
 #if SIMD_HOST
-static Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
-    int64_t T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query,
-                     .D = h.size, .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data,
-                     .keys = keys.data, .starts = (const int32_t *)starts.data, .context = context};
+static Heads attention_heads(int64_t B, int64_t T, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                             HeadShape h) {
+    Heads heads = {.type = qkv.type, .B = B, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
+                   .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
+                   .starts = (const int32_t *)starts.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;
@@ -636,8 +631,8 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
                                ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int            is_dry = attention_forward_contract(s, y, lse, qkv, keys, starts, context, h);
-    Forward        job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data,
-                          .lse = (float *)lse.data};
+    Forward        job = {attention_heads(lse.dim[0] / h.query, lse.dim[1], qkv, keys, starts, context, h), y.data,
+                          (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
@@ -692,9 +687,8 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
                      Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data,
-                    .dkeys = dkeys.data, .y = y.data, .lse = (const float *)lse.data,
-                    .delta = (const float *)delta.data};
+    Backward job = {attention_heads(lse.dim[0] / h.query, lse.dim[1], qkv, keys, starts, context, h), dqkv.data,
+                    dkeys.data, y.data, (const float *)lse.data, (const float *)delta.data};
     job.heads.dy = dy.data;
     BackwardScratch size;
     int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
@@ -736,17 +730,16 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
     int     is_dry = attention_last_forward_contract(s, y, qkv, h);
-    int64_t wide = tile_round(h.size);
-    Last    job = {.type = qkv.type, .n = y.dim[0], .T = qkv.dim[0], .C = y.dim[1], .H = h.query, .D = h.size,
-                   .group = h.query / h.key, .columns = qkv.dim[1], .wide = wide, .scale = 1.0f / sqrtf((float)h.size),
-                   .y = y.data, .qkv = qkv.data};
+    Last    job = {attention_heads(1, qkv.dim[0], qkv, tensor_none(), tensor_none(), WHOLE_SEQUENCE, h), y.dim[0],
+                   y.data};
+    int64_t wide = job.heads.wide;
     size_t  mark = arena_mark(&s->scratch);
     float  *memory = (float *)arena_take(&s->scratch, (size_t)(omp_get_max_threads() * 2 * wide) * sizeof(float));
     if (!is_dry) {
         #pragma omp parallel for schedule(static)
         for (int64_t item = 0; item < job.n * h.query; item++) {
             float *q = memory + omp_get_thread_num() * 2 * wide;
-            last_item(job.type, &job, item, q, q + wide);
+            last_item(qkv.type, &job, item, q, q + wide);
         }
     }
     arena_release(&s->scratch, mark);

@@ -109,7 +109,9 @@ static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, 
     arena_release(&s->scratch, mark);
 }
 
-static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, MatrixOrder order, Fp8 f) {
+static void backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
+                     Fp8 f) {
+    fp8_backward_expect(dx, dw, db, dy, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Tensor dy8 = rounded(s, dy, FP8_DY, f, NOTED, 2), w8 = rounded(s, w, FP8_W, f, NOT_NOTED, 1);
     Tensor x8 = rounded(s, x, FP8_X, f, NOT_NOTED, 1);
@@ -117,6 +119,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Matmul sums = weight_gradient(dw, x8, dy8, order);
     product(s, sums, order == PLAIN ? E4M3 : E5M2, order == PLAIN ? E5M2 : E4M3);
     arena_release(&s->scratch, mark);
+    if (!tensor_is_none(db)) bias_backward(s, db, dy);
 }
 
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f) {
@@ -124,16 +127,13 @@ void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f
 }
 
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, db, dy, x, w, f, PLAIN);
-    backward(s, dx, dw, dy, x, w, PLAIN, f);
-    if (!tensor_is_none(db)) bias_backward(s, db, dy);
+    backward(s, dx, dw, db, dy, x, w, PLAIN, f);
 }
 
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f) { forward(s, y, x, w, TRANSPOSED, NULL, f); }
 
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, tensor_none(), dy, x, w, f, TRANSPOSED);
-    backward(s, dx, dw, dy, x, w, TRANSPOSED, f);
+    backward(s, dx, dw, tensor_none(), dy, x, w, TRANSPOSED, f);
 }
 
 /* --- outputs: the op in bf16, whose memory is as large, and rounding in place ------------------------------------- */
