@@ -539,7 +539,7 @@ SIMD_DISPATCH(void, backward_share,
 enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
 
 typedef struct {
-    Heads   heads; /* of one sequence */
+    Heads   heads; /* heads of one sequence: B is 1 */
     int64_t n;     /* number of queries: the last of the T positions */
     void   *y;     /* borrowed, [n,C] */
 } Last;
