@@ -68,9 +68,9 @@ void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind ki
     newton_schulz_contract(s, x, parts, type);
     NewtonMap map = newton_map(kind);
     int64_t   R = x.dim[0], M = x.dim[1] / parts, k = R < M ? R : M;
-    size_t  mark = arena_mark(&s->scratch);
-    Tensor  X = arena_tensor(&s->scratch, type, 2, R, M, 1), P = arena_tensor(&s->scratch, type, 2, R, M, 1);
-    Tensor  A = arena_tensor(&s->scratch, type, 2, k, k, 1), AA = arena_tensor(&s->scratch, type, 2, k, k, 1);
+    size_t    mark = arena_mark(&s->scratch);
+    Tensor    X = arena_tensor(&s->scratch, type, 2, R, M, 1), P = arena_tensor(&s->scratch, type, 2, R, M, 1);
+    Tensor    A = arena_tensor(&s->scratch, type, 2, k, k, 1), AA = arena_tensor(&s->scratch, type, 2, k, k, 1);
     for (int64_t part = 0; part < parts; part++) {
         newton_narrow(s, X, x, part, map.margin);
         for (int i = 0; i < NEWTON_ROUNDS; i++) newton_round(s, X, P, A, AA, map.step[i]);

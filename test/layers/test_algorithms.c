@@ -178,7 +178,8 @@ static void test_both_ways(void **state) {
                 /* a GPU may lack an epilogue for a type; then the separate kernel is used */
                 for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)
-                        assert_int_equal(matmul_algorithms.record[matmul_algorithms_find(forced[a].key)].id, forced[a].id);
+                        assert_int_equal(matmul_algorithms.record[matmul_algorithms_find(forced[a].key)].id,
+                                         forced[a].id);
                 ops_destroy(o);
             }
 }
