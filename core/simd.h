@@ -100,6 +100,8 @@ enum { SIMD_REGISTERS = sizeof(f32x16) / SIMD_BYTES };
 typedef float    f32reg __attribute__((vector_size(SIMD_BYTES)));
 typedef int32_t  i32reg __attribute__((vector_size(SIMD_BYTES)));
 typedef uint32_t u32reg __attribute__((vector_size(SIMD_BYTES)));
+typedef union { f32x16 all; f32reg each[SIMD_REGISTERS]; } f32regs;
+typedef union { u32x16 all; u32reg each[SIMD_REGISTERS]; } u32regs;
 
 SIMD_INLINE f32x16 f32x16_load(const float *p) {
     f32x16 v;
@@ -111,33 +113,19 @@ SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x
                                                                     * addition, because of -0 */
 
 /* Return the larger and the smaller of a and b; b if either is NaN or both are zeros. */
-SIMD_INLINE f32reg reg_max(f32reg a, f32reg b) {
 #if SIMD_BYTES == 64
-    return (f32reg)_mm512_max_ps((__m512)a, (__m512)b);
+#define REG_CHOICE(max, a, above, b) (f32reg)_mm512_##max##_ps((__m512)a, (__m512)b)
 #elif SIMD_BYTES == 32
-    return (f32reg)_mm256_max_ps((__m256)a, (__m256)b);
+#define REG_CHOICE(max, a, above, b) (f32reg)_mm256_##max##_ps((__m256)a, (__m256)b)
 #else
-    i32reg above = a > b;
-    return (f32reg)(((i32reg)a & above) | ((i32reg)b & ~above));
+#define REG_CHOICE(max, a, above, b) (f32reg)(((i32reg)a & (a above b)) | ((i32reg)b & ~(a above b)))
 #endif
-}
-SIMD_INLINE f32reg reg_min(f32reg a, f32reg b) {
-#if SIMD_BYTES == 64
-    return (f32reg)_mm512_min_ps((__m512)a, (__m512)b);
-#elif SIMD_BYTES == 32
-    return (f32reg)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-    i32reg below = a < b;
-    return (f32reg)(((i32reg)a & below) | ((i32reg)b & ~below));
-#endif
-}
+SIMD_INLINE f32reg reg_max(f32reg a, f32reg b) { return REG_CHOICE(max, a, >, b); }
+SIMD_INLINE f32reg reg_min(f32reg a, f32reg b) { return REG_CHOICE(min, a, <, b); }
 SIMD_INLINE f32x16 f32x16_max(f32x16 a, f32x16 b) {
-    f32reg x[SIMD_REGISTERS], y[SIMD_REGISTERS];
-    memcpy(x, &a, sizeof a);
-    memcpy(y, &b, sizeof b);
-    for (int k = 0; k < SIMD_REGISTERS; k++) x[k] = reg_max(x[k], y[k]);
-    memcpy(&a, x, sizeof a);
-    return a;
+    f32regs x = {a}, y = {b};
+    for (int k = 0; k < SIMD_REGISTERS; k++) x.each[k] = reg_max(x.each[k], y.each[k]);
+    return x.all;
 }
 /* Return the sum and the maximum over lanes, in a fixed order. */
 SIMD_INLINE float f32x16_sum(f32x16 v) {
@@ -194,12 +182,9 @@ SIMD_INLINE u32reg reg_round_bf16(u32reg u) { /* the result is in the high halve
 #endif
 }
 SIMD_INLINE u32x16 round_bf16(f32x16 v) {
-    u32reg u[SIMD_REGISTERS];
-    memcpy(u, &v, sizeof v);
-    for (int k = 0; k < SIMD_REGISTERS; k++) u[k] = reg_round_bf16(u[k]);
-    u32x16 rounded;
-    memcpy(&rounded, u, sizeof v);
-    return rounded;
+    u32regs u = {(u32x16)v};
+    for (int k = 0; k < SIMD_REGISTERS; k++) u.each[k] = reg_round_bf16(u.each[k]);
+    return u.all;
 }
 SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
     u32x16 h = round_bf16(v) >> 16;
@@ -251,11 +236,9 @@ SIMD_INLINE f32reg reg_exp(f32reg x) {
     return (f32reg)((i32reg)(p * (f32reg)power) & ~below);
 }
 SIMD_INLINE f32x16 f32x16_exp(f32x16 x) {
-    f32reg part[SIMD_REGISTERS];
-    memcpy(part, &x, sizeof x);
-    for (int k = 0; k < SIMD_REGISTERS; k++) part[k] = reg_exp(part[k]);
-    memcpy(&x, part, sizeof x);
-    return x;
+    f32regs v = {x};
+    for (int k = 0; k < SIMD_REGISTERS; k++) v.each[k] = reg_exp(v.each[k]);
+    return v.all;
 }
 
 #endif

@@ -1,5 +1,4 @@
-/* algorithms.c - the table of algorithms of matrix products (algorithms.h). The table is this file's only state; it
- * belongs to the main thread, like every op. */
+/* algorithms.c - the table of algorithms of matrix products (algorithms.h). */
 #include "layers/algorithms.h"
 
 #include <stdlib.h>
@@ -7,43 +6,27 @@
 
 #include "core/error.h"
 
-static struct {
-    MatmulAlgorithm *record; /* owned */
-    int              count, room, frozen;
-    uint64_t         version;
-} algorithms;
-
-int matmul_algorithms_count(void) { return algorithms.count; }
-int matmul_algorithms_frozen(void) { return algorithms.frozen; }
-uint64_t matmul_algorithms_version(void) { return algorithms.version; }
-void matmul_algorithms_freeze(void) { algorithms.frozen = 1; }
-
-MatmulAlgorithm matmul_algorithms_get(int i) {
-    CHECK(i >= 0 && i < algorithms.count, "algorithm %d of %d", i, algorithms.count);
-    return algorithms.record[i];
-}
+MatmulAlgorithms matmul_algorithms;
 
 int matmul_algorithms_find(const char *key) {
-    for (int i = 0; i < algorithms.count; i++)
-        if (strcmp(algorithms.record[i].key, key) == 0) return i;
+    for (int i = 0; i < matmul_algorithms.count; i++)
+        if (strcmp(matmul_algorithms.record[i].key, key) == 0) return i;
     return -1;
 }
 
 void matmul_algorithms_set(MatmulAlgorithm a) {
+    MatmulAlgorithms *t = &matmul_algorithms;
     a.key[ALGORITHM_KEY_ROOM - 1] = 0;
     int at = matmul_algorithms_find(a.key);
-    if (at < 0 && algorithms.count == algorithms.room) {
-        algorithms.room = algorithms.room ? 2 * algorithms.room : 64;
-        algorithms.record = xrealloc(algorithms.record, sizeof a * (size_t)algorithms.room,
-                                     "the table of matrix products");
+    if (at < 0 && t->count == t->capacity) {
+        t->capacity = t->capacity ? 2 * t->capacity : 64;
+        t->record = xrealloc(t->record, sizeof a * (size_t)t->capacity, "the table of matrix products");
     }
-    algorithms.record[at < 0 ? algorithms.count++ : at] = a;
-    algorithms.version++;
+    t->record[at < 0 ? t->count++ : at] = a;
+    t->version++;
 }
 
 void matmul_algorithms_clear(void) {
-    free(algorithms.record);
-    algorithms.record = NULL;
-    algorithms.count = algorithms.room = algorithms.frozen = 0;
-    algorithms.version++;
+    free(matmul_algorithms.record);
+    matmul_algorithms = (MatmulAlgorithms){.version = matmul_algorithms.version + 1};
 }

@@ -2,8 +2,8 @@
  *
  * At the first product of a shape matmul.cu times cuBLASLt's candidates and its own kernel, and adds the fastest to
  * this table. Another choice sums in another order, so a run repeats its bits only with the table it had.
- * run/checkpoint/algorithms_file.c stores the records, sets them before the first step of the next process, and gives rank 0's
- * to every rank. On the CPU the table stays empty.
+ * run/checkpoint/algorithms_file.c stores the records, sets them before the first step of the next process, and gives
+ * those of rank 0 to every rank. On the CPU the table stays empty.
  */
 #ifndef TRAIN_GPT_LAYERS_ALGORITHMS_H
 #define TRAIN_GPT_LAYERS_ALGORITHMS_H
@@ -34,20 +34,23 @@ typedef struct {
  * fit another. */
 const char *matmul_library(void);
 
-int             matmul_algorithms_count(void);
-MatmulAlgorithm matmul_algorithms_get(int i);             /* returns record i, in the order of first use */
-void            matmul_algorithms_set(MatmulAlgorithm a); /* adds the record, or replaces that of the same key; products
-                                                           * then look it up again */
-void            matmul_algorithms_clear(void);            /* also ends matmul_algorithms_freeze */
+/* The table. It belongs to the main thread, like every op. A frozen one stays as it is: a product whose key is missing
+ * uses the library's first choice, without timing and without a record, because ranks that time by themselves would
+ * choose differently. */
+typedef struct {
+    MatmulAlgorithm *record;   /* owned [count], in the order of first use */
+    int              count, capacity;
+    int              frozen;   /* 1: the table is frozen */
+    uint64_t         version;  /* changes with every set and clear */
+} MatmulAlgorithms;
+extern MatmulAlgorithms matmul_algorithms;
 
-/* Freezes the table. From now on a product whose key is missing uses the library's first choice, without timing and
- * without a record, because ranks that time by themselves would choose differently. */
-void matmul_algorithms_freeze(void);
-
-/* Functions that only matmul.cu calls. */
-int      matmul_algorithms_find(const char *key); /* returns the index of the record, or -1 */
-int      matmul_algorithms_frozen(void);
-uint64_t matmul_algorithms_version(void);         /* changes with every set and clear */
+/* Adds the record, or replaces that of the same key. Products then look it up again. */
+void matmul_algorithms_set(MatmulAlgorithm a);
+/* Empties the table, which is no longer frozen. */
+void matmul_algorithms_clear(void);
+/* Returns the index of the record with this key, or -1. */
+int  matmul_algorithms_find(const char *key);
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,6 @@ typedef struct {
 
 static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-#define TILE_FLOATS (SIMD_BYTES / 4)
 #define TILE_ROWS 4
 #define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
 #ifdef __clang__ /* GCC's pragma comes too late in clang for acc to leave memory: 26 instead of 86 GFLOP/s */
@@ -71,14 +70,14 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
     float *c = t->c + row * t->c_step + column;
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int k = 0; k < width; k++) {
-            if (t->write == TILE_ADD) memcpy(&acc[i][k], c + i * t->c_step + k * TILE_FLOATS, SIMD_BYTES);
+            if (t->write == TILE_ADD) memcpy(&acc[i][k], c + i * t->c_step + k * REGISTER_FLOATS, SIMD_BYTES);
             else                      acc[i][k] = (f32reg){0};
         }
     }
     const float *from_a = t->a + row * t->a_row + first * t->a_step, *from_b = t->b + first * t->b_step + column;
     const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step;
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
-        UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
+        UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * REGISTER_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
             /* a in every lane; x - 0 is free, 0 + x is an addition */
             f32reg a = from_a[i * a_row] - (f32reg){0};
@@ -86,7 +85,7 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
         }
     }
     UNROLL for (int i = 0; i < rows; i++) {
-        UNROLL for (int k = 0; k < width; k++) memcpy(c + i * t->c_step + k * TILE_FLOATS, &acc[i][k], SIMD_BYTES);
+        UNROLL for (int k = 0; k < width; k++) memcpy(c + i * t->c_step + k * REGISTER_FLOATS, &acc[i][k], SIMD_BYTES);
     }
 }
 
@@ -96,9 +95,9 @@ SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
                                                                                        : t->columns;
     int64_t first = t->form == TILE_UPPER_FACTOR ? row : 0;
     int64_t last = t->form == TILE_LOWER_FACTOR && row + rows < t->depth ? row + rows : t->depth;
-    int64_t column = 0, widths = columns / TILE_FLOATS;
+    int64_t column = 0, widths = columns / REGISTER_FLOATS;
     if (rows == TILE_ROWS)
-        for (; widths >= TILE_WIDTH; widths -= TILE_WIDTH, column += TILE_WIDTH * TILE_FLOATS)
+        for (; widths >= TILE_WIDTH; widths -= TILE_WIDTH, column += TILE_WIDTH * REGISTER_FLOATS)
             tile_block(t, rows, TILE_WIDTH, row, column, first, last);
     if (rows == TILE_ROWS && widths == 3) tile_block(t, rows, 3, row, column, first, last);
     if (widths == 2) tile_block(t, rows, 2, row, column, first, last);
@@ -107,7 +106,7 @@ SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
 
 /* Computes c = or += a b. Narrow results take twice the rows where registers allow it. */
 static void tile_product(TileProduct t) {
-    if (SIMD_BYTES == 64 && t.columns <= 2 * TILE_FLOATS)
+    if (SIMD_BYTES == 64 && t.columns <= 2 * REGISTER_FLOATS)
         for (int64_t row = 0; row < t.rows; row += 2 * TILE_ROWS) tile_rows(&t, 2 * TILE_ROWS, row);
     else
         for (int64_t row = 0; row < t.rows; row += TILE_ROWS) tile_rows(&t, TILE_ROWS, row);
@@ -129,9 +128,6 @@ typedef struct {
     const int32_t *starts; /* borrowed, [B,T] position of the first key that a query sees; NULL: 0 for all */
     ContextPart context;
 } Heads;
-
-/* A thread's share of the work: items [first, end). */
-typedef struct { int64_t first, end; } Share;
 
 /* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any
  * run of this order has an equal share of it. */
@@ -217,9 +213,9 @@ SIMD_INLINE void pack_rows_of(DType type, float *y, const void *x, int64_t x_ste
     }
     memset(y + rows * h->wide, 0, (size_t)((tile_round(rows) - rows) * h->wide) * sizeof(float));
 }
-static void pack_rows(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
-    if (type == BF16) pack_rows_of(BF16, y, x, x_step, rows, h, scale);
-    else              pack_rows_of(F32, y, x, x_step, rows, h, scale);
+static void pack_rows(float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
+    if (h->type == BF16) pack_rows_of(BF16, y, x, x_step, rows, h, scale);
+    else                 pack_rows_of(F32, y, x, x_step, rows, h, scale);
 }
 
 /* Sets y [D, TILE] to x transposed: column r is row r of x, and columns rows to tile_round(rows) are zero. */
@@ -227,7 +223,7 @@ static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, c
     for (int64_t r = 0; r < rows; r++) prefetch_head(x, r * x_step, h);
     if (rows % LANES)
         for (int64_t d = 0; d < h->D; d++) f32x16_store(y + d * TILE + rows / LANES * LANES, f32x16_all(0.0f));
-    transpose(y, TILE, x, x_step, rows, h->D, h->type, 1.0f);
+    transpose(y, TILE, x, x_step, rows, h->D, h->type);
 }
 
 /* Sets lanes above `last` to -infinity; last is 0 to 15. */
@@ -274,7 +270,7 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
             for (int64_t c = LANES; c < end; c += LANES) high = f32x16_max(high, f32x16_load(p + c));
             f32x16_store(highest + r * LANES, high);
         }
-        transpose(turned, LANES, highest, LANES, LANES, LANES, F32, 1.0f);
+        transpose(turned, LANES, highest, LANES, LANES, LANES, F32);
         f32x16 before = f32x16_load(w.top + row), top = before;
         for (int64_t r = 0; r < LANES; r++) top = f32x16_max(top, f32x16_load(turned + r * LANES));
         f32x16_store(w.top + row, top);
@@ -299,7 +295,7 @@ static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t c
 static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
-    pack_rows(h->type, w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
+    pack_rows(w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     memset(w.y, 0, (size_t)(padded * h->wide) * sizeof(float));
     memset(w.sum, 0, (size_t)(padded * LANES) * sizeof(float));
     for (int64_t r = 0; r < padded; r++) w.top[r] = h->starts ? NO_SCORE : -INFINITY;
@@ -323,24 +319,25 @@ static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int
     }
 }
 
-void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share share) {
+/* Computes the work items [first, end). */
+void SIMD(forward_share)(const Forward *job, ForwardScratch w, int64_t first, int64_t end) {
     const Heads *h = &job->heads;
     int64_t      packed = -1;
-    for (int64_t item = share.first; item < share.end; item++) {
+    for (int64_t item = first; item < end; item++) {
         int64_t head = item / h->tiles, group = head / h->group; /* heads of a group share the packed keys and values */
         if (group != packed) {
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
                 int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);
                 pack_turned(w.k + keys * TILE * h->D, attention_keys(h, PART_K, head, keys), step, rows, h);
-                pack_rows(h->type, w.v + keys * TILE * h->wide, attention_keys(h, PART_V, head, keys), step,
-                                rows, h, 1.0f);
+                pack_rows(w.v + keys * TILE * h->wide, attention_keys(h, PART_V, head, keys), step, rows, h, 1.0f);
             }
             packed = group;
         }
         forward_tile(job, w, head, attention_tile(item % h->tiles, h->tiles));
     }
 }
-SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share share), (job, w, share))
+SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, int64_t first, int64_t end),
+              (job, w, first, end))
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
@@ -376,8 +373,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
     size_t       at_bytes = (size_t)at * dtype_bytes(h->type);
     float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
-    pack_rows(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
-    pack_rows(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
+    pack_rows(w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
+    pack_rows(dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
     const float *given = job->delta ? job->delta + (head % h->H * h->B + head / h->H) * h->T + tile * TILE : NULL;
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
@@ -415,7 +412,7 @@ static void load_keys(const Backward *job, BackwardScratch w, int64_t head, int6
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->context.ranks * h->T), step = attention_key_step(h);
     const void  *k = attention_keys(h, PART_K, head, tile), *v = attention_keys(h, PART_V, head, tile);
-    pack_rows(h->type, w.k, k, step, rows, h, 1.0f);
+    pack_rows(w.k, k, step, rows, h, 1.0f);
     pack_turned(w.k_turned, k, step, rows, h);
     pack_turned(w.v_turned, v, step, rows, h);
 }
@@ -450,13 +447,12 @@ static void store_rows(const Heads *h, void *y, int64_t at, int64_t step, int64_
 }
 static void store_queries(const Backward *job, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
-    store_rows(h, job->dqkv, attention_query_at(h, head, tile), h->columns, attention_rows(tile, h->T), x,
-                     h->scale);
+    store_rows(h, job->dqkv, attention_query_at(h, head, tile), h->columns, attention_rows(tile, h->T), x, h->scale);
 }
 static void store_keys(const Backward *job, KeyPart part, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
     store_rows(h, h->keys ? job->dkeys : job->dqkv, attention_key_at(h, part, head, tile), attention_key_step(h),
-                     attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
+               attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
 }
 
 /* dq of a tile of queries += ds k of a tile of keys, whose scores are already computed. */
@@ -509,18 +505,11 @@ static void backward_queries(const Backward *job, BackwardScratch w, int64_t hea
     store_queries(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
-/* Computes one query head: dq, and what it adds to dk and dv. Its queries are loaded. */
-static void backward_head(const Backward *job, BackwardScratch w, int64_t head) {
-    const Heads *h = &job->heads;
-    memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
-    for (int64_t keys = 0; keys < h->key_tiles; keys++) backward_keys(job, w, head, keys, BY_HEAD);
-    for (int64_t t = 0; t < h->tiles; t++) store_queries(job, head, t, w.dq + t * TILE * h->wide);
-}
-
-void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, BackwardItem item) {
+/* Computes the work items [first, end). */
+void SIMD(backward_share)(const Backward *job, BackwardScratch w, int64_t first, int64_t end, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
-    for (int64_t i = share.first; i < share.end; i++) {
+    for (int64_t i = first; i < end; i++) {
         int64_t tiles = item == BY_HEAD ? 1 : item == BY_KEYS ? h->key_tiles : h->tiles,
                 tile = attention_tile(i % tiles, tiles);
         if (item == BY_QUERIES) {
@@ -531,59 +520,57 @@ void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, B
             if (head != loaded)
                 for (int64_t t = 0; t < h->tiles; t++) load_queries(job, w, head, t);
             loaded = head;
-            if (item == BY_KEYS) backward_keys(job, w, head, tile, item);
-            else backward_head(job, w, head);
+            if (item == BY_KEYS) {
+                backward_keys(job, w, head, tile, item);
+                continue;
+            }
+            memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
+            for (int64_t keys = 0; keys < h->key_tiles; keys++) backward_keys(job, w, head, keys, item);
+            for (int64_t t = 0; t < h->tiles; t++) store_queries(job, head, t, w.dq + t * TILE * h->wide);
         }
     }
 }
-SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item),
-              (job, w, share, item))
+SIMD_DISPATCH(void, backward_share,
+              (const Backward *job, BackwardScratch w, int64_t first, int64_t end, BackwardItem item),
+              (job, w, first, end, item))
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
 enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
 
 typedef struct {
-    DType       type;
-    int64_t     n, T, C, H, D; /* the last n of T positions, H query heads of D channels; C = H*D: columns of y */
-    int64_t     group;         /* query heads that share a head of keys */
-    int64_t     columns;       /* columns of qkv */
-    int64_t     wide;  /* D rounded up to 16: floats of a row of scratch */
-    float       scale; /* 1/sqrt(D), folded into q                       */
-    void       *y;     /* borrowed, [n,C]  */
-    const void *qkv;   /* borrowed, [T,columns] */
+    Heads   heads; /* heads of one sequence: B is 1 */
+    int64_t n;     /* number of queries: the last of the T positions */
+    void   *y;     /* borrowed, [n,C] */
 } Last;
 
-/* Returns q . k over a head's D channels; q is padded with zeros. */
-SIMD_INLINE float last_score(DType type, const float *q, const void *qkv, int64_t at, int64_t D) {
-    f32x16 sum = f32x16_all(0.0f);
-    for (int64_t d = 0; d < D; d += LANES)
-        sum += f32x16_load(q + d) * act16_load_n(qkv, at + d, act16_count(d, D), type);
-    return f32x16_sum(sum);
-}
-
-/* Writes the scores of `keys` keys from element `at` of qkv on. Scores past them are -infinity. Returns the largest. */
-SIMD_INLINE float last_scores(DType type, float *score, const Last *job, const float *q, int64_t at, int64_t keys) {
+/* Writes the scores of `keys` keys from element `at` of qkv on: q . k over the D channels of the head. q is padded with
+ * zeros. Scores past the keys are -infinity. Returns the largest. */
+SIMD_INLINE float last_scores(DType type, float *score, const Heads *h, const float *q, int64_t at, int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);
-    for (int64_t k = 0; k < KEYS; k++)
-        score[k] = k < keys ? last_score(type, q, job->qkv, at + k * job->columns, job->D) : -INFINITY;
+    for (int64_t k = 0; k < KEYS; k++, at += h->columns) {
+        f32x16 sum = f32x16_all(0.0f);
+        for (int64_t d = 0; k < keys && d < h->D; d += LANES)
+            sum += f32x16_load(q + d) * act16_load_n(h->qkv, at + d, act16_count(d, h->D), type);
+        score[k] = k < keys ? f32x16_sum(sum) : -INFINITY;
+    }
     for (int64_t k = 0; k < KEYS; k += LANES) high = f32x16_max(high, f32x16_load(score + k));
     return f32x16_top(high);
 }
 
 SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *q, float *sums) {
-    int64_t row = item / job->H, head = item % job->H, T = job->T - job->n + row + 1, step = job->columns, D = job->D;
-    int64_t query = (T - 1) * step + head * D, keys = job->C + head / job->group * D,
-            values = keys + (step - job->C) / 2;
+    const Heads *h = &job->heads;
+    int64_t row = item / h->H, head = item % h->H, T = h->T - job->n + row + 1, step = h->columns, D = h->D;
+    int64_t query = (T - 1) * step + head * D, keys = h->C + head / h->group * D, values = keys + (step - h->C) / 2;
     float   top = -INFINITY, score[KEYS];
     f32x16  total = f32x16_all(0.0f);
-    for (int64_t d = 0; d < job->wide; d += LANES) {
-        f32x16_store(q + d, f32x16_all(job->scale) * act16_load_n(job->qkv, query + d, act16_count(d, D), type));
+    for (int64_t d = 0; d < h->wide; d += LANES) {
+        f32x16_store(q + d, f32x16_all(h->scale) * act16_load_n(h->qkv, query + d, act16_count(d, D), type));
         f32x16_store(sums + d, f32x16_all(0.0f));
     }
     for (int64_t first = 0; first < T; first += KEYS) {
         int64_t count = T - first < KEYS ? T - first : KEYS;
-        float   high = last_scores(type, score, job, q, keys + first * step, count);
+        float   high = last_scores(type, score, h, q, keys + first * step, count);
         f32x16  before = f32x16_all(top), now = f32x16_all(high > top ? high : top), shrink = f32x16_exp(before - now);
         top = high > top ? high : top;
         total *= shrink;
@@ -596,27 +583,22 @@ SIMD_INLINE void last_item_of(DType type, const Last *job, int64_t item, float *
             int64_t elems = act16_count(d, D);
             f32x16  sum = f32x16_load(sums + d) * shrink;
             for (int64_t k = 0; k < count; k++)
-                sum += f32x16_all(score[k]) * act16_load_n(job->qkv, values + (first + k) * step + d, elems, type);
+                sum += f32x16_all(score[k]) * act16_load_n(h->qkv, values + (first + k) * step + d, elems, type);
             f32x16_store(sums + d, sum);
         }
     }
     f32x16 divisor = f32x16_all(f32x16_sum(total));
     for (int64_t d = 0; d < D; d += LANES)
-        act16_store_n(job->y, row * job->C + head * D + d, act16_count(d, D), type, f32x16_load(sums + d) / divisor);
+        act16_store_n(job->y, row * h->C + head * D + d, act16_count(d, D), type, f32x16_load(sums + d) / divisor);
 }
 ACT_KERNEL(last_item, (DType type, const Last *job, int64_t item, float *q, float *sums), job, item, q, sums)
 
 #if SIMD_HOST
-static Share attention_share(int64_t items, int thread, int threads) {
-    Share s = {items * thread / threads, items * (thread + 1) / threads};
-    return s;
-}
-
-static Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
-    int64_t T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query,
-                     .D = h.size, .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data,
-                     .keys = keys.data, .starts = (const int32_t *)starts.data, .context = context};
+static Heads attention_heads(int64_t B, int64_t T, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                             HeadShape h) {
+    Heads heads = {.type = qkv.type, .B = B, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
+                   .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
+                   .starts = (const int32_t *)starts.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;
@@ -645,11 +627,12 @@ static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
     return used;
 }
 
-static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                    HeadShape h) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int            is_dry = attention_forward_contract(s, y, lse, qkv, keys, starts, context, h);
-    Forward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .y = y.data, .lse = (float *)lse.data};
+    Forward        job = {attention_heads(lse.dim[0] / h.query, lse.dim[1], qkv, keys, starts, context, h), y.data,
+                          (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
@@ -658,19 +641,15 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Te
     if (!is_dry) {
         ForwardScratch w;
         int64_t        items = job.heads.B * job.heads.H * job.heads.tiles;
-        forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job.heads);
-        forward_share(&job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()));
+        int64_t        thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        forward_carve(&w, memory + thread * floats, &job.heads);
+        forward_share(&job, w, items * thread / threads, items * (thread + 1) / threads);
     }
     arena_release(&s->scratch, mark);
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
-    forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
-}
-
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
-                               ContextPart context, HeadShape h) {
-    forward(s, y, lse, qkv, keys, starts, context, h);
+    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
 }
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
@@ -698,8 +677,9 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     #pragma omp parallel
     {
         BackwardScratch w;
-        backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
-        backward_share(job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()), item);
+        int64_t         thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        backward_carve(&w, memory + thread * floats, h);
+        backward_share(job, w, items * thread / threads, items * (thread + 1) / threads, item);
     }
 }
 
@@ -707,9 +687,8 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
                      Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data,
-                    .dkeys = dkeys.data, .y = y.data, .lse = (const float *)lse.data,
-                    .delta = (const float *)delta.data};
+    Backward job = {attention_heads(lse.dim[0] / h.query, lse.dim[1], qkv, keys, starts, context, h), dqkv.data,
+                    dkeys.data, y.data, (const float *)lse.data, (const float *)delta.data};
     job.heads.dy = dy.data;
     BackwardScratch size;
     int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
@@ -751,17 +730,16 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
     int     is_dry = attention_last_forward_contract(s, y, qkv, h);
-    int64_t wide = (h.size + LANES - 1) / LANES * LANES;
-    Last    job = {.type = qkv.type, .n = y.dim[0], .T = qkv.dim[0], .C = y.dim[1], .H = h.query, .D = h.size,
-                   .group = h.query / h.key, .columns = qkv.dim[1], .wide = wide, .scale = 1.0f / sqrtf((float)h.size),
-                   .y = y.data, .qkv = qkv.data};
+    Last    job = {attention_heads(1, qkv.dim[0], qkv, tensor_none(), tensor_none(), WHOLE_SEQUENCE, h), y.dim[0],
+                   y.data};
+    int64_t wide = job.heads.wide;
     size_t  mark = arena_mark(&s->scratch);
     float  *memory = (float *)arena_take(&s->scratch, (size_t)(omp_get_max_threads() * 2 * wide) * sizeof(float));
     if (!is_dry) {
         #pragma omp parallel for schedule(static)
         for (int64_t item = 0; item < job.n * h.query; item++) {
             float *q = memory + omp_get_thread_num() * 2 * wide;
-            last_item(job.type, &job, item, q, q + wide);
+            last_item(qkv.type, &job, item, q, q + wide);
         }
     }
     arena_release(&s->scratch, mark);

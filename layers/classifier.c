@@ -61,10 +61,6 @@ SIMD_INLINE Softmax row_sum(const void *row, int64_t V, DType type, float max, f
     return r;
 }
 
-SIMD_INLINE Softmax row_softmax(const void *row, int64_t V, DType type, float softcap) {
-    return row_sum(row, V, type, row_most_of(type, row, V, softcap), softcap);
-}
-
 SIMD_INLINE float act_get(const void *row, int64_t v, DType type) {
     return type == BF16 ? bf16_to_f32(((const uint16_t *)row)[v]) : ((const float *)row)[v];
 }
@@ -73,16 +69,6 @@ SIMD_INLINE double y_of(const void *row, int64_t v, DType type, float softcap) {
     float x = act_get(row, v, type);
     return (double)(softcap == 0.0f ? x : soft_capped(f32x16_all(x), softcap)[0]);
 }
-
-SIMD_INLINE float row_loss(Softmax r, const void *row, int64_t target, DType type, float softcap) {
-    return (float)(log(r.sum) + ((double)r.max - y_of(row, target, type, softcap)));
-}
-
-SIMD_INLINE void loss_row_of(DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms) {
-    *loss = row_loss(row_softmax(row, V, type, terms.softcap), row, target, type, terms.softcap);
-}
-ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row,
-           target, V, terms)
 
 /* Writes the gradient over a row of logits. A target from V on is not among the columns of this rank. */
 SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
@@ -105,13 +91,14 @@ SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, 
     if (target < V) act16_store_part(row, target, 1, type, f32x16_all(at_target));
 }
 
-SIMD_INLINE void grad_row_of(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride,
+/* Computes the loss of a row. If scale is not 0, it also writes the gradient over the row. */
+SIMD_INLINE void loss_row_of(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride,
                              LossTerms terms, float scale) {
-    Softmax r = row_softmax(row, V, type, terms.softcap);
-    *loss = row_loss(r, row, target, type, terms.softcap);
-    set_gradient(type, row, r, target, V, stride, terms, scale);
+    Softmax r = row_sum(row, V, type, row_most_of(type, row, V, terms.softcap), terms.softcap);
+    *loss = (float)(log(r.sum) + ((double)r.max - y_of(row, target, type, terms.softcap)));
+    if (scale != 0.0f) set_gradient(type, row, r, target, V, stride, terms, scale);
 }
-ACT_KERNEL(grad_row,
+ACT_KERNEL(loss_row,
            (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms,
             float scale),
            loss, row, target, V, stride, terms, scale)
@@ -143,35 +130,16 @@ ACT_KERNEL(part_gradient,
            row, target, V, stride, most, sum, terms, scale)
 
 #if SIMD_HOST
-static void expect_targets(Tensor targets, int64_t V) {
+void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
     const int32_t *target = (const int32_t *)targets.data;
+    EXPECT_ACT(logits);
+    if (classifier_contract(s, loss, logits, targets, V, scale != 0.0f)) return;
     for (int64_t i = 0; i < targets.dim[0]; i++)
         CHECK(target[i] >= 0 && target[i] < V, "target %d at %lld, V = %lld", target[i], (long long)i, (long long)V);
-}
-
-static void *logits_row(Tensor logits, int64_t i) {
-    return (char *)logits.data + (size_t)(i * logits.dim[1]) * dtype_bytes(logits.type);
-}
-
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
-    EXPECT_ACT(logits);
-    if (classifier_contract(s, loss, logits, targets, V, 0)) return;
-    expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
-                 terms);
-}
-
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                 float scale) {
-    EXPECT_ACT(logits);
-    if (classifier_contract(s, loss, logits, targets, V, 1)) return;
-    expect_targets(targets, V);
-    #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++)
-        grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
-                 logits.dim[1], terms, scale);
+        loss_row(logits.type, (float *)loss.data + i, tensor_rows(logits, i, 1).data, target[i], V, logits.dim[1],
+                 terms, scale);
 }
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
@@ -181,8 +149,7 @@ static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)
         CHECK((target[i] >= 0 && target[i] < V) || target[i] == columns, "target %d at %lld, V = %lld of %lld",
-              target[i], (long long)i, (long long)V,
-              (long long)columns);
+              target[i], (long long)i, (long long)V, (long long)columns);
 }
 
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
@@ -190,7 +157,7 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, Loss
     if (classifier_part_most_contract(s, most, logits, V)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
+        part_most(logits.type, (float *)most.data + i, tensor_rows(logits, i, 1).data, V, terms);
 }
 
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
@@ -201,8 +168,8 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
     float *sum = (float *)sums.data, *at_target = sum + logits.dim[0];
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        part_sums(logits.type, sum + i, at_target + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
-                  ((const float *)most.data)[i], terms);
+        part_sums(logits.type, sum + i, at_target + i, tensor_rows(logits, i, 1).data,
+                  ((const int32_t *)targets.data)[i], V, ((const float *)most.data)[i], terms);
 }
 
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
@@ -218,8 +185,8 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
     for (int64_t i = 0; i < n; i++) {
         ((float *)loss.data)[i] = (float)(log((double)sum[i]) + ((double)top[i] - (double)at_target[i]));
         if (scale != 0.0f)
-            part_gradient(logits.type, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1],
-                          top[i], sum[i], terms, scale);
+            part_gradient(logits.type, tensor_rows(logits, i, 1).data, ((const int32_t *)targets.data)[i], V,
+                          logits.dim[1], top[i], sum[i], terms, scale);
     }
 }
 #endif

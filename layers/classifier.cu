@@ -161,13 +161,9 @@ static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
                      kept)));
 }
 
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
-    classify<LOSS>(s, loss, logits, targets, V, terms, 0.0f);
-}
-
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                 float scale) {
-    classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
+void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
+    if (scale != 0.0f) classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
+    else classify<LOSS>(s, loss, logits, targets, V, terms, 0.0f);
 }
 
 /* --- a row of several ranks: targets[i] = columns belongs to another rank ----------------------------------------- */

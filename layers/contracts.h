@@ -80,22 +80,25 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-/* Contract of a norm, alone or after a residual addition. Alone, update and sum are none. f is NULL, or y is written as
- * fp8 codes, the x of f's product. */
-static inline int norm_forward_contract(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
-                                        Tensor x, Tensor update, Tensor w, Tensor b, const Fp8 *f) {
+/* Contract of a norm, alone or after a residual addition. Alone, update is none. f is NULL, or y is written as fp8
+ * codes, the x of f's product. */
+static inline int norm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                                        Tensor update, Tensor w, Tensor b, const Fp8 *f) {
+    static const char *const ops[2][3] =
+        {{"rmsnorm_forward", "residual_rmsnorm_forward", "fp8_rmsnorm_forward"},
+         {"layernorm_forward", "residual_layernorm_forward", "fp8_layernorm_forward"}};
     int    is_layernorm = !tensor_is_none(b), has_update = !tensor_is_none(update);
     double flops = (is_layernorm ? 8.0 : 4.0) + (f ? 2.0 : has_update);
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     norm_expect(y, mean, rstd, x, w, b);
     if (has_update) EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     if (has_update) EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, op, x.dim[0], x.dim[1], 0, 0, flops * (double)tensor_elems(x),
-                       (has_update ? 4.0 : 2.0) * contract_bytes(x) +
+    return stream_note(s, ops[is_layernorm][f ? 2 : has_update], x.dim[0], x.dim[1], 0, 0,
+                       flops * (double)tensor_elems(x), (has_update ? 4.0 : 2.0) * contract_bytes(x) +
                            (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
-static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db,
-                                         Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static inline int norm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual,
+                                         Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     int     is_layernorm = !tensor_is_none(db);
     norm_expect(dy, mean, rstd, x, w, tensor_none());
@@ -104,7 +107,8 @@ static inline int norm_backward_contract(Stream *s, const char *op, Tensor dx, T
     if (is_layernorm) EXPECT1(db, F32, C);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-    return stream_note(s, op, N, C, 0, 0, (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
+    return stream_note(s, is_layernorm ? "layernorm_backward" : "rmsnorm_backward", N, C, 0, 0,
+                       (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
                        (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) +
                            (is_layernorm ? 2.0 : 1.0) * contract_bytes(rstd));
 }
@@ -268,12 +272,6 @@ static inline int attention_delta_contract(Stream *s, Tensor delta, Tensor dy, T
     return stream_note(s, "attention_delta", N, H, C / H, 0, 2.0 * (double)tensor_elems(y),
                        2.0 * contract_bytes(y) + contract_bytes(delta));
 }
-/* Returns the bytes of y, or of the delta that is given in its place. */
-static inline double attention_delta_bytes(Tensor y, Tensor delta, HeadShape h) {
-    if (tensor_is_none(delta)) return contract_bytes(y);
-    EXPECT2(delta, F32, h.query, y.dim[0]);
-    return contract_bytes(delta);
-}
 /* Contract of backward. If `keys` holds the keys of all context ranks, dkeys holds their gradients; otherwise dqkv
  * does. */
 static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
@@ -285,9 +283,10 @@ static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dbi
     if (!is_whole) EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
+    if (!tensor_is_none(delta)) EXPECT2(delta, F32, h.query, y.dim[0]);
     return attention_note(s, "attention_backward", y, lse, c, h, 5.0,
                           2.0 * contract_bytes(is_whole ? qkv : keys) + (is_whole ? 1.0 : 3.0) * contract_bytes(y) +
-                              attention_delta_bytes(y, delta, h));
+                              contract_bytes(tensor_is_none(delta) ? y : delta));
 }
 static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     int64_t n = y.dim[0], T = qkv.dim[0], C = h.query * h.size, keys = 2 * h.key * h.size;
@@ -333,24 +332,20 @@ static inline int classifier_part_contract(Stream *s, const char *op, Tensor log
 
 /* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
-static inline void adamw_expect(const AdamWSpan *span) {
-    int64_t n = span->master.dim[0];
-    Tensor  master = span->master, m = span->m, v = span->v, grad = span->grad, working = span->working;
-    EXPECT1(master, F32, n);
-    EXPECT1(m, F32, n);
-    EXPECT1(v, F32, n);
-    EXPECT1(grad, F32, n);
-    EXPECT1(working, working.type, n);
-    CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
-}
 static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h) {
     double elems = 0.0, bytes = 0.0;
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
     for (int i = 0; i < spans; i++) {
-        adamw_expect(&span[i]);
-        elems += (double)span[i].master.dim[0];
-        bytes += 7.0 * contract_bytes(span[i].master) +
-                 (span[i].working.type == F32 ? 0.0 : contract_bytes(span[i].working));
+        Tensor  master = span[i].master, m = span[i].m, v = span[i].v, grad = span[i].grad, working = span[i].working;
+        int64_t n = master.dim[0];
+        EXPECT1(master, F32, n);
+        EXPECT1(m, F32, n);
+        EXPECT1(v, F32, n);
+        EXPECT1(grad, F32, n);
+        EXPECT1(working, working.type, n);
+        CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
+        elems += (double)n;
+        bytes += 7.0 * contract_bytes(master) + (working.type == F32 ? 0.0 : contract_bytes(working));
     }
     return stream_note(s, "adamw_update", (int64_t)elems, 0, 0, 0, 16.0 * elems, bytes);
 }
@@ -384,21 +379,21 @@ static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(u, F32, p.dim[0]);
     return stream_note(s, "muon_update", p.dim[0], 0, 0, 0, 4.0 * (double)p.dim[0], 3.0 * contract_bytes(p));
 }
-static inline int zero_contract(Stream *s, const Tensor *x, int count) {
+static inline int64_t list_elems(const Tensor *x, int count) {
     int64_t elems = 0;
     for (int i = 0; i < count; i++) {
         EXPECT1(x[i], F32, x[i].dim[0]);
         elems += x[i].dim[0];
     }
+    return elems;
+}
+static inline int zero_contract(Stream *s, const Tensor *x, int count) {
+    int64_t elems = list_elems(x, count);
     return stream_note(s, "zero_tensors", elems, 0, 0, 0, 0.0, 4.0 * (double)elems);
 }
 static inline int norm_squared_contract(Stream *s, Tensor sum, const Tensor *x, int count) {
-    int64_t elems = 0;
+    int64_t elems = list_elems(x, count);
     EXPECT1(sum, I64, EXACT_WORDS);
-    for (int i = 0; i < count; i++) {
-        EXPECT1(x[i], F32, x[i].dim[0]);
-        elems += x[i].dim[0];
-    }
     return stream_note(s, "norm_squared", elems, 0, 0, 0, 2.0 * (double)elems, 4.0 * (double)elems);
 }
 static inline int sum_forward_contract(Stream *s, Tensor sum, Tensor x) {

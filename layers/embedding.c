@@ -5,16 +5,13 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-SIMD_INLINE void add_two_rows_of(DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at,
-                                 int64_t b_at, int64_t C) {
+SIMD_INLINE void add_two_rows_of(DType type, void *y, const void *a, const void *b, int64_t C) {
     for (int64_t c = 0; c < C; c += LANES) {
         int64_t n = act16_count(c, C);
-        act16_store_n(y, y_at + c, n, type, act16_load_n(a, a_at + c, n, type) + act16_load_n(b, b_at + c, n, type));
+        act16_store_n(y, c, n, type, act16_load_n(a, c, n, type) + act16_load_n(b, c, n, type));
     }
 }
-ACT_KERNEL(add_two_rows,
-           (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C), y,
-           a, b, y_at, a_at, b_at, C)
+ACT_KERNEL(add_two_rows, (DType type, void *y, const void *a, const void *b, int64_t C), y, a, b, C)
 
 /* sum[0..C) += x[at..at+C) */
 SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_t at, int64_t C) {
@@ -35,12 +32,10 @@ static void expect_tokens(Tensor tokens, int64_t rows) {
 
 /* Sets y = a + b. Each of a and b may be NULL. All have C elements. */
 static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
-    if (a && b) add_two_rows(type, y, a, b, 0, 0, 0, C);
+    if (a && b) add_two_rows(type, y, a, b, C);
     else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
     else memset(y, 0, (size_t)C * dtype_bytes(type));
 }
-
-static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
 /* Returns the position at which row n's document begins. */
 static int64_t start_of(Tensor starts, int64_t n) {
@@ -56,8 +51,8 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < B * T; n++)
-        set_row(y.type, row_of(y, n), token[n] < wte.dim[0] ? row_of(wte, token[n]) : NULL,
-                tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T) - start_of(starts, n)), C);
+        set_row(y.type, tensor_rows(y, n, 1).data, token[n] < wte.dim[0] ? tensor_rows(wte, token[n], 1).data : NULL,
+                tensor_is_none(wpe) ? NULL : tensor_rows(wpe, POSITION_OF(p, n % T) - start_of(starts, n), 1).data, C);
 }
 
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,

@@ -163,9 +163,8 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
 typedef struct { int64_t begin, count; } Rows;
 static Rows rows_of(Stream *s, Tensor first, int64_t e, int64_t all) {
     const int32_t *start = (const int32_t *)first.data;
-    return s->ledger ? (Rows){0, all} : (Rows){start[e], start[e + 1] - start[e]};
+    return s->ledger ? (Rows){0, e == 0 ? all : 0} : (Rows){start[e], start[e + 1] - start[e]};
 }
-static int64_t experts_to_visit(Stream *s, Tensor first) { return s->ledger ? 1 : first.dim[0] - 1; }
 
 static Matrix rows_matrix(Tensor t, Rows rows, MatrixOrder order) {
     return matrix_of(tensor_rows(t, rows.begin, rows.count), order);
@@ -180,7 +179,7 @@ static Matrix weight_of(Tensor w, int64_t stride, int64_t e, MatrixOrder order) 
 void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
     EXPECT_ACT(x);
     expert_linear_forward_contract(s, y, x, w, stride, first);
-    for (int64_t e = 0; e < experts_to_visit(s, first); e++) {
+    for (int64_t e = 0; e < first.dim[0] - 1; e++) {
         Rows   rows = rows_of(s, first, e, x.dim[0]);
         Matmul p = {rows_matrix(y, rows, PLAIN), rows_matrix(x, rows, PLAIN), weight_of(w, stride, e, TRANSPOSED),
                     rows.count, w.dim[0], w.dim[1], MATMUL_SET, NULL};
@@ -192,7 +191,7 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
                             Tensor first) {
     EXPECT_ACT(x);
     expert_linear_backward_contract(s, dx, dw, dy, x, w, stride, first);
-    for (int64_t e = 0; e < experts_to_visit(s, first); e++) {
+    for (int64_t e = 0; e < first.dim[0] - 1; e++) {
         Rows   rows = rows_of(s, first, e, x.dim[0]);
         Matmul to_x = {rows_matrix(dx, rows, PLAIN), rows_matrix(dy, rows, PLAIN), weight_of(w, stride, e, PLAIN),
                        rows.count, w.dim[1], w.dim[0], MATMUL_SET, NULL};

@@ -109,7 +109,9 @@ static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, 
     arena_release(&s->scratch, mark);
 }
 
-static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, MatrixOrder order, Fp8 f) {
+static void backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
+                     Fp8 f) {
+    fp8_backward_expect(dx, dw, db, dy, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Tensor dy8 = rounded(s, dy, FP8_DY, f, NOTED, 2), w8 = rounded(s, w, FP8_W, f, NOT_NOTED, 1);
     Tensor x8 = rounded(s, x, FP8_X, f, NOT_NOTED, 1);
@@ -117,6 +119,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Matmul sums = weight_gradient(dw, x8, dy8, order);
     product(s, sums, order == PLAIN ? E4M3 : E5M2, order == PLAIN ? E5M2 : E4M3);
     arena_release(&s->scratch, mark);
+    if (!tensor_is_none(db)) bias_backward(s, db, dy);
 }
 
 void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f) {
@@ -124,16 +127,13 @@ void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f
 }
 
 void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, db, dy, x, w, f, PLAIN);
-    backward(s, dx, dw, dy, x, w, PLAIN, f);
-    if (!tensor_is_none(db)) bias_backward(s, db, dy);
+    backward(s, dx, dw, db, dy, x, w, PLAIN, f);
 }
 
 void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f) { forward(s, y, x, w, TRANSPOSED, NULL, f); }
 
 void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, tensor_none(), dy, x, w, f, TRANSPOSED);
-    backward(s, dx, dw, dy, x, w, TRANSPOSED, f);
+    backward(s, dx, dw, tensor_none(), dy, x, w, TRANSPOSED, f);
 }
 
 /* --- outputs: the op in bf16, whose memory is as large, and rounding in place ------------------------------------- */
@@ -184,17 +184,15 @@ int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tens
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    if (norm_forward_contract(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, &f)) return;
-    if (tensor_is_none(update)) layernorm_forward(s, as_bf16(y), mean, rstd, x, w, b, eps);
-    else residual_layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, &f)) return;
+    layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
     round_output(y, f);
 }
 
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f) {
     Tensor none = tensor_none();
-    if (norm_forward_contract(s, "fp8_rmsnorm_forward", sum, y, none, rstd, x, update, w, none, &f)) return;
-    if (tensor_is_none(update)) rmsnorm_forward(s, as_bf16(y), rstd, x, w, eps);
-    else residual_rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
+    if (norm_forward_contract(s, sum, y, none, rstd, x, update, w, none, &f)) return;
+    rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
     round_output(y, f);
 }

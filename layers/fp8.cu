@@ -372,9 +372,9 @@ KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormFo
 /* Computes the norm as codes. Rows that are too long for the kernel, and unaligned weights, use the op in bf16, in
  * scratch, and a cast. */
 template <bool centred>
-static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                         Tensor update, Tensor w, Tensor b, float eps, Fp8 f) {
-    bool runs = !norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
+static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                         Tensor b, float eps, Fp8 f) {
+    bool runs = !norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, &f) && x.dim[0] > 0;
     if (x.dim[1] <= WARP * PACK8 * HELD_PACKS && packs_fit(PACK_BYTES, {w.data, b.data})) {
         expect_aligned({sum.data, y.data, x.data, update.data});
         if (!runs) return;
@@ -391,8 +391,8 @@ static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor
     size_t mark = arena_mark(&s->scratch);
     Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
     if (runs) {
-        if (centred) residual_layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-        else residual_rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+        if (centred) layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
+        else rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
         fp8_cast_contract(s, plain, 2);
         queue_cast(s, fp8_target(y, f), plain.data, E4M3);
     }
@@ -401,10 +401,10 @@ static void norm_forward(Stream *s, const char *op, Tensor sum, Tensor y, Tensor
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    norm_forward<true>(s, "fp8_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps, f);
+    norm_forward<true>(s, sum, y, mean, rstd, x, update, w, b, eps, f);
 }
 
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f) {
-    norm_forward<false>(s, "fp8_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
+    norm_forward<false>(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
 }

@@ -4,8 +4,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* NORM_BLOCK: elements whose squares are summed in float64. STRETCH:
-                                              * elements of a thread's work item, a multiple of NORM_BLOCK */
+enum { NORM_BLOCK = 64 }; /* elements whose squares are summed in float64; ACT_BLOCK is a multiple of it */
 
 typedef float  f32x8 __attribute__((vector_size(32)));
 typedef double f64x8 __attribute__((vector_size(64)));
@@ -41,17 +40,15 @@ static void add_values(Exact *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) exact_add(sum, (double)x[i]);
 }
 
-typedef void AddTerms(Exact *sum, const float *x, int64_t n);
-
-static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
+/* Adds the terms of x to the sum. add() adds those of n elements. */
+static void add_terms(Tensor sum, Tensor x, void (*add)(Exact *sum, const float *x, int64_t n)) {
     int64_t n = x.dim[0];
-    #pragma omp parallel if (n > STRETCH)
+    #pragma omp parallel if (n > ACT_BLOCK)
     {
         Exact part = {{0}};
         #pragma omp for schedule(static) nowait
-        for (int64_t at = 0; at < n; at += STRETCH)
-            add(&part, (const float *)x.data + at, n - at < STRETCH ? n - at : STRETCH);
-#pragma omp critical(exact_sum)
+        for (int64_t i = 0; i < n; i += ACT_BLOCK) add(&part, (const float *)x.data + i, act_block_elems(i, n));
+        #pragma omp critical(exact_sum)
         exact_merge((Exact *)sum.data, &part);
     }
 }

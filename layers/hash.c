@@ -1,10 +1,8 @@
 /* hash.c - CPU side of hash_words in layers.h. Sums modulo 2^64 are the same in any order: blocks of any size, threads
  * in any number. */
-#include "core/simd.h"
+#include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
-
-enum { HASH_BLOCK = 1 << 14 }; /* words of a thread's work item */
 
 typedef uint64_t __attribute__((may_alias, aligned(4))) Word;
 
@@ -26,8 +24,8 @@ void hash_words(Stream *s, Tensor hash, Tensor x) {
     int64_t  bytes = (int64_t)tensor_bytes(x), words = bytes / 8;
     uint64_t sum = 0, rest = 0;
     #pragma omp parallel for schedule(static) reduction(+ : sum)
-    for (int64_t i = 0; i < words; i += HASH_BLOCK)
-        sum += hash_block((const Word *)x.data, i, words - i < HASH_BLOCK ? words - i : HASH_BLOCK);
+    for (int64_t i = 0; i < words; i += ACT_BLOCK)
+        sum += hash_block((const Word *)x.data, i, act_block_elems(i, words));
     memcpy(&rest, (const char *)x.data + 8 * words, (size_t)(bytes - 8 * words));
     if (bytes > 8 * words) sum += mix(rest, (uint64_t)words);
     *(uint64_t *)hash.data += sum;

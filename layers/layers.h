@@ -45,12 +45,12 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
 
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 ----
- *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in */
-void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
-/* Computes the residual addition and the norm after it: sum = x + update; y = layernorm(sum) as stored.
- *   sum [N,C] act out, may be x itself   update [N,C] act in */
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                Tensor w, Tensor b, float eps);
+ * With an update, the residual addition comes first: sum = x + update; y = layernorm(sum) as stored. Without one, sum
+ * is not written.
+ *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in
+ *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
+void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps);
 /* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
@@ -63,13 +63,11 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
 
 /* --- rmsnorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich, arXiv:1910.07467 -------------------
  * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
- *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in */
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
-/* Computes the residual addition and the norm after it: sum = x + update, with residual_forward's bits; y =
- * rmsnorm(sum) as stored.
- *   sum [N,C] act out, may be x itself   update [N,C] act in */
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps);
+ * With an update, the residual addition comes first: sum = x + update, with the bits of residual_forward; y =
+ * rmsnorm(sum) as stored. Without one, sum is not written.
+ *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in
+ *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
+void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
 /* Computes the gradients of rmsnorm. dx = dresidual + the norm's gradient.
  *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
@@ -109,7 +107,7 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
                           Tensor w);
 
-/* --- linear in fp8: the same products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 ------
+/* --- linear in fp8: products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 ------------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
  * Fp8, each for x, w and dy:
  *   scale [3,FP8_SCALES] f32 in: 1/s at FP8_INVERSE, s at FP8_SCALE, powers of two; nothing reads the other two.
@@ -148,12 +146,10 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /* Does swiglu_backward with dgate_up written as codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* Does residual_layernorm_forward with y written as codes. If update is none, it does layernorm_forward of x instead;
- * sum is then none, too. */
+/* Does layernorm_forward with y written as codes. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* Does residual_rmsnorm_forward with y written as codes. If update is none, it does rmsnorm_forward of x instead; sum
- * is then none, too. */
+/* Does rmsnorm_forward with y written as codes. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
 
@@ -295,14 +291,11 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
  * lse[i]^2, the z-loss of Chowdhery et al., arXiv:2204.02311; the loss itself does not include it. */
 typedef struct { float softcap, z; } LossTerms;
 static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
-/* Computes the loss of each row.
- *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not read   targets [n] i32 in */
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
-/* Computes the loss of each row, and replaces logits by their gradients, 0 for v >= V:
+/* Computes the loss of each row. If scale is not 0, logits become their gradients, 0 for v >= V:
  *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2)
- * The last factor exists only with a softcap. */
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
-                                 float scale);
+ * The last factor exists only with a softcap.
+ *   loss [n] f32 out   logits [n,V'] act in, or in/out; columns V..V'-1 are not read   targets [n] i32 in */
+void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
 /* Loss and gradients of rows whose columns are divided over several ranks. Each rank has V of them, perhaps none.
  * Between the ops the ranks reduce two numbers a row:

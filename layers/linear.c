@@ -28,18 +28,18 @@ ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64
 /* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
 
-static int64_t bias_blocks(int64_t N) { return (N + BIAS_ROWS - 1) / BIAS_ROWS; }
-
-/* Adds column sums of dy to db. The blocks do not depend on the number of threads. */
-static void add_columns(Tensor db, Tensor dy, float *partial) {
-    int64_t N = dy.dim[0], M = dy.dim[1], blocks = bias_blocks(N);
-    #pragma omp parallel
-    {
+/* The blocks of rows do not depend on the number of threads. */
+void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    int64_t N = dy.dim[0], M = dy.dim[1], blocks = (N + BIAS_ROWS - 1) / BIAS_ROWS;
+    int     is_dry = bias_backward_contract(s, db, dy);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * M) * sizeof(float));
+    #pragma omp parallel if (!is_dry)
+    if (!is_dry) {
         #pragma omp for schedule(static)
         for (int64_t i = 0; i < blocks; i++) {
             int64_t first = i * BIAS_ROWS, rows = N - first < BIAS_ROWS ? N - first : BIAS_ROWS;
-            sum_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows,
-                     M);
+            sum_rows(dy.type, partial + i * M, tensor_rows(dy, first, rows).data, rows, M);
         }
         #pragma omp for schedule(static)
         for (int64_t c = 0; c < M; c++) {
@@ -48,13 +48,6 @@ static void add_columns(Tensor db, Tensor dy, float *partial) {
             ((float *)db.data)[c] += (float)sum;
         }
     }
-}
-
-void bias_backward(Stream *s, Tensor db, Tensor dy) {
-    int    is_dry = bias_backward_contract(s, db, dy);
-    size_t mark = arena_mark(&s->scratch);
-    float *partial = (float *)arena_take(&s->scratch, (size_t)(bias_blocks(dy.dim[0]) * dy.dim[1]) * sizeof(float));
-    if (!is_dry) add_columns(db, dy, partial);
     arena_release(&s->scratch, mark);
 }
 

@@ -26,8 +26,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/thread.h"
 #include "core/error.h"
+#include "core/format.h"
+#include "core/thread.h"
 
 void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -39,8 +40,8 @@ SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, 
 
 /* Writes the transpose of x to y, as f32. */
 void SIMD(turn)(DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns) {
-    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
-    else              transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
+    if (type == BF16) transpose(y, y_step, x, x_step, rows, columns, BF16);
+    else              transpose(y, y_step, x, x_step, rows, columns, F32);
 }
 SIMD_DISPATCH(void, turn,
               (DType type, float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns),
@@ -63,22 +64,18 @@ enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;   /* the pointers in this shape are not valid */
-    int              threads; /* number of threads that it is made for */
-    dnnl_primitive_t primitive;
-    dnnl_memory_t    a, b, bias, c, scratchpad;
+    Matmul           shape;     /* the pointers in this shape are not valid */
+    int              threads;   /* number of threads that it is made for */
     size_t           scratch_bytes;
+    dnnl_primitive_t primitive; /* NULL, and no memories, as long as only the size is needed */
+    dnnl_memory_t    a, b, bias, c, scratchpad;
 } Primitive;
-
-typedef struct { Matmul shape; int threads; size_t scratch_bytes; } Size;
 
 static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
-    int           made; /* primitives made since the start; the oldest is replaced by a new one */
-    Size          size[PRIMITIVES];
-    int           sized; /* sizes noted since the start; the oldest is replaced by a new one */
+    int           known; /* shapes met since the start; the oldest is replaced by a new one */
     float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
                           * use */
     int           strips;
@@ -120,25 +117,13 @@ static int has_native_bf16(void) {
     return simd_has_quick_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
-typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
-
-static Way way_of(Matmul p) {
-    if (p.a.type == BF16) return has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
-    return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
-}
-
 /* --- primitives: the differences between the two APIs ------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       Desc;
 typedef const_dnnl_memory_desc_t DescView;
+#define desc_by_strides dnnl_memory_desc_create_with_strides
 static DescView view(const Desc *desc) { return *desc; }
-static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
-    dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
-    Desc        desc;
-    ONEDNN(dnnl_memory_desc_create_with_strides(&desc, 2, dims, type == BF16 ? dnnl_bf16 : dnnl_f32, strides));
-    return desc;
-}
 static void desc_drop(Desc *desc) { dnnl_memory_desc_destroy(*desc); }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
@@ -150,13 +135,8 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Des
 #else
 typedef dnnl_memory_desc_t        Desc;
 typedef const dnnl_memory_desc_t *DescView;
+#define desc_by_strides dnnl_memory_desc_init_by_strides
 static DescView view(const Desc *desc) { return desc; }
-static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
-    dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
-    Desc        desc;
-    ONEDNN(dnnl_memory_desc_init_by_strides(&desc, 2, dims, type == BF16 ? dnnl_bf16 : dnnl_f32, strides));
-    return desc;
-}
 static void desc_drop(Desc *desc) { (void)desc; }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
 static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
@@ -176,17 +156,23 @@ static int same_shape(const Matmul *p, const Matmul *q) {
            same_matrix(p->a, q->a) && same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
 }
 
-static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
-    return desc_of(rows, columns, x.order == PLAIN ? x.ld : 1, x.order == PLAIN ? 1 : x.ld, x.type);
+static Desc desc_of(Matrix x, int64_t rows, int64_t columns) {
+    dnnl_dims_t dims = {rows, columns}, strides = {x.order == PLAIN ? x.ld : 1, x.order == PLAIN ? 1 : x.ld};
+    Desc        desc;
+    ONEDNN(desc_by_strides(&desc, 2, dims, x.type == BF16 ? dnnl_bf16 : dnnl_f32, strides));
+    return desc;
 }
 
-/* Describes the primitive of p's shape and makes it, unless made is NULL because only the size is needed. Returns its
- * scratch bytes. */
-static size_t primitive_make(Primitive *made, Matmul p) {
+/* What a product needs of its primitive: the size of its scratch, as in a dry run, or all of it. */
+typedef enum { SIZE_ONLY, TO_EXECUTE } Need;
+
+/* Describes the primitive of p's shape, and makes it if it is needed to execute. A dry run needs only the sizes, but
+ * those of every block of a model. */
+static void primitive_make(Primitive *made, Matmul p, Need need) {
     onednn_open();
     expect_room_for_code();
-    Desc a = desc_of_matrix(p.a, p.m, p.k), b = desc_of_matrix(p.b, p.k, p.n), c = desc_of_matrix(p.c, p.m, p.n);
-    Desc bias = desc_of(1, p.n, p.n, 1, p.a.type);
+    Desc a = desc_of(p.a, p.m, p.k), b = desc_of(p.b, p.k, p.n), c = desc_of(p.c, p.m, p.n);
+    Desc bias = desc_of((Matrix){NULL, p.a.type, p.n, PLAIN}, 1, p.n);
 
     dnnl_primitive_attr_t attr;
     dnnl_post_ops_t       ops;
@@ -199,9 +185,8 @@ static size_t primitive_make(Primitive *made, Matmul p) {
     ONEDNN(describe(&description, &a, &b, p.bias ? &bias : NULL, &c, attr));
 
     DescView scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
-    size_t   scratch_bytes = dnnl_memory_desc_get_size(scratchpad);
-    if (made) {
-        made->shape = p, made->scratch_bytes = scratch_bytes, made->threads = omp_get_max_threads();
+    *made = (Primitive){p, omp_get_max_threads(), dnnl_memory_desc_get_size(scratchpad), .primitive = NULL};
+    if (need == TO_EXECUTE) {
         ONEDNN(dnnl_primitive_create(&made->primitive, description));
         ONEDNN(dnnl_memory_create(&made->a, view(&a), onednn.engine, DNNL_MEMORY_NONE));
         ONEDNN(dnnl_memory_create(&made->b, view(&b), onednn.engine, DNNL_MEMORY_NONE));
@@ -213,56 +198,49 @@ static size_t primitive_make(Primitive *made, Matmul p) {
     dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
     desc_drop(&a), desc_drop(&b), desc_drop(&c), desc_drop(&bias);
-    return scratch_bytes;
 }
 
-static void primitive_drop(Primitive *old) {
-    if (!old->primitive) return;
-    dnnl_primitive_destroy(old->primitive);
-    dnnl_memory_t memory[] = {old->a, old->b, old->c, old->bias, old->scratchpad};
-    for (int i = 0; i < 5; i++) dnnl_memory_destroy(memory[i]);
-}
-
-static Primitive *primitive_of(Matmul p) {
-    int known = onednn.made < PRIMITIVES ? onednn.made : PRIMITIVES;
-    for (int i = 0; i < known; i++)
+static const Primitive *primitive_of(Matmul p, Need need) {
+    Primitive *slot = NULL;
+    for (int i = 0; i < PRIMITIVES && i < onednn.known && !slot; i++)
         if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p))
-            return &onednn.table[i];
-    Primitive *slot = &onednn.table[onednn.made++ % PRIMITIVES];
-    primitive_drop(slot);
-    primitive_make(slot, p);
+            slot = &onednn.table[i];
+    if (slot && (slot->primitive || need == SIZE_ONLY)) return slot;
+    if (!slot) slot = &onednn.table[onednn.known++ % PRIMITIVES];
+    if (slot->primitive) {
+        dnnl_memory_t memory[] = {slot->a, slot->b, slot->c, slot->bias, slot->scratchpad};
+        for (int i = 0; i < 5; i++) dnnl_memory_destroy(memory[i]);
+        dnnl_primitive_destroy(slot->primitive);
+    }
+    primitive_make(slot, p, need);
     return slot;
 }
 
-/* Returns the scratch of p's primitive without making it, because a dry run needs the size for every block of a
- * model. */
-static size_t primitive_scratch_bytes(Matmul p) {
-    int known = onednn.sized < PRIMITIVES ? onednn.sized : PRIMITIVES;
-    for (int i = 0; i < known; i++)
-        if (onednn.size[i].threads == omp_get_max_threads() && same_shape(&onednn.size[i].shape, &p))
-            return onednn.size[i].scratch_bytes;
-    Size *slot = &onednn.size[onednn.sized++ % PRIMITIVES];
-    *slot = (Size){p, omp_get_max_threads(), primitive_make(NULL, p)};
-    return slot->scratch_bytes;
+static void execute(const Primitive *known, Matmul p, void *scratch) {
+    struct { int which; dnnl_memory_t like; const void *data; } use[] = {
+        {DNNL_ARG_SRC, known->a, p.a.data}, {DNNL_ARG_WEIGHTS, known->b, p.b.data}, {DNNL_ARG_DST, known->c, p.c.data},
+        {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
+    dnnl_exec_arg_t args[5];
+    int             count = p.bias ? 5 : 4;
+    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call has memories of its own */
+        DescView desc;
+        ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
+        args[i].arg = use[i].which;
+        ONEDNN(dnnl_memory_create(&args[i].memory, desc, onednn.engine, (void *)use[i].data));
+    }
+    ONEDNN(dnnl_primitive_execute(known->primitive, onednn.stream, count, args));
+    for (int i = 0; i < count; i++) dnnl_memory_destroy(args[i].memory);
 }
 
 static void product_by_primitive(Stream *s, Matmul p) {
-    size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) {
-        arena_take(&s->scratch, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
-        arena_release(&s->scratch, mark);
-        return;
+    size_t           mark = arena_mark(&s->scratch);
+    int              is_sized = !s->ledger || !s->ledger->is_elsewhere;
+    const Primitive *known = is_sized ? primitive_of(p, s->ledger ? SIZE_ONLY : TO_EXECUTE) : NULL;
+    void            *scratch = arena_take(&s->scratch, known ? known->scratch_bytes : 0);
+    if (!s->ledger) {
+        execute(known, p, scratch);
+        ONEDNN(dnnl_stream_wait(onednn.stream));
     }
-    Primitive *known = primitive_of(p);
-    ONEDNN(dnnl_memory_set_data_handle(known->a, p.a.data));
-    ONEDNN(dnnl_memory_set_data_handle(known->b, p.b.data));
-    ONEDNN(dnnl_memory_set_data_handle(known->c, p.c.data));
-    ONEDNN(dnnl_memory_set_data_handle(known->bias, (void *)p.bias));
-    ONEDNN(dnnl_memory_set_data_handle(known->scratchpad, arena_take(&s->scratch, known->scratch_bytes)));
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, known->a}, {DNNL_ARG_WEIGHTS, known->b}, {DNNL_ARG_DST, known->c},
-                              {DNNL_ARG_SCRATCHPAD, known->scratchpad}, {DNNL_ARG_BIAS, known->bias}};
-    ONEDNN(dnnl_primitive_execute(known->primitive, onednn.stream, p.bias ? 5 : 4, args));
-    ONEDNN(dnnl_stream_wait(onednn.stream));
     arena_release(&s->scratch, mark);
 }
 
@@ -320,7 +298,7 @@ static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column,
     return (Matrix){y, F32, columns, PLAIN};
 }
 
-static void product_by_f32_tiles(Matmul p);
+static void product_in_f32(Stream *s, Matmul p);
 
 static void product_by_panels(Stream *s, Matmul p) {
     int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
@@ -340,8 +318,7 @@ static void product_by_panels(Stream *s, Matmul p) {
                 q.write = l > 0 ? MATMUL_ADD : p.write;
                 q.a = widen_panel(a, p.a, i, l, q.m, q.k);
                 if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
-                if (s->any_threads) product_by_f32_tiles(q);
-                else product_by_sgemm(q);
+                product_in_f32(s, q);
             }
             if (p.c.type == F32) continue;
             const uint16_t *bias = p.bias ? (const uint16_t *)p.bias + j : NULL;
@@ -394,11 +371,9 @@ static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
 static void make_strips(int threads) {
     if (threads <= onednn.strips) return;
     onednn.strip = xrealloc(onednn.strip, sizeof *onednn.strip * (size_t)threads, "the threads' parts of a matrix");
-    for (; onednn.strips < threads; onednn.strips++) {
-        float *strip = aligned_alloc(64, sizeof(float) * STRIP_M * STRIP_K);
-        if (!strip) fail(EXIT_MEMORY, "no memory for the threads' parts of a matrix");
-        onednn.strip[onednn.strips] = strip;
-    }
+    for (; onednn.strips < threads; onednn.strips++)
+        onednn.strip[onednn.strips] =
+            device_alloc_host(sizeof(float) * STRIP_M * STRIP_K, "the threads' parts of a matrix");
 }
 
 static void turned_tile(Matmul p, float *strip) {
@@ -430,82 +405,65 @@ static void product_by_f32_tiles(Matmul p) {
     }
 }
 
-static void execute_tile(const Primitive *known, Matmul p, void *scratch) {
-    struct { int which; dnnl_memory_t like; const void *data; } use[] = {
-        {DNNL_ARG_SRC, known->a, p.a.data}, {DNNL_ARG_WEIGHTS, known->b, p.b.data}, {DNNL_ARG_DST, known->c, p.c.data},
-        {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
-    dnnl_exec_arg_t args[5];
-    int             count = p.bias ? 5 : 4;
-    for (int i = 0; i < count; i++) {
-        DescView desc;
-        ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
-        args[i].arg = use[i].which;
-        ONEDNN(dnnl_memory_create(&args[i].memory, desc, onednn.engine, (void *)use[i].data));
-    }
-    ONEDNN(dnnl_primitive_execute(known->primitive, onednn.stream, count, args));
-    for (int i = 0; i < count; i++) dnnl_memory_destroy(args[i].memory);
-}
-
-/* Returns the most scratch that a thread needs for a tile of p. Also makes all the primitives, except in a dry run. */
-static size_t tiles_prepare(Matmul p, Cut cut, int is_dry) {
+/* Returns the most scratch that a thread needs for a tile of p. Also makes the primitives if they are executed. */
+static size_t tiles_prepare(Matmul p, Cut cut, Need need) {
     int    threads = omp_get_max_threads();
     size_t most = 0;
     omp_set_num_threads(1);
     for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
         int is_last_row = tile / cut.columns == cut.rows - 1, is_last_column = tile % cut.columns == cut.columns - 1;
         if (tile > 0 && !is_last_row && !is_last_column) continue; /* same shape as the first tile */
-        Matmul q = tile_of(p, cut, tile);
-        size_t bytes = is_dry ? primitive_scratch_bytes(q) : primitive_of(q)->scratch_bytes;
+        size_t bytes = primitive_of(tile_of(p, cut, tile), need)->scratch_bytes;
         if (bytes > most) most = bytes;
     }
     omp_set_num_threads(threads);
     return (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-static void run_primitive_tiles(Matmul p, Cut cut, char *scratch, size_t bytes_of_thread) {
-    #pragma omp parallel
-    {
+static void product_by_primitive_tiles(Stream *s, Matmul p) {
+    Cut    cut = cut_of(p, TILE_M);
+    int    is_sized = !s->ledger || !s->ledger->is_elsewhere;
+    size_t mark = arena_mark(&s->scratch);
+    size_t bytes = is_sized ? tiles_prepare(p, cut, s->ledger ? SIZE_ONLY : TO_EXECUTE) : 0;
+    char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
+    #pragma omp parallel if (!s->ledger)
+    if (!s->ledger) {
         omp_set_num_threads(1);
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);
-            execute_tile(primitive_of(q), q, scratch + bytes_of_thread * (size_t)omp_get_thread_num());
+            execute(primitive_of(q, TO_EXECUTE), q, scratch + bytes * (size_t)omp_get_thread_num());
         }
     }
-}
-
-static void product_by_primitive_tiles(Stream *s, Matmul p) {
-    Cut    cut = cut_of(p, TILE_M);
-    int    asks = !s->ledger || !s->ledger->is_elsewhere;
-    size_t mark = arena_mark(&s->scratch), bytes = asks ? tiles_prepare(p, cut, s->ledger != NULL) : 0;
-    char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
-    if (!s->ledger) run_primitive_tiles(p, cut, scratch, bytes);
     arena_release(&s->scratch, mark);
 }
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
+
+/* Does nothing on a dry stream, because sgemm takes no scratch. */
+static void product_in_f32(Stream *s, Matmul p) {
+    if (s->ledger) return;
+    if (s->any_threads) product_by_f32_tiles(p);
+    else product_by_sgemm(p);
+}
+
+static void product_in_bf16(Stream *s, Matmul p) {
+    if (s->any_threads) product_by_primitive_tiles(s, p);
+    else product_by_primitive(s, p);
+}
 
 void matmul(Stream *s, Matmul p) {
     int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) &&
                     (p.c.type == p.a.type || p.c.type == F32);
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
           "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
-    int is_dry = matmul_note(s, p);
-    switch (way_of(p)) {
-    case BY_SGEMM:
-        if (is_dry) break;
-        if (s->any_threads) product_by_f32_tiles(p);
-        else product_by_sgemm(p);
-        break;
-    case BY_PRIMITIVE:
-        if (s->any_threads && p.a.type == F32) { /* a tile is computed by one thread, with which sgemm is as fast as a
-                                                  * primitive */
-            if (!is_dry) product_by_f32_tiles(p);
-        } else if (s->any_threads) product_by_primitive_tiles(s, p);
-        else product_by_primitive(s, p);
-        break;
-    case BY_PANELS: product_by_panels(s, p); break;
-    }
+    matmul_note(s, p);
+    /* With any_threads one thread computes a tile. There sgemm is as fast as a primitive in fp32. */
+    int is_ahead = p.b.order == TRANSPOSED && p.k >= p.n && !s->any_threads;
+    if (p.a.type == F32 && is_ahead) product_by_primitive(s, p);
+    else if (p.a.type == F32) product_in_f32(s, p);
+    else if (has_native_bf16()) product_in_bf16(s, p);
+    else product_by_panels(s, p);
 }
 
 /* Largest piece of a ragged product in bf16. Each size needs a primitive, which is slow to make. So the product is
@@ -528,18 +486,14 @@ void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
     if (all == 0 && extent == RAGGED_K && p.write == MATMUL_SET && !s->ledger) /* the sum of no products is zero */
         for (int64_t i = 0; i < p.m; i++) memset((float *)p.c.data + i * p.c.ld, 0, (size_t)p.n * sizeof(float));
     if (all == 0) return;
-    if (p.a.type == BF16 && !has_native_bf16()) product_by_panels(s, p);
-    else if (p.a.type == BF16)
+    if (p.a.type == F32) product_in_f32(s, p);
+    else if (!has_native_bf16()) product_by_panels(s, p);
+    else
         for (int64_t piece = RAGGED_PIECE; piece > 0; piece /= 2)
             for (; all - at >= piece; at += piece) {
-                Matmul q = ragged_piece(p, extent, at, piece);
-                if (s->any_threads) product_by_primitive_tiles(s, q);
-                else product_by_primitive(s, q);
+                product_in_bf16(s, ragged_piece(p, extent, at, piece));
                 if (s->ledger) break;
             }
-    else if (s->ledger) return;
-    else if (s->any_threads) product_by_f32_tiles(p);
-    else product_by_sgemm(p);
 }
 
 const char *matmul_library(void) {
@@ -553,17 +507,7 @@ const char *matmul_library(void) {
 
 enum { RATE_RUNS = 64 };
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int64_t matmul_rate_size(void) { return 1024; }
-
-static void product_by(Stream *s, Matmul p, Way way) {
-    if (way == BY_SGEMM) product_by_sgemm(p);
-    else product_by_primitive(s, p);
-}
 
 /* Returns the rate. If bf16 is multiplied in panels, that is the rate of f32. oneDNN has two ways of multiplying plain
  * f32 matrices, and the machine's rate is that of the faster. Allocates and frees its memory, because it runs once,
@@ -576,7 +520,7 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
     Ledger none = {0};
     Stream dry = stream_dry(&none);
-    product_by(&dry, p, BY_PRIMITIVE);
+    product_by_primitive(&dry, p);
     Stream own = stream_create(3 * matrix_bytes + dry.scratch.peak_bytes + 4 * ARENA_ALIGN);
     p.a.data = arena_take(&own.scratch, matrix_bytes);
     p.b.data = arena_take(&own.scratch, matrix_bytes);
@@ -586,17 +530,18 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
         tensor_set(a, i, (float)(i % 17 - 8) / 16.0f), tensor_set(b, i, (float)(i % 13 - 6) / 16.0f);
     }
     double best = 0.0;
-    for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
+    for (int by_primitive = type == BF16; by_primitive <= 1; by_primitive++) {
         double ms[RATE_RUNS] = {0}, spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
         int    runs = 0;
         for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
             double start = clock_ms();
-            product_by(&own, p, way);
+            if (by_primitive) product_by_primitive(&own, p);
+            else product_by_sgemm(p);
             double took = clock_ms() - start;
             spent += took;
             if (warm) ms[runs++] = took;
         }
-        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+        qsort(ms, (size_t)runs, sizeof ms[0], ascending_doubles);
         double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
         if (rate > best) best = rate;
     }

@@ -340,7 +340,7 @@ static Matmul plain_of(Matmul p, const Rest *rest) {
  * together are faster. Timing would change sums that the product adds to, so they are saved in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
     Algorithm found[CANDIDATES];
-    int count = candidates(e, c, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
+    int count = candidates(e, c, found), untimed = matmul_algorithms.frozen || stream_is_captured(s);
     CHECK(count > 0 || rest, "cuBLASLt has no algorithm for %s", e->record.key);
     e->record.id = ALGORITHM_NONE;
     if (count == 0 || (untimed && rest && !own_must(c))) return;
@@ -379,7 +379,7 @@ static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
 static int adopt(Entry *e, const Call *c, const Rest *rest) {
     int at = matmul_algorithms_find(e->record.key);
     if (at < 0) return 0;
-    e->record = matmul_algorithms_get(at);
+    e->record = matmul_algorithms.record[at];
     Algorithm found[CANDIDATES];
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
@@ -392,10 +392,10 @@ static int adopt(Entry *e, const Call *c, const Rest *rest) {
 /* Returns the cache entry of the product, with its algorithm chosen. */
 static Entry *entry_of(Stream *s, const Call *c, const Rest *rest) {
     int known = lt.made < CACHE ? lt.made : CACHE;
-    if (lt.version != matmul_algorithms_version()) {
+    if (lt.version != matmul_algorithms.version) {
         for (int i = 0; i < known; i++) entry_drop(&lt.cache[i]);
         known = lt.made = 0;
-        lt.version = matmul_algorithms_version();
+        lt.version = matmul_algorithms.version;
     }
     Key key = key_of(s, c);
     for (int i = 0; i < known; i++)
@@ -405,7 +405,7 @@ static Entry *entry_of(Stream *s, const Call *c, const Rest *rest) {
     entry_make(e, key, c, s);
     if (adopt(e, c, rest)) return e;
     choose(s, e, c, rest);
-    if (!matmul_algorithms_frozen()) matmul_algorithms_set(e->record), lt.version = matmul_algorithms_version();
+    if (!matmul_algorithms.frozen) matmul_algorithms_set(e->record), lt.version = matmul_algorithms.version;
     return e;
 }
 

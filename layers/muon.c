@@ -57,11 +57,7 @@ ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float ou
 #if SIMD_HOST
 #include "layers/muon.h"
 
-
 /* --- momentum and update ------------------------------------------------------------------------------------------ */
-
-enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
-static int64_t stretch_at(int64_t i, int64_t n) { return n - i < STRETCH ? n - i : STRETCH; }
 
 /* Computes Nesterov's momentum. With d = m - g, the new m is m - (1-beta) d, and g + beta (m - g) is the new m minus
  * (1-beta) beta d. */
@@ -89,18 +85,18 @@ SIMD_KERNEL(void, step, (float *restrict p, const float *restrict u, float rate,
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale) {
     int64_t n = grad.dim[0];
     if (muon_momentum_contract(s, grad, m)) return;
-    #pragma omp parallel for schedule(static) if (n > STRETCH)
-    for (int64_t i = 0; i < n; i += STRETCH)
+    #pragma omp parallel for schedule(static) if (n > ACT_BLOCK)
+    for (int64_t i = 0; i < n; i += ACT_BLOCK)
         momentum((float *)grad.data + i, (float *)m.data + i, grad_scale, (float)(1.0 - beta),
-                 (float)((1.0 - beta) * beta), stretch_at(i, n));
+                 (float)((1.0 - beta) * beta), act_block_elems(i, n));
 }
 
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay) {
     int64_t n = p.dim[0];
     if (muon_update_contract(s, p, u)) return;
-    #pragma omp parallel for schedule(static) if (n > STRETCH)
-    for (int64_t i = 0; i < n; i += STRETCH)
-        step((float *)p.data + i, (const float *)u.data + i, (float)rate, (float)decay, stretch_at(i, n));
+    #pragma omp parallel for schedule(static) if (n > ACT_BLOCK)
+    for (int64_t i = 0; i < n; i += ACT_BLOCK)
+        step((float *)p.data + i, (const float *)u.data + i, (float)rate, (float)decay, act_block_elems(i, n));
 }
 
 /* --- newton_schulz: the passes between its products --------------------------------------------------------------- */
@@ -110,6 +106,7 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double ma
     size_t       mark = arena_mark(&s->scratch);
     double      *squares = (double *)arena_take(&s->scratch, sizeof(double) * (size_t)R), sum = 0.0;
     const float *from = (const float *)x.data + part * M;
+    EXPECT_ACT(X);
     if (!s->ledger) {
         #pragma omp parallel for schedule(static)
         for (int64_t r = 0; r < R; r++) squares[r] = row_squares(from + r * ld, M);
@@ -137,12 +134,6 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
         mix_block(x.type, x.data, inner, y.data, outer, i, act_block_elems(i, n));
 }
 
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
-    EXPECT_ACT(tensor_1d(NULL, type, 0));
-    newton_schulz_contract(s, x, parts, type);
-    newton_schulz_by_parts(s, x, parts, type, kind);
-}
-
 /* --- normuon ------------------------------------------------------------------------------------------------------ */
 
 enum { COLUMNS = 64 }; /* columns of a thread's work item: their sums stay in the cache */
@@ -152,25 +143,18 @@ SIMD_INLINE void add_squares_body(double *restrict sum, const float *restrict x,
 }
 SIMD_KERNEL(void, add_squares, (double *restrict sum, const float *restrict x, int64_t n), (sum, x, n))
 
-/* Adds squares in eight sums, each of every eighth element. */
-static double squares_of_row(const float *x, int64_t n) {
-    double lane[8] = {0}, sum = 0.0;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) add_squares(lane, x + i, 8);
-    add_squares(lane, x + i, n - i);
-    for (int k = 0; k < 8; k++) sum += lane[k];
-    return sum;
-}
-
 static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n) {
-    int64_t unit = p.are_rows ? 1 : COLUMNS;
     (void)s;
+    if (p.are_rows) {
+        #pragma omp parallel for schedule(static)
+        for (int64_t r = 0; r < p.R; r++) n.squares[r] = row_squares(p.x + r * p.width, p.M);
+        return;
+    }
     #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < p.neurons; at += unit) {
-        int64_t count = p.neurons - at < unit ? p.neurons - at : unit;
-        if (p.are_rows) n.squares[at] = squares_of_row(p.x + at * p.width, p.M);
-        for (int64_t i = 0; i < count && !p.are_rows; i++) n.squares[at + i] = 0.0;
-        for (int64_t r = 0; r < p.R && !p.are_rows; r++) add_squares(n.squares + at, p.x + r * p.width + at, count);
+    for (int64_t at = 0; at < p.M; at += COLUMNS) {
+        int64_t count = p.M - at < COLUMNS ? p.M - at : COLUMNS;
+        memset(n.squares + at, 0, sizeof(double) * (size_t)count);
+        for (int64_t r = 0; r < p.R; r++) add_squares(n.squares + at, p.x + r * p.width + at, count);
     }
 }
 
@@ -198,10 +182,5 @@ static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n) {
             v[c] = n.fresh[p.are_rows ? r : c];
         }
     }
-}
-
-void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2) {
-    normuon_contract(s, x, v, parts);
-    normuon_by_parts(s, x, v, parts, side, beta2);
 }
 #endif

@@ -128,11 +128,6 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
         LAUNCH((mix_kernel<T, W>), blocks_for(n, THREADS * W), THREADS, 0, s, ptr<T>(x), inner, ptr<T>(y), outer, n)));
 }
 
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
-    newton_schulz_contract(s, x, parts, type);
-    newton_schulz_by_parts(s, x, parts, type, kind);
-}
-
 /* --- normuon ------------------------------------------------------------------------------------------------------ */
 
 enum { LANES = 8 };
@@ -205,9 +200,4 @@ static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta
 }
 static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n) {
     LAUNCH(neuron_scale_kernel, blocks_for(p.R * p.M, THREADS), THREADS, 0, s, p, n);
-}
-
-void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2) {
-    normuon_contract(s, x, v, parts);
-    normuon_by_parts(s, x, v, parts, side, beta2);
 }

@@ -1,5 +1,5 @@
-/* muon.h - the algorithms of newton_schulz and normuon in layers.h, for the CPU's and the CUDA side. Each side has the
- * passes over memory: those between the products of newton_schulz, and the three of normuon.
+/* muon.h - the ops newton_schulz and normuon of layers.h. muon.c and muon.cu include them, once in each build, and
+ * define the passes over memory: those between the products of newton_schulz, and the three of normuon.
  */
 #ifndef TRAIN_GPT_LAYERS_MUON_H
 #define TRAIN_GPT_LAYERS_MUON_H
@@ -29,9 +29,9 @@ static inline NewtonMap newton_map(NewtonKind kind) {
     static const double cushion = 1.01;
     NewtonMap map = {kind == NEWTON_POLAR_EXPRESS ? 1.02 : 1.0, {jordan, jordan, jordan, jordan, jordan}};
     for (int i = 0; i < NEWTON_ROUNDS && kind == NEWTON_POLAR_EXPRESS; i++) {
-        NewtonStep s = {polar[i].a / cushion, polar[i].b / (cushion * cushion * cushion),
-                        polar[i].c / (cushion * cushion * cushion * cushion * cushion)};
-        map.step[i] = s;
+        map.step[i].a = polar[i].a / cushion;
+        map.step[i].b = polar[i].b / (cushion * cushion * cushion);
+        map.step[i].c = polar[i].c / (cushion * cushion * cushion * cushion * cushion);
     }
     return map;
 }
@@ -64,12 +64,13 @@ static inline void newton_round(Stream *s, Tensor X, Tensor P, Tensor A, Tensor 
     newton_mix(s, X, (float)step.a, P, 1.0f);
 }
 
-static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
+    newton_schulz_contract(s, x, parts, type);
     NewtonMap map = newton_map(kind);
-    int64_t R = x.dim[0], M = x.dim[1] / parts, k = R < M ? R : M;
-    size_t  mark = arena_mark(&s->scratch);
-    Tensor  X = arena_tensor(&s->scratch, type, 2, R, M, 1), P = arena_tensor(&s->scratch, type, 2, R, M, 1);
-    Tensor  A = arena_tensor(&s->scratch, type, 2, k, k, 1), AA = arena_tensor(&s->scratch, type, 2, k, k, 1);
+    int64_t   R = x.dim[0], M = x.dim[1] / parts, k = R < M ? R : M;
+    size_t    mark = arena_mark(&s->scratch);
+    Tensor    X = arena_tensor(&s->scratch, type, 2, R, M, 1), P = arena_tensor(&s->scratch, type, 2, R, M, 1);
+    Tensor    A = arena_tensor(&s->scratch, type, 2, k, k, 1), AA = arena_tensor(&s->scratch, type, 2, k, k, 1);
     for (int64_t part = 0; part < parts; part++) {
         newton_narrow(s, X, x, part, map.margin);
         for (int i = 0; i < NEWTON_ROUNDS; i++) newton_round(s, X, P, A, AA, map.step[i]);
@@ -104,7 +105,8 @@ static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n);
 static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2);
 static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n);
 
-static inline void normuon_by_parts(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2) {
+void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2) {
+    normuon_contract(s, x, v, parts);
     int64_t       R = x.dim[0], M = x.dim[1] / parts, rows = side == NEURON_ROWS;
     int64_t       neurons = rows ? R : M;
     size_t        mark = arena_mark(&s->scratch);

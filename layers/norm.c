@@ -204,31 +204,18 @@ static void forward(DType type, Forward f, int64_t rows) {
         norm_rows(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
-static void whole_rows(Stream *s, const char *op, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
-                       Tensor update, Tensor w, Tensor b, float eps) {
+/* Computes a layernorm, or an rmsnorm if mean and b are none. */
+void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps) {
     int64_t C = x.dim[1];
     EXPECT_ACT(x);
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL)) return;
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL)) return;
     forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data,
                               (float *)rstd.data, eps, {C, 1, 0}, C, C}, x.dim[0]);
 }
 
-void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    whole_rows(s, "layernorm_forward", tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
-}
-
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                Tensor w, Tensor b, float eps) {
-    whole_rows(s, "residual_layernorm_forward", sum, y, mean, rstd, x, update, w, b, eps);
-}
-
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    whole_rows(s, "rmsnorm_forward", tensor_none(), y, tensor_none(), rstd, x, tensor_none(), w, tensor_none(), eps);
-}
-
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps) {
-    whole_rows(s, "residual_rmsnorm_forward", sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
+void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+    layernorm_forward(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
 }
 
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
@@ -245,17 +232,9 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
     forward(x.type, f, x.dim[0] * heads);
 }
 
-/* Returns the number of runs for N rows. It is enough for many threads, and each run has enough rows that its partial
- * sums cost little in comparison. Run p is rows [N p / runs, N (p+1) / runs). */
-static int64_t runs_of(int64_t N) {
-    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
-    int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;
-    return runs < MOST_RUNS ? runs : MOST_RUNS;
-}
-
 /* total[c] += the sum over runs of partial[run * stride + c], in order, for c < C. */
 static void add_partials(float *total, const float *partial, int64_t stride, int64_t runs, int64_t C) {
-    #pragma omp parallel for schedule(static) if (C * runs > 1 << 14)
+    #pragma omp parallel for schedule(static) if (C * runs > ACT_BLOCK)
     for (int64_t first = 0; first < C; first += LANES) {
         float   sum[LANES] = {0};
         int64_t n = C - first < LANES ? C - first : LANES;
@@ -265,9 +244,14 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
     }
 }
 
-/* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. */
+/* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. Run p is
+ * rows [N p / runs, N (p+1) / runs). There are enough runs for many threads, and each has enough rows that its partial
+ * sums cost little in comparison. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
-    int64_t runs = runs_of(rows), half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
+    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
+    int64_t runs = (rows + LEAST_ROWS - 1) / LEAST_ROWS;
+    if (runs > MOST_RUNS) runs = MOST_RUNS;
+    int64_t half = (k.rows.C + 15) / 16 * 16; /* C partial sums are padded to whole cache lines */
     int64_t stride = tensor_is_none(db) ? half : 2 * half;
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, (size_t)(runs * stride) * sizeof(float));
@@ -282,10 +266,11 @@ static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Ba
     arena_release(&s->scratch, mark);
 }
 
-static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbias, Tensor dw, Tensor db,
-                                Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+/* Computes the gradients of a layernorm, or of an rmsnorm if mean and db are none. */
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
+                        Tensor w, Tensor mean, Tensor rstd) {
     EXPECT_ACT(x);
-    int      is_dry = norm_backward_contract(s, op, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    int      is_dry = norm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     int64_t  C = x.dim[1];
     Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data,
                   {C, 1, 0}, C, C, C};
@@ -293,14 +278,8 @@ static void whole_rows_backward(Stream *s, const char *op, Tensor dx, Tensor dbi
     if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
-                        Tensor w, Tensor mean, Tensor rstd) {
-    whole_rows_backward(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
-}
-
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
-    whole_rows_backward(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(),
-                        rstd);
+    layernorm_backward(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,

@@ -156,12 +156,10 @@ template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T
     if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* Does layernorm_forward if update is none. */
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
-                                Tensor w, Tensor b, float eps) {
-    int64_t     N = x.dim[0], C = x.dim[1];
-    const char *op = tensor_is_none(update) ? "layernorm_forward" : "residual_layernorm_forward";
-    if (norm_forward_contract(s, op, sum, y, mean, rstd, x, update, w, b, NULL) || N == 0) return;
+void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL) || N == 0) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
         LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
@@ -173,10 +171,6 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
             LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
         else LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), N, LONG_ROW_THREADS, (size_t)C * sizeof(T), s, f);
     }));
-}
-
-void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    residual_layernorm_forward(s, tensor_none(), y, mean, rstd, x, tensor_none(), w, b, eps);
 }
 
 enum { SUM_THREADS = 256 };
@@ -387,7 +381,7 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
                         Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
     if (blocks > BLOCKS) blocks = BLOCKS;
-    norm_backward_contract(s, "layernorm_backward", dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    norm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
@@ -497,17 +491,10 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
     }));
 }
 
-/* Does rmsnorm_forward if update is none. */
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                              float eps) {
-    HeadRows    r = {x.dim[0], x.dim[1], 1, 0};
-    const char *op = tensor_is_none(update) ? "rmsnorm_forward" : "residual_rmsnorm_forward";
-    if (!norm_forward_contract(s, op, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
+void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+    HeadRows r = {x.dim[0], x.dim[1], 1, 0};
+    if (!norm_forward_contract(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
         forward_rows(s, sum, y, rstd, x, update, w, r, eps);
-}
-
-void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps) {
-    residual_rmsnorm_forward(s, tensor_none(), y, rstd, x, tensor_none(), w, eps);
 }
 
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
@@ -648,7 +635,7 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
 
 void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    norm_backward_contract(s, "rmsnorm_backward", dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
+    norm_backward_contract(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
                            tensor_none(), rstd);
     backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
 }

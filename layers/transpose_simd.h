@@ -40,16 +40,16 @@ SIMD_INLINE void transpose_block(float *y, int64_t y_step, const float *x, int64
     for (int i = 0; i < L; i++) memcpy(y + i * y_step, &even[i], SIMD_BYTES);
 }
 
-/* y[c * y_step + r] = scale * x[r * x_step + c] for r < rows, c < columns; x act, y f32. */
+/* y[c * y_step + r] = x[r * x_step + c] for r < rows, c < columns; x act, y f32. */
 static void transpose(float *y, int64_t y_step, const void *x, int64_t x_step, int64_t rows, int64_t columns,
-                      DType type, float scale) {
+                      DType type) {
     for (int64_t c = 0; c < columns; c += LANES) {
         int64_t wide = act16_count(c, columns);
         for (int64_t r = 0; r < rows; r += LANES) {
             int64_t high = act16_count(r, rows);
             float   block[LANES * LANES];
             for (int64_t i = 0; i < high; i++)
-                f32x16_store(block + i * LANES, scale * act16_load_n(x, (r + i) * x_step + c, wide, type));
+                f32x16_store(block + i * LANES, act16_load_n(x, (r + i) * x_step + c, wide, type));
             for (int64_t i = high; i < LANES; i++) f32x16_store(block + i * LANES, f32x16_all(0.0f));
             float turned[LANES * LANES];
             for (int i = 0; i < LANES; i += REGISTER_FLOATS)

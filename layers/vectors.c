@@ -22,15 +22,13 @@ SIMD_DISPATCH(void, cast_block, (DType from, DType to, void *y, const void *x, i
               (from, to, y, x, first, elems))
 
 #if SIMD_HOST
-enum { STRETCH = 1 << 14 }; /* elements of a thread's work item */
-
 void zero_tensors(Stream *s, const Tensor *x, int count) {
     if (zero_contract(s, x, count)) return;
     for (int i = 0; i < count; i++) {
         int64_t n = x[i].dim[0];
-        #pragma omp parallel for schedule(static) if (n > STRETCH)
-        for (int64_t at = 0; at < n; at += STRETCH)
-            memset((float *)x[i].data + at, 0, sizeof(float) * (size_t)(n - at < STRETCH ? n - at : STRETCH));
+        #pragma omp parallel for schedule(static) if (n > ACT_BLOCK)
+        for (int64_t at = 0; at < n; at += ACT_BLOCK)
+            memset((float *)x[i].data + at, 0, sizeof(float) * (size_t)act_block_elems(at, n));
     }
 }
 
@@ -42,15 +40,15 @@ SIMD_KERNEL(void, add, (float *restrict y, const float *restrict x, int64_t n), 
 void add_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = y.dim[0];
     if (add_forward_contract(s, y, x)) return;
-    #pragma omp parallel for schedule(static) if (n > STRETCH)
-    for (int64_t i = 0; i < n; i += STRETCH)
-        add((float *)y.data + i, (const float *)x.data + i, n - i < STRETCH ? n - i : STRETCH);
+    #pragma omp parallel for schedule(static) if (n > ACT_BLOCK)
+    for (int64_t i = 0; i < n; i += ACT_BLOCK)
+        add((float *)y.data + i, (const float *)x.data + i, act_block_elems(i, n));
 }
 
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
     size_t elem = dtype_bytes(from.type), bytes = (size_t)columns * elem;
     if (copy_columns_contract(s, to, to_first, from, from_first, columns)) return;
-    #pragma omp parallel for schedule(static) if (from.dim[0] * columns > 1 << 14)
+    #pragma omp parallel for schedule(static) if (from.dim[0] * columns > ACT_BLOCK)
     for (int64_t n = 0; n < from.dim[0]; n++)
         memcpy((char *)to.data + (size_t)(n * to.dim[1] + to_first) * elem,
                (const char *)from.data + (size_t)(n * from.dim[1] + from_first) * elem, bytes);

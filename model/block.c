@@ -281,8 +281,7 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
     int    is_whole = tensor_is_none(update);
     Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_layernorm_forward(r->s, sum, codes, mean, rstd, x, update, w, b, eps, fp8_of(r, p));
-    else if (is_whole) layernorm_forward(r->s, y, mean, rstd, x, w, b, eps);
-    else residual_layernorm_forward(r->s, sum, y, mean, rstd, x, update, w, b, eps);
+    else layernorm_forward(r->s, sum, y, mean, rstd, x, update, w, b, eps);
 }
 
 void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
@@ -290,8 +289,7 @@ void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, T
     int    is_whole = tensor_is_none(update);
     Tensor codes = input_of(r, p, y), x = is_whole ? stream : before, sum = is_whole ? update : stream;
     if (codes.type != y.type) fp8_rmsnorm_forward(r->s, sum, codes, rstd, x, update, w, eps, fp8_of(r, p));
-    else if (is_whole) rmsnorm_forward(r->s, y, rstd, x, w, eps);
-    else residual_rmsnorm_forward(r->s, sum, y, rstd, x, update, w, eps);
+    else rmsnorm_forward(r->s, sum, y, rstd, x, update, w, eps);
 }
 
 void product_gelu(const BlockRun *r, Tensor y, Tensor x) {

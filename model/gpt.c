@@ -457,8 +457,7 @@ static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
         head_forward(s, logits, x, head);
         if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
-        else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V, loss_terms(g));
-        else classifier_forward_backward(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
+        else classifier_loss(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
         if (pass == LOSS_ONLY) continue;
         head_backward(s, tensor_rows(r->dbranch, row, n), dhead, logits, x, head);
     }

@@ -153,11 +153,8 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
     Tensor update = update_before(r);
-    if (tensor_is_none(update))
-        layernorm_forward(r->s, x.y, x.mean, x.rstd, x.residual, w.norm_w, w.norm_b, LAYERNORM_EPS);
-    else
-        residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, update, w.norm_w, w.norm_b,
-                                   LAYERNORM_EPS);
+    layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, tensor_is_none(update) ? x.residual : r->mid, update,
+                      w.norm_w, w.norm_b, LAYERNORM_EPS);
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {

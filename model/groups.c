@@ -72,11 +72,13 @@ void groups_add_experts(Groups *g, int ranks) {
 
 void groups_add_tree(Groups *g) { comm_set_exchanges(g->state); }
 
+/* A group, and the axis for which its times and bytes count. */
+typedef struct { Comm *comm; Axis axis; } Counted;
+
 enum { MOST = 10 + MOST_PAIRS };
-/* Lists each group once and returns their number. axis: the axis for which a group's times and bytes count. */
-static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    const struct { Comm *comm; Axis axis;
-    } each[MOST] = {
+/* Lists each group once and returns their number. */
+static int list(const Groups *g, Counted all[MOST]) {
+    const Counted each[MOST] = {
         {g->job, AXIS_SHARD},          {g->tensor, AXIS_TENSOR},    {g->context, AXIS_CONTEXT},
         {g->state, AXIS_SHARD},        {g->replicas, AXIS_REPLICA}, {g->weights, AXIS_SHARD},
         {g->stages, AXIS_STAGE},       {g->pair[0], AXIS_STAGE},    {g->pair[1], AXIS_STAGE},
@@ -88,29 +90,28 @@ static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i].comm != NULL;
         for (int k = 0; k < i; k++) is_new &= each[k].comm != each[i].comm;
-        if (is_new) all[count] = each[i].comm, axis[count++] = each[i].axis;
+        if (is_new) all[count++] = each[i];
     }
     return count;
 }
 
 /* Frees the newest group first. Pairs end in the same order on all ranks, so no rank waits for another pair. */
 void groups_free(Groups *g) {
-    Comm *all[MOST];
-    Axis  axis[MOST];
-    for (int i = list(g, all, axis); i-- > 1;) comm_free(all[i]);
+    Counted all[MOST];
+    for (int i = list(g, all); i-- > 1;) comm_free(all[i].comm);
     *g = (Groups){0};
 }
 
 /* Sets no kind for the groups of weights and of stages, which make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends
  * messages through host memory, to find a fault, or if ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
-    Comm       *all[MOST];
-    Axis        axis[MOST];
+    Counted     all[MOST];
     const char *pairs = getenv("TRAIN_GPT_PAIRS");
-    for (int i = 0, count = list(g, all, axis); i < count; i++) {
-        int is_small = (all[i] == g->weights || all[i] == g->stages) && all[i] != g->state && all[i] != g->job;
-        int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
-        if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
+    for (int i = 0, count = list(g, all); i < count; i++) {
+        Comm *c = all[i].comm;
+        int   is_small = (c == g->weights || c == g->stages) && c != g->state && c != g->job;
+        int   by_host = all[i].axis == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
+        if (!is_small) comm_set_kind(c, by_host ? COMM_RING : kind);
     }
     /* Leaves free the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream,
      * one runs at a time. The receives of pairs are posted in advance and wait. */
@@ -154,18 +155,17 @@ size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
 
 GroupTimes groups_times(const Groups *g) {
     GroupTimes t = {0};
-    Comm      *all[MOST];
-    Axis       axis[MOST];
-    for (int i = 0, count = list(g, all, axis); i < count; i++) {
-        CommTimes one = comm_times(all[i]);
+    Counted    all[MOST];
+    for (int i = 0, count = list(g, all); i < count; i++) {
+        CommTimes one = comm_times(all[i].comm);
+        Axis      axis = all[i].axis;
         t.comm_ms += one.comm_ms, t.exposed_ms += one.exposed_ms;
-        t.ms[axis[i]] += one.comm_ms, t.waited_ms[axis[i]] += one.exposed_ms, t.sent[axis[i]] += one.sent;
+        t.ms[axis] += one.comm_ms, t.waited_ms[axis] += one.exposed_ms, t.sent[axis] += one.sent;
     }
     return t;
 }
 
 void groups_forget_times(const Groups *g) {
-    Comm *all[MOST];
-    Axis  axis[MOST];
-    for (int i = 0, count = list(g, all, axis); i < count; i++) comm_forget_times(all[i]);
+    Counted all[MOST];
+    for (int i = 0, count = list(g, all); i < count; i++) comm_forget_times(all[i].comm);
 }

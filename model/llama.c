@@ -239,8 +239,8 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 
 static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
     Tensor update = update_before(r);
-    if (tensor_is_none(update)) rmsnorm_forward(r->s, x.y, x.rstd, x.residual, w.norm_w, eps_of(r));
-    else residual_rmsnorm_forward(r->s, x.residual, x.y, x.rstd, r->mid, update, w.norm_w, eps_of(r));
+    rmsnorm_forward(r->s, x.residual, x.y, x.rstd, tensor_is_none(update) ? x.residual : r->mid, update, w.norm_w,
+                    eps_of(r));
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {

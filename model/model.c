@@ -141,17 +141,6 @@ static void dry_step(Model *m, int64_t micro_batches) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* Runs a step with other micro_batches dry, only to measure its scratch memory. */
-static void dry_step_beside(Model *m, int64_t micro_batches) {
-    Ledger beside = {0}, *step = m->stream.ledger;
-    m->stream.ledger = &beside;
-    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
-    dry_step(m, micro_batches);
-    step->times = 1;
-    m->stream.ledger = step;
-    ledger_free(&beside);
-}
-
 int64_t model_batch(int64_t B, int64_t left) {
     int64_t size = 64;
     if (left >= B) return B;
@@ -162,10 +151,7 @@ int64_t model_batch(int64_t B, int64_t left) {
 
 /* Runs the shapes of evaluation and sampling dry. A library may need more scratch memory for fewer rows. */
 static void dry_other_batches(Model *m) {
-    Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
-    m->stream.ledger = &beside;
-    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
     for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
@@ -184,8 +170,18 @@ static void dry_other_batches(Model *m) {
     int64_t rows = gpt_token_rows(&m->gpt);
     if (gpt_keeps_past(&m->gpt) && rows < T)
         pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
+}
+
+/* Measures the scratch memory of a step with other micro_batches; with micro_batches 0, of dry_other_batches. */
+static void dry_beside(Model *m, int64_t micro_batches) {
+    Ledger beside = {.times = -1}, *step = m->stream.ledger;
+    m->stream.ledger = &beside;
+    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
+    if (micro_batches) dry_step(m, micro_batches);
+    else dry_other_batches(m);
     step->times = 1;
     m->stream.ledger = step;
+    ledger_free(&beside);
 }
 
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
@@ -205,13 +201,13 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     int trains = spec.optimizer && micro_batches > 0;
     /* measure the first step, too: its scales are unknown, and its casts use scratch memory */
     m.gpt.fp8.uses_own = spec.fp8;
-    if (trains && spec.fp8) dry_step_beside(&m, micro_batches);
+    if (trains && spec.fp8) dry_beside(&m, micro_batches);
     m.gpt.fp8.uses_own = spec.fp8_casts;
     /* If shares of a step change during a run (run/pace.h), a step may have two micro-batches. Then products also add
      * to gradients. The scratch memory for that is measured here. */
-    if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_step_beside(&m, 2);
+    if (trains && micro_batches == 1 && !m.stream.ledger->is_elsewhere) dry_beside(&m, 2);
     if (trains) dry_step(&m, micro_batches);
-    if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
+    if (!m.stream.ledger->is_elsewhere) dry_beside(&m, 0);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,
                         m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
                         m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
@@ -270,8 +266,4 @@ void masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ct
     }
     free(values);
     optimizer_publish(o, s);
-}
-
-void model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx) {
-    masters_init(&m->optimizer, &m->stream, seed, ticks, ctx);
 }

@@ -68,10 +68,8 @@ int64_t    model_batch(int64_t B, int64_t left);
 Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* frees a model; does nothing if m is NULL */
 
-/* Sets the first weights. Each rank draws the weights that it updates, as a function of (seed, global offset). ticks,
- * which may be NULL, is called with ctx between spans. */
-void       model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
-/* Sets the first values of masters as model_init_weights does, for an optimizer without a model. */
+/* Sets the first values of masters and weights. Each rank draws those that it updates, as a function of (seed, global
+ * offset). ticks, which may be NULL, is called with ctx between spans. */
 void       masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
 
 #endif

@@ -10,15 +10,6 @@
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
-/* Fills left_out. Matrices are left out in whole packs of 64 elements, so that the next span stays aligned. */
-static void leave_out_matrices(Optimizer *o) {
-    const Shards *z = o->shards;
-    o->left_out = xcalloc((size_t)z->spans + 1, sizeof *o->left_out, "the list of spans to update");
-    for (int i = 0; i < z->spans; i++)
-        o->left_out[i + 1] =
-            o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
-}
-
 /* Returns the number of the last of this rank's spans that begins at `span` or before it. */
 static int number_of(const Shards *z, Span span) {
     int low = 0, high = z->spans;
@@ -33,7 +24,11 @@ static int number_of(const Shards *z, Span span) {
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
     Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
-    leave_out_matrices(&o);
+    o.left_out = xcalloc((size_t)z->spans + 1, sizeof *o.left_out, "the list of spans to update");
+    /* matrices are left out in whole packs of 64 elements, so that the next span stays aligned */
+    for (int i = 0; i < z->spans; i++)
+        o.left_out[i + 1] =
+            o.left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
     if (kind->has_matrices) {
         o.matrices = matrices_create(z, MATRICES_OF_ALL);
         o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
@@ -65,7 +60,8 @@ void optimizer_destroy(Optimizer *o) {
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
-Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+/* Returns a view of state k of a span. Its data is NULL if the state is not kept for the span. */
+static Tensor state_of(const Optimizer *o, int k, Span span) {
     if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
     if (!o->kind->state[k].no_matrices) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
@@ -76,7 +72,7 @@ Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span) {
-    return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span);
+    return which == 0 ? optimizer_master(o, span) : state_of(o, which - 1, span);
 }
 
 void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
@@ -111,24 +107,18 @@ static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
                             weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
 }
 
-static void publish_from_host(Optimizer *o, Stream *s) {
-    for (Part p = {0}; next_part(o, &p);) {
-        Span         span = o->shards->span[p.span];
-        const float *from = (const float *)part_of(optimizer_master(o, span), p).data;
-        DType        act = o->page[0].type;
+void optimizer_publish(Optimizer *o, Stream *s) {
+    const Shards *z = o->shards;
+    DType         act = z->params.type;
+    for (int i = 0; i < z->spans && !o->on_host && act != F32; i++)
+        cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
+    for (Part p = {0}; o->on_host && next_part(o, &p);) {
+        const float *from = (const float *)part_of(optimizer_master(o, z->span[p.span]), p).data;
         for (int64_t i = 0; act != F32 && i < p.elems; i++)
             ((uint16_t *)o->page[0].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
         send_weights(o, s, p, 0);
         device_sync(s);
     }
-}
-
-void optimizer_publish(Optimizer *o, Stream *s) {
-    const Shards *z = o->shards;
-    if (o->on_host) publish_from_host(o, s);
-    else if (z->params.type != F32)
-        for (int i = 0; i < z->spans; i++)
-            cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
@@ -173,8 +163,6 @@ void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale
 
 /* --- adamw -------------------------------------------------------------------------------------------------------- */
 
-static float rate_of(const Optimizer *o, Span span) { return o->shards->layout.param[span.param].rate; }
-
 static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     device_to_host_queued(s, o->grad_page[turn].data, part_of(shards_grad(o->shards, o->shards->span[p.span]), p));
     event_record(o->grads_in[turn], s);
@@ -195,37 +183,37 @@ static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_s
         event_wait(o->grads_in[turn]);
         Part      page = {.elems = p.elems};
         AdamWSpan part = {.master = part_of(optimizer_master(o, span), p),
-                          .m = part_of(optimizer_state(o, 0, span), p),
-                          .v = part_of(optimizer_state(o, 1, span), p),
+                          .m = part_of(state_of(o, 0, span), p),
+                          .v = part_of(state_of(o, 1, span), p),
                           .working = part_of(o->page[turn], page),
                           .grad = part_of(o->grad_page[turn], page),
                           .decays = span.group != GROUP_VECTOR,
-                          .rate = rate_of(o, span)};
+                          .rate = o->shards->layout.param[span.param].rate};
         adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
 }
 
-typedef enum { ADAMW_ALL, ADAMW_BUT_MATRICES } AdamWOf;
-static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale, AdamWOf of) {
+/* Updates all spans, or all but the matrices if the kind updates those itself. */
+static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     const Shards *z = o->shards;
     int           count = 0;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
-        if (span.group == GROUP_MATRIX && of == ADAMW_BUT_MATRICES) continue;
+        if (span.group == GROUP_MATRIX && o->kind->has_matrices) continue;
         o->spans[count++] = (AdamWSpan){.master = optimizer_master(o, span),
-                                        .m = optimizer_state(o, 0, span),
-                                        .v = optimizer_state(o, 1, span),
+                                        .m = state_of(o, 0, span),
+                                        .v = state_of(o, 1, span),
                                         .working = shards_weight(z, span),
                                         .grad = shards_grad(z, span),
                                         .decays = span.group != GROUP_VECTOR,
-                                        .rate = rate_of(o, span)};
+                                        .rate = z->layout.param[span.param].rate};
     }
     adamw_update(s, o->spans, count, h, grad_scale);
 }
 
 static void adamw(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
-    if (!o->on_host) adamw_on_device(o, s, h, grad_scale, ADAMW_ALL);
+    if (!o->on_host) adamw_on_device(o, s, h, grad_scale);
     else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
         adamw_on_host(o, s, h, grad_scale);
 }
@@ -240,7 +228,7 @@ typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
  * moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
-    return field == 0 ? shards_grad(o->shards, span) : optimizer_state(o, 1, span);
+    return field == 0 ? shards_grad(o->shards, span) : state_of(o, 1, span);
 }
 
 static void muon_direction(const void *ctx, Stream *s, int param, const Tensor whole[MATRIX_FIELDS]) {
@@ -260,7 +248,7 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     CHECK(!o->on_host, "muon updates where the products run");
     for (int i = 0; i < z->spans; i++)
         if (z->span[i].group == GROUP_MATRIX)
-            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), o->settings.momentum,
+            muon_momentum(s, shards_grad(z, z->span[i]), state_of(o, 0, z->span[i]), o->settings.momentum,
                           grad_scale);
     MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
     matrices_each(&o->matrices, s, work);
@@ -275,7 +263,7 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
                     h.learning_rate * h.weight_decay);
         if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
     }
-    adamw_on_device(o, s, h, grad_scale, ADAMW_BUT_MATRICES);
+    adamw_on_device(o, s, h, grad_scale);
 }
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
@@ -319,30 +307,32 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
     }
 }
 
-static void add_on_host(Optimizer *o, Stream *s, Span span, const float *step) {
-    Tensor  weights = shards_weight(o->shards, span);
-    float  *master = (float *)optimizer_master(o, span).data;
-    char   *rounded = xmalloc(tensor_bytes(weights), "the bias of the experts");
-    for (int64_t i = 0; i < span.elems; i++) {
-        master[i] += step[i];
-        tensor_set(tensor_1d(rounded, weights.type, span.elems), i, master[i]);
+/* Adds `step` to the masters of a span, and rounds them to the weights. */
+static void add_to_masters(Optimizer *o, Stream *s, Span span, const float *step) {
+    Tensor weights = shards_weight(o->shards, span), master = optimizer_master(o, span);
+    if (o->on_host) {
+        if (s->ledger) return;
+        Tensor rounded = weights;
+        rounded.data = xmalloc(tensor_bytes(weights), "the bias of the experts");
+        for (int64_t i = 0; i < span.elems; i++) {
+            ((float *)master.data)[i] += step[i];
+            tensor_set(rounded, i, ((const float *)master.data)[i]);
+        }
+        device_from_host(s, weights, rounded.data);
+        free(rounded.data);
+        return;
     }
-    device_from_host(s, weights, rounded);
-    free(rounded);
-}
-
-static void add_on_device(Optimizer *o, Stream *s, Span span, const float *step) {
     size_t mark = arena_mark(&s->scratch);
-    Tensor steps = arena_tensor(&s->scratch, F32, 1, span.elems, 1, 1), master = optimizer_master(o, span);
+    Tensor steps = arena_tensor(&s->scratch, F32, 1, span.elems, 1, 1);
     if (!s->ledger) device_from_host(s, steps, step);
     add_forward(s, master, steps);
-    if (o->shards->params.type != F32) cast_forward(s, shards_weight(o->shards, span), master);
+    if (weights.type != F32) cast_forward(s, weights, master);
     arena_release(&s->scratch, mark);
 }
 
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
-    const Shards    *z = o->shards;
-    ModelShape       shape = z->spec.shape;
+    const Shards *z = o->shards;
+    ModelShape    shape = z->spec.shape;
     if (!block_kind(shape)->has_experts || shape.balance != BALANCE_BIAS) return;
     float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
     for (int i = 0; i < z->spans; i++) {
@@ -351,8 +341,7 @@ void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
         if (p->bucket < 1 || p->bucket > shape.n_layer || p->field != block_kind_at(shape, p->bucket - 1)->experts_bias)
             continue;
         if (counts) steps_of(step, counts + (p->bucket - 1) * shape.n_experts, shape, span.first, span.elems);
-        if (!o->on_host) add_on_device(o, s, span, step);
-        else if (!s->ledger) add_on_host(o, s, span, step);
+        add_to_masters(o, s, span, step);
     }
     free(step);
 }

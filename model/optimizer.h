@@ -67,13 +67,12 @@ typedef enum { MEMORY_DEVICE, MEMORY_HOST } OptimizerMemory;
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, OptimizerMemory memory, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
 
-/* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k. */
+/* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k, whose data is
+ * NULL if the state is not kept for the span. */
 Tensor optimizer_master(const Optimizer *o, Span span);
-/* returns a tensor whose data is NULL if the state is not kept for the span */
-Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
-/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_state returned.
+/* optimizer_put copies host values into a slice of a view that optimizer_master or optimizer_tensor returned.
  * optimizer_get_queued copies a view to host memory; the copy may be queued (device.h). For a state that is not kept,
  * put does nothing and get gives zeros. */
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
@@ -104,8 +103,9 @@ void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale
 /* Gives experts equal shares of the tokens, by a bias that is added when experts are chosen. After each step the bias
  * falls by balance_rate for an expert with more than its share of the step's assignments, and rises by balance_rate for
  * one with less. Wang et al., arXiv:2408.15664. The bias is a row of the parameters; its gradient is always zero, so
- * the update does not change it. Call it after optimizer_update and before the weights are published. counts [n_layer * E]:
- * the step's assignments, summed over all ranks; NULL in a dry run. Does nothing in models without such a bias. */
+ * the update does not change it. Call it after optimizer_update and before the weights are published.
+ * counts [n_layer * E]: assignments of the step, summed over all ranks; NULL in a dry run. Does nothing in models
+ * without such a bias. */
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts);
 
 #endif

@@ -44,6 +44,13 @@ const char *dim_option(Dim dim) {
 
 /* --- µP ---------------------------------------------------------------------------------------------------------- */
 
+typedef struct {
+    double init;      /* factor of the first values: of their mean and standard deviation                        */
+    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
+    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
+                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
+} MupFactors;
+
 /* Parameters of blocks that µP multiplies by b^power, with b = (D_base / D)^(1/4) (params.h). */
 static const struct { const char *name; int power; } ATTENTION[] = {
     {"attn.c_attn.weight", 1},      {"attn.c_attn.bias", 1},        {"attn.c_proj.weight", -1},
@@ -66,7 +73,8 @@ int mup_knows_attention(ModelShape s) {
     return 0;
 }
 
-MupFactors mup_factors(ModelShape s, int bucket, const ParamRow *row) {
+/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
+static MupFactors mup_factors(ModelShape s, int bucket, const ParamRow *row) {
     if (s.mup_base_n_embd == 0) return (MupFactors){1.0, 1.0, 1.0};
     double m = (double)s.n_embd / (double)s.mup_base_n_embd, head = (double)shape_head_dim(s);
     double b = s.mup_base_head_dim ? pow((double)s.mup_base_head_dim / head, 0.25) : 1.0;

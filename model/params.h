@@ -33,7 +33,7 @@ typedef struct {
     int     norm_top_k;        /* 1: the weights of a token's experts are divided by their sum    */
     int     balance;           /* how experts get equal shares of the tokens, an ExpertBalance    */
     double  balance_rate;      /* change of the bias in a step, or factor of the loss that balances experts */
-    /* width (0: no µP) and head size (0: this model's) of the base model of µP (MupFactors) */
+    /* width (0: no µP) and head size (0: this model's) of the base model of µP (see below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
@@ -54,8 +54,8 @@ enum { VOCAB_PAD = 128 };
  * queries and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
 /* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
- * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. Both are multiplied by
- * MupFactors.init. */
+ * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. µP multiplies both by
+ * a factor. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
     /* Name in files, after the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
@@ -93,13 +93,12 @@ size_t model_view_bytes(ModelShape shape, int bucket);
 /* Returns the layout of the model. With place.expert_ranks > 1 the experts of block l are in bucket
  * model_expert_bucket(shape, 1 + l), after all others. */
 Layout model_layout(ModelShape shape, LayoutPlace place);
-static inline int model_final_bucket(ModelShape s) { return 1 + (int)s.n_layer; }
-static inline int model_expert_bucket(ModelShape s, int block) { return model_final_bucket(s) + block; }
+static inline int model_expert_bucket(ModelShape s, int block) { return 1 + (int)s.n_layer + block; }
 /* Returns the bucket whose struct of Tensors (model_view_bytes) has the rows of this bucket. For a bucket of experts it
  * is the bucket of their block. */
 static inline int model_view_bucket(ModelShape s, int bucket) {
-    int final = model_final_bucket(s);
-    return bucket > final ? bucket - final : bucket;
+    int first_of_experts = model_expert_bucket(s, 1);
+    return bucket < first_of_experts ? bucket : 1 + bucket - first_of_experts;
 }
 
 /* Returns the model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), with L layers and Q
@@ -129,16 +128,8 @@ void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems
  * by f, training follows the same path with f times those weights. Logits get their factor from the final norm's gain
  * and bias, x 1/m. Scores get theirs from q, k and v, each x b = (D_base / D)^(1/4); the projection after attention is
  * x 1/b. No other code depends on the base width, and files hold the weights of a plain model. */
-typedef struct {
-    double init;      /* factor of the first values: of their mean and standard deviation                        */
-    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
-    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
-                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
-} MupFactors;
 
-/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
-MupFactors mup_factors(ModelShape shape, int bucket, const ParamRow *row);
 /* Returns whether blocks of this kind have parameters that can hold attention's factor of µP. */
-int        mup_knows_attention(ModelShape shape);
+int mup_knows_attention(ModelShape shape);
 
 #endif

@@ -7,8 +7,6 @@
 
 /* --- the order of work -------------------------------------------------------------------------------------------- */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Returns the k-th forward of a stage, for P stages with V parts each. Each part in order computes P micro-batches,
  * then the first part the next P. Backwards have the same order, with the parts from last to first. */
 static Work forward_at(int64_t P, int64_t V, int64_t k) {
@@ -17,7 +15,8 @@ static Work forward_at(int64_t P, int64_t V, int64_t k) {
 
 /* Returns how many forwards stage p of P computes before its first backward, with V parts and M micro-batches. */
 static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
-    return V == 1 ? least(M, P - 1 - p) : least(M * V, 2 * (P - p - 1) + (V - 1) * P);
+    int64_t ahead = V == 1 ? P - 1 - p : 2 * (P - p - 1) + (V - 1) * P;
+    return ahead < M * V ? ahead : M * V;
 }
 
 /* Assigns tapes, the places of activations. A forward uses the lowest free tape of its part; the backward of the same
@@ -174,17 +173,17 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
-
 /* takes returns the pair of ranks by which an item of work receives its input. gives returns the pair by which the item
  * sends its output. NULL if there is none. */
 static Comm *takes(const Pipeline *p, Work w) {
-    if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
-    return part_of(p, w)->classifies ? NULL : p->spec.backward_in;
+    const GptPart *part = &p->gpt->part[w.part];
+    if (w.kind == WORK_FORWARD) return part->embeds ? NULL : p->spec.forward_in;
+    return part->classifies ? NULL : p->spec.backward_in;
 }
 static Comm *gives(const Pipeline *p, Work w) {
-    if (w.kind == WORK_FORWARD) return part_of(p, w)->classifies ? NULL : p->spec.forward_out;
-    return part_of(p, w)->embeds ? NULL : p->spec.backward_out;
+    const GptPart *part = &p->gpt->part[w.part];
+    if (w.kind == WORK_FORWARD) return part->classifies ? NULL : p->spec.forward_out;
+    return part->embeds ? NULL : p->spec.backward_out;
 }
 
 /* Returns the rows of `room` that belong to a micro-batch: the contents of a message. */

@@ -147,12 +147,6 @@ static int waiting(const GradOrder *t) {
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});
 }
 
-/* Adds the sums of this rank to a bucket of the last micro-batch. */
-static void order_join(const GradOrder *t, Stream *s, Bucket bucket) {
-    for (int at = t->nodes.count - 1; at >= waiting(t); at--)
-        add_forward(s, of_bucket(t->grads, bucket), of_bucket(t->buffer[at], bucket));
-}
-
 /* Starts the sum of a bucket over the ranks, which leaves the whole sum in this rank's piece of the gradients. With one
  * rank, or comm NULL, the sum is complete at once. */
 static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm) {
@@ -256,19 +250,19 @@ static void list_spans(Shards *z) {
     }
 }
 
-/* Writes the spans of this rank's piece whose rows no tensor rank cuts to span. Returns their number. */
-static int whole_spans(const Shards *z, int b, Span *span) {
-    int count = layout_spans(&z->layout, b, piece_number(z, b, z->spec.rank), span), whole = 0;
-    for (int i = 0; i < count; i++)
-        if (z->layout.param[span[i].param].cut == CUT_NONE) span[whole++] = span[i];
-    return whole;
-}
-
-static int64_t whole_elems(const Shards *z) {
-    Span   *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
+/* Lists the spans of this rank's pieces whose rows no tensor rank cuts. Returns the number of their elements. */
+static int64_t list_whole(Shards *z) {
     int64_t elems = 0;
-    for (int b = 0; b < z->layout.buckets; b++)
-        for (int i = whole_spans(z, b, span); i-- > 0;) elems += span[i].elems;
+    z->whole = xmalloc(sizeof *z->whole * (size_t)z->layout.params, "the table of parameter spans");
+    for (int b = 0; b < z->layout.buckets; b++) {
+        Span *span = z->span + z->spans; /* scratch: the memory after the list is enough for the spans of one bucket */
+        int   count = layout_spans(&z->layout, b, piece_number(z, b, z->spec.rank), span);
+        for (int i = 0; i < count; i++) {
+            if (z->layout.param[span[i].param].cut != CUT_NONE) continue;
+            z->whole[z->wholes++] = span[i];
+            elems += span[i].elems;
+        }
+    }
     return elems;
 }
 
@@ -301,7 +295,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING)
-        z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
+        z->whole_grads = arena_tensor(grads, F32, 1, list_whole(z), 1, 1);
     if (spec.micro_batches) {
         GradOrder *t = &z->order; /* every rank has as many buffers as the rank that needs most */
         t->leaves = spec.micro_batches * spec.ranks, t->grads = z->grads;
@@ -318,6 +312,7 @@ void shards_destroy(Shards *z) {
     free(z->weight_view);
     free(z->grad_view);
     free(z->span);
+    free(z->whole);
     free(z->gather);
     free(z->sums_of);
     free(z->adds);
@@ -359,18 +354,15 @@ static void await_weights(Shards *z, int b) {
     z->gather[b] = -1;
 }
 
-/* Stage 3: starts the gather of a block's weights into its slot. All work on the slot's previous block is queued. */
-static void fetch(Shards *z, Stream *s, int b) {
+/* The block's weights are gathered into its slot. All work on the slot's previous block is queued. */
+void shards_prefetch(Shards *z, Stream *s, int b) {
+    if (!has_param_slots(z) || !is_block(z, b) || !is_here(z, b)) return;
     int *in = &z->weights_in[slot_of(z, b)];
     if (*in == b || z->is_offline) return;
     if (*in) await_weights(z, *in);
     *in = b;
     cast_forward(s, piece_of(z, weights_of(z, b), b), piece_among(z, z->param_pieces, b));
     gather(z, b);
-}
-
-void shards_prefetch(Shards *z, Stream *s, int bucket) {
-    if (has_param_slots(z) && is_block(z, bucket) && is_here(z, bucket)) fetch(z, s, bucket);
 }
 
 const void *shards_need(Shards *z, Stream *s, int bucket) {
@@ -387,16 +379,14 @@ void shards_need_all(Shards *z) {
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
 
-/* Sends the first stage's piece of the tied embedding to the rank of the last stage with the same piece. */
-static void send_to_twin(Shards *z) {
-    if (!z->spec.twin_down) return;
-    if (has_twin(z, 0)) comm_send_start(z->spec.twin_down, piece_of(z, weights_of(z, 0), 0));
-    else comm_receive_start(z->spec.twin_down, piece_of(z, weights_of(z, 0), 0));
-    comm_finish(z->spec.twin_down);
-}
-
 void shards_publish(Shards *z, Stream *s) {
-    send_to_twin(z);
+    if (z->spec.twin_down) { /* the first stage sends its piece of the tied embedding to the rank of the last stage with
+                              * the same piece */
+        Tensor piece = piece_of(z, weights_of(z, 0), 0);
+        if (has_twin(z, 0)) comm_send_start(z->spec.twin_down, piece);
+        else comm_receive_start(z->spec.twin_down, piece);
+        comm_finish(z->spec.twin_down);
+    }
     if (is_alone(z)) return;
     memset(z->weights_in, 0, sizeof z->weights_in);
     if (comm_kind(z->spec.comm) == COMM_NCCL && !s->ledger && !has_param_slots(z) && z->layout.expert_ranks == 1) {
@@ -407,7 +397,7 @@ void shards_publish(Shards *z, Stream *s) {
     for (int b = 0; b < z->layout.buckets; b++) {
         if (!is_gathered(z, b)) continue;
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
-        else if (b == block_here(z, 0) || b == block_here(z, 1)) fetch(z, s, b);
+        else if (b == block_here(z, 0) || b == block_here(z, 1)) shards_prefetch(z, s, b);
     }
 }
 
@@ -419,28 +409,24 @@ int shards_gathers(const Shards *z) { return has_param_slots(z) || z->layout.exp
 
 /* --- gradients ---------------------------------------------------------------------------------------------------- */
 
-static Tensor last_row(const Shards *z, int bucket) {
+/* Returns the gradient of the first or of the last parameter of a bucket. */
+static Tensor end_row(const Shards *z, int bucket, int is_last) {
     const Bucket *b = &z->layout.bucket[bucket];
-    const Param  *p = &z->layout.param[b->first_param + b->params - 1];
+    const Param  *p = &z->layout.param[b->first_param + (is_last ? b->params - 1 : 0)];
     return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->local_elems);
 }
 
 /* Returns the parameter's gradient that backward completes last: a NaN from anywhere in backward is visible in it. On
  * the first stage it is the last parameter of bucket 0 (positions, if there are any), on a later stage the first
  * parameter of a block, its norm. */
-static Tensor check_row(const Shards *z) {
-    int           first = first_own(z);
-    const Bucket *b = &z->layout.bucket[first];
-    const Param  *p = &z->layout.param[b->first_param];
-    return first == 0 ? last_row(z, 0) : tensor_slice(grads_of(z, first), p->memory - b->memory, p->local_elems);
-}
+static Tensor check_row(const Shards *z) { return end_row(z, first_own(z), first_own(z) == 0); }
 
 void shards_begin(Shards *z, Stream *s) {
     shards_empty(z, s);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
     int last = last_bucket(z); /* the last bucket that this rank holds */
     while (!is_here(z, last)) last--;
-    inject_gradient(s, check_row(z), last_row(z, last));
+    inject_gradient(s, check_row(z), end_row(z, last, 1));
     z->order.leaf = z->spec.micro_batches * z->spec.rank;
     z->order.nodes.count = 0;
 }
@@ -467,9 +453,12 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
 /* Starts the sum of a bucket's gradients over the ranks, when they are complete on this rank. First adds the check and
  * the hash of these gradients to the step's numbers. */
 static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
-    Tensor grads = grads_of(z, bucket);
-    Bucket at = z->layout.bucket[bucket];
-    if (z->order.leaves) order_join(&z->order, s, at);
+    Tensor           grads = grads_of(z, bucket);
+    const GradOrder *t = &z->order;
+    Bucket           at = z->layout.bucket[bucket];
+    /* joins the sums of this rank that the last micro-batch completes */
+    for (int i = t->nodes.count - 1; t->leaves && i >= waiting(t); i--)
+        add_forward(s, grads, of_bucket(t->buffer[i], at));
     if (bucket == first_own(z)) {
         Tensor row = check_row(z);
         norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), &row, 1);
@@ -483,7 +472,7 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_reduce_scatter_start(z->spec.comm, grads);
         return;
     }
-    if (z->order.leaves) order_share(&z->order, s, at, z->spec.comm);
+    if (t->leaves) order_share(t, s, at, z->spec.comm);
     else comm_reduce_scatter_start(comm_of(z, bucket), grads);
     if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket))
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
@@ -528,14 +517,9 @@ static void join_twin(Shards *z, Stream *s) {
 
 /* Copies rows that no tensor rank cuts between whole_grads and the gradients. */
 static void copy_whole(Shards *z, Stream *s, int to_grads) {
-    Span   *span = z->span + z->spans;
-    int64_t at = 0;
-    for (int b = 0; b < z->layout.buckets; b++) {
-        int count = whole_spans(z, b, span);
-        for (int i = 0; i < count; at += span[i++].elems) {
-            Tensor there = tensor_slice(z->whole_grads, at, span[i].elems), grad = shards_grad(z, span[i]);
-            cast_forward(s, to_grads ? grad : there, to_grads ? there : grad);
-        }
+    for (int64_t i = 0, at = 0; i < z->wholes; at += z->whole[i++].elems) {
+        Tensor there = tensor_slice(z->whole_grads, at, z->whole[i].elems), grad = shards_grad(z, z->whole[i]);
+        cast_forward(s, to_grads ? grad : there, to_grads ? there : grad);
     }
 }
 

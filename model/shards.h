@@ -124,6 +124,8 @@ typedef struct {
     /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
     Tensor        twin_grads;
     Tensor        whole_grads;     /* f32: buffer to sum the rows of this rank's pieces that no tensor rank cuts */
+    Span         *whole;           /* owned [wholes]: spans of these rows, in the order of the buffer          */
+    int           wholes;
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: elements that this rank updates, in all buckets           */
     int           spans;

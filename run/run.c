@@ -247,7 +247,7 @@ static void publish_first_weights(Run *r) {
         checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     } else if (r->resumed.ranks == 0) {
         watchdog_tick(r->watchdog, "the first weights");
-        model_init_weights(r->model, (uint64_t)r->config->run.seed, tick, r->watchdog);
+        masters_init(&r->model->optimizer, &r->model->stream, (uint64_t)r->config->run.seed, tick, r->watchdog);
     }
     shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);

@@ -32,8 +32,8 @@ cJSON *algorithms_to_json(void) {
     makers(made);
     for (int i = 0; i < MAKERS; i++) cJSON_AddStringToObject(table, made[i].key, made[i].here);
     cJSON *list = cJSON_AddArrayToObject(table, "products");
-    for (int i = 0; i < matmul_algorithms_count(); i++) {
-        MatmulAlgorithm a = matmul_algorithms_get(i);
+    for (int i = 0; i < matmul_algorithms.count; i++) {
+        MatmulAlgorithm a = matmul_algorithms.record[i];
         double          values[NUMBERS] = {a.id};
         for (int k = 0; k < ALGORITHM_WORDS; k++) values[1 + k] = a.state[k];
         cJSON *record = cJSON_CreateObject();
@@ -126,13 +126,13 @@ static void write_file(const char *path) {
 
 /* Sends the table of rank 0 to all ranks. */
 static void share(Comm *comm) {
-    int64_t count = matmul_algorithms_count();
+    int64_t count = matmul_algorithms.count;
     comm_broadcast(comm, &count, sizeof count, 0);
     if (comm_rank(comm) != 0) matmul_algorithms_clear();
     for (int i = 0; i < count; i++) {
         MatmulAlgorithm a;
         memset(&a, 0, sizeof a);
-        if (comm_rank(comm) == 0) a = matmul_algorithms_get(i);
+        if (comm_rank(comm) == 0) a = matmul_algorithms.record[i];
         comm_broadcast(comm, &a, sizeof a, 0);
         if (comm_rank(comm) != 0) matmul_algorithms_set(a);
     }
@@ -140,10 +140,10 @@ static void share(Comm *comm) {
 
 /* Adds the algorithms that other ranks have chosen to the table of rank 0, in the order of ranks. */
 static void collect(Comm *comm) {
-    int              count = matmul_algorithms_count();
+    int              count = matmul_algorithms.count;
     MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms"), a;
     size_t           bytes;
-    for (int i = 0; i < count; i++) own[i] = matmul_algorithms_get(i);
+    for (int i = 0; i < count; i++) own[i] = matmul_algorithms.record[i];
     char *all = gather_bytes(comm, own, sizeof *own * (size_t)count, &bytes);
     free(own);
     for (size_t at = 0; at < bytes; at += sizeof a) {
@@ -220,11 +220,11 @@ void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s
     int  stored = 0, known = 0;
     if (device_is_host()) return;
     snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
-    if (comm_rank(comm) == 0) stored = read_file(path), known = matmul_algorithms_count();
+    if (comm_rank(comm) == 0) stored = read_file(path), known = matmul_algorithms.count;
     share(comm);
     time_products(comm, times, g, s, batch, micro_batches);
     collect(comm);
-    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms_count() != known)) write_file(path);
+    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms.count != known)) write_file(path);
     share(comm);
-    matmul_algorithms_freeze();
+    matmul_algorithms.frozen = 1;
 }

@@ -252,7 +252,7 @@ static void evaluate_all(const RunWords *words, const char *run, const char *che
     s.room.inputs = arena_tensor(&room, I32, 2, asked.batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked.batch, own, 1);
     s.room.starts = arena_tensor(&room, I32, 2, asked.batch, own, 1);
-    matmul_algorithms_freeze(); /* no algorithm is chosen from here on, so that each call gives equal scores */
+    matmul_algorithms.frozen = 1; /* no algorithm is chosen from here on, so that each call gives equal scores */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked.tasks};

@@ -232,8 +232,8 @@ static void print_sample(const char *checkpoint, ModelShape shape, const Groups 
                        .tokens = asked.tokens, .rule = asked.rule, .end = ends.end,
                        .ends = asked.ends_at_eot ? ends.ends : 0, .stop = (const char *const *)asked.stop,
                        .stops = asked.stops, .put = put_text, .ctx = &out};
-    if (!job) plan.leave = has_no_reader; /* on several ranks the texts are generated to the end, because all ranks
-                                           * must agree */
+    /* on several ranks the texts are generated to the end, because all ranks must agree */
+    if (!job) plan.leave = has_no_reader, plan.leave_ctx = &out;
     int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
     char    advice[300];
     snprintf(advice, sizeof advice,
@@ -244,7 +244,7 @@ static void print_sample(const char *checkpoint, ModelShape shape, const Groups 
     Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
-    matmul_algorithms_freeze(); /* no algorithms are timed: that would take longer than a text, and could change it */
+    matmul_algorithms.frozen = 1; /* no algorithms are timed: that would take longer than a text, and could change it */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(plan, m, &tokenizer, &out);

@@ -28,7 +28,7 @@ static Model *model_of(int document_mask, DType act, int64_t T, int64_t B, int64
     Model *m = model_create((ModelSpec){.shards = {.shape = GPT2_SHAPE(layers, HEADS, WIDTH, T, VOCAB), .ranks = 1, .zero_stage = 1,
                                                    .act = act, .use = GPT_TRAINING},
                                         .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .document_mask = document_mask});
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     return m;
 }
 

@@ -130,12 +130,13 @@ OP(copy, cast_forward(s, b->to, b->from))
 OP(copy_like, cast_forward(s, tensor_slice(b->to, 0, b->like), tensor_slice(b->from, 0, b->like)))
 OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
 OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
-OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
-OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
+OP(layernorm_f,
+   layernorm_forward(s, tensor_none(), b->y, b->mean, b->rstd, b->x, tensor_none(), b->norm_w, b->norm_b, 1e-5f))
+OP(residual_f, layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
 OP(layernorm_b, layernorm_backward(s, b->dx, tensor_none(), b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
 OP(layernorm_bias, layernorm_backward(s, b->dx, b->dproj_b, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
-OP(rmsnorm_f, rmsnorm_forward(s, b->y, b->rstd, b->x, b->norm_w, 1e-5f))
-OP(residual_rms_f, residual_rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
+OP(rmsnorm_f, rmsnorm_forward(s, tensor_none(), b->y, b->rstd, b->x, tensor_none(), b->norm_w, 1e-5f))
+OP(residual_rms_f, rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
 OP(rmsnorm_b, rmsnorm_backward(s, b->dx, b->dnorm_w, b->update, b->dy, b->x, b->norm_w, b->rstd))
 /* Returns a weight vector for the norm of each head of q, which is in columns [0, C) of qkv. The norm's rstd is stored
  * in lse, which attention_forward sets again afterwards. */
@@ -158,8 +159,9 @@ OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, 
 static void joined(Bench *b, Tensor x, Tensor w) {
     Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
     if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b))
-        layernorm_forward(&b->stream, out, b->mean, b->rstd, b->dx, b->norm_w, b->norm_b, 1e-5f);
-    else residual_layernorm_forward(&b->stream, b->dx, out, b->mean, b->rstd, b->update, b->y, b->norm_w, b->norm_b, 1e-5f);
+        layernorm_forward(&b->stream, tensor_none(), out, b->mean, b->rstd, b->dx, tensor_none(), b->norm_w, b->norm_b,
+                          1e-5f);
+    else layernorm_forward(&b->stream, b->dx, out, b->mean, b->rstd, b->update, b->y, b->norm_w, b->norm_b, 1e-5f);
 }
 OP(proj_joined, (void)s; joined(b, b->x, b->proj_w))
 OP(out_joined, (void)s; joined(b, b->gelu, b->out_w))
@@ -180,8 +182,8 @@ OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
 OP(documents_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, b->starts, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
-OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS))
-OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
+OP(classifier_f, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 0.0f))
+OP(classifier_b, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
 OP(adamw, OptimizerStep h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
    adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1, 0}, 1, h, 1.0f))
 OP(norm, norm_squared(s, b->sum, &b->grad, 1))

@@ -31,7 +31,7 @@ static Bench bench_create(ModelShape shape, DType act, int64_t T, int64_t B) {
     b.model = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
                                        .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T});
     b.batch = (Batch){arena_tensor(&b.tokens, I32, 2, B, T, 1), arena_tensor(&b.tokens, I32, 2, B, T, 1), tensor_none()};
-    model_init_weights(b.model, 1, NULL, NULL);
+    masters_init(&b.model->optimizer, &b.model->stream, 1, NULL, NULL);
     random_tokens(&b.model->stream, b.batch.inputs, shape.vocab_size, 1);
     random_tokens(&b.model->stream, b.batch.targets, shape.vocab_size, 2);
     return b;

@@ -22,7 +22,7 @@ static Times times_of(const OptimizerKind *kind, DType act, int64_t T, int64_t B
     Arena      tokens = arena_create("tokens", 2 * (size_t)(B * T) * sizeof(int32_t) + 4096);
     Batch      batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
     Times      best = {INFINITY, INFINITY};
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     random_tokens(&m->stream, batch.inputs, shape.vocab_size, 1);
     random_tokens(&m->stream, batch.targets, shape.vocab_size, 2);
     for (int64_t step = 1; step <= RUNS; step++) {

@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
                            m->bytes.scratch + tokens_bytes + overhead;
     Arena  arena = arena_create("tokens", tokens_bytes);
     Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1), tensor_none()};
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     random_tokens(&m->stream, batch.inputs, shape.vocab_size, 1);
     random_tokens(&m->stream, batch.targets, shape.vocab_size, 2);
 

@@ -12,27 +12,27 @@ static MatmulAlgorithm record_named(const char *key, int32_t id) {
 
 static void test_table(void **state) {
     (void)state;
-    uint64_t before = matmul_algorithms_version();
+    uint64_t before = matmul_algorithms.version;
     matmul_algorithms_clear();
     for (int32_t i = 0; i < 200; i++) {
         char key[32];
         snprintf(key, sizeof key, "product %d", i);
         matmul_algorithms_set(record_named(key, i));
     }
-    assert_int_equal(matmul_algorithms_count(), 200);
+    assert_int_equal(matmul_algorithms.count, 200);
     assert_int_equal(matmul_algorithms_find("product 150"), 150);
     assert_int_equal(matmul_algorithms_find("product"), -1);
     matmul_algorithms_set(record_named("product 150", 7)); /* replaces the entry of the same name */
-    assert_int_equal(matmul_algorithms_count(), 200);
-    assert_int_equal(matmul_algorithms_get(150).id, 7);
-    assert_int_equal(matmul_algorithms_get(150).state[ALGORITHM_WORDS - 1], 14);
-    assert_int_equal(matmul_algorithms_get(199).id, 199);
-    assert_true(matmul_algorithms_version() > before);
-    matmul_algorithms_freeze();
-    assert_true(matmul_algorithms_frozen());
+    assert_int_equal(matmul_algorithms.count, 200);
+    assert_int_equal(matmul_algorithms.record[150].id, 7);
+    assert_int_equal(matmul_algorithms.record[150].state[ALGORITHM_WORDS - 1], 14);
+    assert_int_equal(matmul_algorithms.record[199].id, 199);
+    assert_true(matmul_algorithms.version > before);
+    matmul_algorithms.frozen = 1;
+    assert_true(matmul_algorithms.frozen);
     matmul_algorithms_clear();
-    assert_int_equal(matmul_algorithms_count(), 0);
-    assert_false(matmul_algorithms_frozen());
+    assert_int_equal(matmul_algorithms.count, 0);
+    assert_false(matmul_algorithms.frozen);
 }
 
 /* Inputs and outputs of the forward op and both backward ops of one shape, with the expected results in float64. */
@@ -113,12 +113,12 @@ static void test_replay(void **state) {
             ops_check(o);
             Tensor y = stage_copy(&o->s, o->y), dpre = stage_copy(&o->s, o->dpre), dw = stage_copy(&o->s, o->dw),
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
-            int              count = matmul_algorithms_count();
+            int              count = matmul_algorithms.count;
             MatmulAlgorithm *stored = malloc(sizeof *stored * (size_t)(count + 1));
             /* products whose names do not appear in the table of those chosen by timing */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {
-                stored[a] = matmul_algorithms_get(a);
+                stored[a] = matmul_algorithms.record[a];
                 if (stored[a].id == ALGORITHM_FIRST) print_message("not timed: %s\n", stored[a].key), unnamed++;
             }
             if (stage_is_slow()) assert_int_equal(unnamed, 0);
@@ -132,7 +132,7 @@ static void test_replay(void **state) {
             assert_same_bits(o->dw, dw);
             assert_same_bits(o->db, db);
             assert_same_bits(o->dbias, dbias);
-            assert_int_equal(matmul_algorithms_count(), count);
+            assert_int_equal(matmul_algorithms.count, count);
             free(stored);
             ops_destroy(o);
         }
@@ -160,12 +160,12 @@ static void test_both_ways(void **state) {
                 matmul_algorithms_clear();
                 ops_queue(o);
                 ops_check(o);
-                for (int a = 0, count = matmul_algorithms_count(); a < count; a++)
+                for (int a = 0, count = matmul_algorithms.count; a < count; a++)
                     for (int e = 0; e < COUNT(epilogues); e++) {
-                        MatmulAlgorithm with = matmul_algorithms_get(a);
+                        MatmulAlgorithm with = matmul_algorithms.record[a];
                         int             plain = record_without(epilogues[e], with);
                         if (plain < 0) continue;
-                        MatmulAlgorithm other = matmul_algorithms_get(plain);
+                        MatmulAlgorithm other = matmul_algorithms.record[plain];
                         memcpy(other.key, with.key, sizeof other.key);
                         if (!fused) other.id = ALGORITHM_NONE;
                         matmul_algorithms_set(other);
@@ -174,11 +174,12 @@ static void test_both_ways(void **state) {
                 ops_clear(o);
                 ops_queue(o);
                 ops_check(o);
-                assert_true(forcings >= 1 || matmul_algorithms_count() == 0);
+                assert_true(forcings >= 1 || matmul_algorithms.count == 0);
                 /* a GPU may lack an epilogue for a type; then the separate kernel is used */
                 for (int a = 0; a < forcings; a++)
                     if (stage_is_slow() || !fused)
-                        assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
+                        assert_int_equal(matmul_algorithms.record[matmul_algorithms_find(forced[a].key)].id,
+                                         forced[a].id);
                 ops_destroy(o);
             }
 }
@@ -189,21 +190,21 @@ static void test_frozen(void **state) {
     (void)state;
     Ops *o = ops_create(BF16, 80, 64, 128);
     matmul_algorithms_clear();
-    matmul_algorithms_freeze();
+    matmul_algorithms.frozen = 1;
     ops_queue(o);
     ops_check(o);
-    assert_int_equal(matmul_algorithms_count(), 0);
+    assert_int_equal(matmul_algorithms.count, 0);
     matmul_algorithms_clear();
     ops_queue(o);
-    for (int a = 0; a < matmul_algorithms_count(); a++) {
-        MatmulAlgorithm strange = matmul_algorithms_get(a);
+    for (int a = 0; a < matmul_algorithms.count; a++) {
+        MatmulAlgorithm strange = matmul_algorithms.record[a];
         strange.id = 99999;
         matmul_algorithms_set(strange);
     }
     ops_clear(o);
     ops_queue(o);
     ops_check(o);
-    for (int a = 0; a < matmul_algorithms_count(); a++) assert_int_not_equal(matmul_algorithms_get(a).id, 99999);
+    for (int a = 0; a < matmul_algorithms.count; a++) assert_int_not_equal(matmul_algorithms.record[a].id, 99999);
     ops_destroy(o);
 }
 

@@ -1,4 +1,4 @@
-/* test_classifier.c - classifier_forward and classifier_forward_backward. */
+/* test_classifier.c - classifier_loss, with gradients and without. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t n, V; double *loss, *logits; int32_t *targets; double softcap, z; } Case;
@@ -48,7 +48,7 @@ static void test_records(void **state) {
     ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, 0.0, 0.0, 1.0);
     assert_same_float64(loss64, record_find(&f, "classifier.loss"));
     assert_same_float64(dlogits64, record_find(&f, "classifier.dlogits"));
-    classifier_forward_backward(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
+    classifier_loss(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
     assert_close(loss, (const double *)record_find(&f, "classifier.loss")->data, F32, bound_sum(1));
     assert_close(logits, (const double *)record_find(&f, "classifier.dlogits")->data, F32, gradient_bound(20.0));
     record_unload(&f);
@@ -71,7 +71,7 @@ static void test_terms_records(void **state) {
     ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, softcap, z, 1.0);
     assert_same_float64(loss64, record_find(&f, "loss.loss"));
     assert_same_float64(dlogits64, record_find(&f, "loss.dlogits"));
-    classifier_forward_backward(&s.stream, loss, logits, targets, V, (LossTerms){(float)softcap, (float)z}, 1.0f);
+    classifier_loss(&s.stream, loss, logits, targets, V, (LossTerms){(float)softcap, (float)z}, 1.0f);
     assert_close(loss, (const double *)record_find(&f, "loss.loss")->data, F32, bound_sum(1));
     assert_close(logits, (const double *)record_find(&f, "loss.dlogits")->data, F32, gradient_bound(20.0));
     record_unload(&f);
@@ -89,8 +89,8 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     const int32_t *target = (const int32_t *)targets.data;
     ref_classifier_forward(loss64, logits64, target, n, V, stride, (double)terms.softcap);
     ref_classifier_backward(dlogits64, logits64, target, n, V, stride, (double)terms.softcap, (double)terms.z, 0.125);
-    classifier_forward(&s.stream, loss, logits, targets, V, terms);
-    classifier_forward_backward(&s.stream, again, logits, targets, V, terms, 0.125f);
+    classifier_loss(&s.stream, loss, logits, targets, V, terms, 0.0f);
+    classifier_loss(&s.stream, again, logits, targets, V, terms, 0.125f);
     assert_close(loss, loss64, F32, bound_sum(1));
     assert_same_bits(again, loss);
     for (int64_t i = 0; i < n; i++)
@@ -185,7 +185,7 @@ static void test_extremes(void **state) {
     double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
     ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
     ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);
-    classifier_forward_backward(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
+    classifier_loss(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
     /* A small loss is log(1 + r). Its error is r's relative error, some ten roundings, and 2^-24 of the sum next to
      * 1. */
     for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
@@ -206,8 +206,8 @@ static void test_undefined(void **state) {
         tensor_set(logits, 0 * V + 69, NAN), tensor_set(logits, 1 * V + 69, INFINITY), tensor_set(logits, 2 * V, NAN);
         for (int v = 0; v < V; v++) tensor_set(logits, 3 * V + v, -INFINITY);
         for (int v = V - 10; v < V; v++) tensor_set(logits, 4 * V + v, -INFINITY);
-        classifier_forward(&s.stream, loss, logits, targets, V, PLAIN_LOSS);
-        classifier_forward_backward(&s.stream, again, logits, targets, V, PLAIN_LOSS, 1.0f);
+        classifier_loss(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 0.0f);
+        classifier_loss(&s.stream, again, logits, targets, V, PLAIN_LOSS, 1.0f);
         for (int i = 0; i < N; i++) {
             assert_true(!isfinite(tensor_get(loss, i)) == (i < 4));
             assert_true(!isfinite(tensor_get(again, i)) == (i < 4));

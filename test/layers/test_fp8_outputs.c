@@ -146,12 +146,10 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
         mean[i] = stage_tensor(&k.s, F32, 1, N, 1), rstd[i] = stage_tensor(&k.s, F32, 1, N, 1);
     }
     if (kind == LAYERNORM) {
-        if (use == ALONE) layernorm_forward(&k.s.stream, k.plain, mean[0], rstd[0], x, w, b, 1e-5f);
-        else residual_layernorm_forward(&k.s.stream, sum[0], k.plain, mean[0], rstd[0], x, update, w, b, 1e-5f);
+        layernorm_forward(&k.s.stream, sum[0], k.plain, mean[0], rstd[0], x, update, w, b, 1e-5f);
         fp8_layernorm_forward(&k.s.stream, sum[1], k.codes, mean[1], rstd[1], x, update, w, b, 1e-5f, k.f);
     } else {
-        if (use == ALONE) rmsnorm_forward(&k.s.stream, k.plain, rstd[0], x, w, 1e-5f);
-        else residual_rmsnorm_forward(&k.s.stream, sum[0], k.plain, rstd[0], x, update, w, 1e-5f);
+        rmsnorm_forward(&k.s.stream, sum[0], k.plain, rstd[0], x, update, w, 1e-5f);
         fp8_rmsnorm_forward(&k.s.stream, sum[1], k.codes, rstd[1], x, update, w, 1e-5f, k.f);
     }
     if (kind == LAYERNORM) assert_same_bits(mean[0], mean[1]);

@@ -18,13 +18,13 @@ static void ask(const char *who) {
 }
 static int own_records(void) {
     int count = 0;
-    for (int i = 0; i < matmul_algorithms_count(); i++) count += matmul_algorithms_get(i).id == ALGORITHM_OWN;
+    for (int i = 0; i < matmul_algorithms.count; i++) count += matmul_algorithms.record[i].id == ALGORITHM_OWN;
     return count;
 }
 /* Makes all products of the own kernel in the table use this cluster size and number of parts from now on. */
 static void force_way(uint32_t cluster, uint32_t parts) {
-    for (int i = 0; i < matmul_algorithms_count(); i++) {
-        MatmulAlgorithm a = matmul_algorithms_get(i);
+    for (int i = 0; i < matmul_algorithms.count; i++) {
+        MatmulAlgorithm a = matmul_algorithms.record[i];
         if (a.id != ALGORITHM_OWN) continue;
         a.state[1] = cluster, a.state[2] = parts;
         matmul_algorithms_set(a);
@@ -32,8 +32,8 @@ static void force_way(uint32_t cluster, uint32_t parts) {
 }
 /* Returns 1 if the products still use this cluster size and number of parts, so that none was refused. */
 static int went_way(uint32_t cluster, uint32_t parts) {
-    for (int i = 0; i < matmul_algorithms_count(); i++) {
-        MatmulAlgorithm a = matmul_algorithms_get(i);
+    for (int i = 0; i < matmul_algorithms.count; i++) {
+        MatmulAlgorithm a = matmul_algorithms.record[i];
         if (a.id == ALGORITHM_OWN && (a.state[1] != cluster || a.state[2] != parts)) return 0;
     }
     return 1;
@@ -300,32 +300,32 @@ static void test_choice(void **state) {
     Product *x = product_create(BF16, SHAPES[1]);
     ask("timed");
     product_check(x);
-    if (matmul_algorithms_count()) { /* on a GPU: a table that is read back gives the same bits */
-        assert_int_equal(matmul_algorithms_count(), 1);
-        MatmulAlgorithm chosen = matmul_algorithms_get(0);
+    if (matmul_algorithms.count) { /* on a GPU: a table that is read back gives the same bits */
+        assert_int_equal(matmul_algorithms.count, 1);
+        MatmulAlgorithm chosen = matmul_algorithms.record[0];
         Tensor          first = stage_copy(&x->s, x->c);
         matmul_algorithms_clear();
         matmul_algorithms_set(chosen);
         product_check(x);
         assert_same_bits(x->c, first);
-        assert_int_equal(matmul_algorithms_get(0).id, chosen.id);
+        assert_int_equal(matmul_algorithms.record[0].id, chosen.id);
     }
     if (has_own()) {
         ask("own");
         product_check(x);
-        MatmulAlgorithm own = matmul_algorithms_get(0), strange = own;
+        MatmulAlgorithm own = matmul_algorithms.record[0], strange = own;
         strange.state[0] += 1; /* simulates an entry of a program version that added in another order */
         matmul_algorithms_set(strange);
         product_check(x);
-        assert_memory_equal(matmul_algorithms_get(0).state, own.state, sizeof own.state);
+        assert_memory_equal(matmul_algorithms.record[0].state, own.state, sizeof own.state);
         ask("cublaslt");
         matmul_algorithms_set(own);
         product_check(x);
         assert_int_equal(own_records(), 0);
         ask("own");
-        matmul_algorithms_freeze(); /* a frozen table still allows the own kernel, and gets no entries */
+        matmul_algorithms.frozen = 1; /* a frozen table still allows the own kernel, and gets no entries */
         product_check(x);
-        assert_int_equal(matmul_algorithms_count(), 0);
+        assert_int_equal(matmul_algorithms.count, 0);
         pid_t child = fork();
         if (child == 0) {
             ask("mine");

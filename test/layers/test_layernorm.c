@@ -1,6 +1,5 @@
-/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward, each compared with its
- * float64 reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64
- * records. */
+/* test_layernorm.c - layernorm_forward and layernorm_backward, each compared with its float64 reference
+ * (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
@@ -71,7 +70,7 @@ static void test_records(void **state) {
     Tensor y = stage_tensor(&s, F32, 2, N, C), mean = stage_tensor(&s, F32, 1, N, 1), rstd = stage_tensor(&s, F32, 1, N, 1);
     Tensor dx = stage_tensor(&s, F32, 2, N, C), dw = stage_random(&s, F32, 1, C, 1, 0, 0, 0), db = stage_copy(&s, dw);
     Tensor sum = stage_tensor(&s, F32, 2, N, C);
-    layernorm_forward(&s.stream, y, mean, rstd, x, w, b, 1e-5f);
+    layernorm_forward(&s.stream, tensor_none(), y, mean, rstd, x, tensor_none(), w, b, 1e-5f);
     layernorm_backward(&s.stream, dx, tensor_none(), dw, db, dresidual, dy, x, w, mean, rstd);
     assert_close(y, (const double *)record_find(&f, "layernorm.y")->data, F32, bound_sum(C));
     assert_close(mean, (const double *)record_find(&f, "layernorm.mean")->data, F32, bound_sum(C));
@@ -79,7 +78,7 @@ static void test_records(void **state) {
     assert_close(dx, (const double *)record_find(&f, "layernorm.dx")->data, F32, bound_sum(C));
     assert_close(dw, (const double *)record_find(&f, "layernorm.dw")->data, F32, bound_sum(N));
     assert_close(db, (const double *)record_find(&f, "layernorm.db")->data, F32, bound_sum(N));
-    residual_layernorm_forward(&s.stream, sum, y, mean, rstd, x, update, w, b, 1e-5f);
+    layernorm_forward(&s.stream, sum, y, mean, rstd, x, update, w, b, 1e-5f);
     assert_close(sum, (const double *)record_find(&f, "layernorm.residual_sum")->data, F32, bound_sum(2));
     assert_close(y, (const double *)record_find(&f, "layernorm.residual_y")->data, F32, bound_sum(C));
     record_unload(&f);
@@ -102,7 +101,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     Rows  r = rows_create(&s, act, N, C);
     double *w64 = stage_widen(&s, r.w), *b64 = stage_widen(&s, r.b);
     ref_layernorm_forward(r.y64, r.mean64, r.rstd64, stage_widen(&s, r.x), w64, b64, N, C, EPS);
-    layernorm_forward(&s.stream, r.y, r.mean, r.rstd, r.x, r.w, r.b, 1e-5f);
+    layernorm_forward(&s.stream, tensor_none(), r.y, r.mean, r.rstd, r.x, tensor_none(), r.w, r.b, 1e-5f);
     assert_close(r.y, r.y64, act, bound_sum(C));
     assert_close(r.mean, r.mean64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
@@ -114,7 +113,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     stage_settle();
     for (int64_t i = 0; i < N * C; i++) sum64[i] = round_to(act, (double)tensor_get(r.x, i) + (double)tensor_get(update, i));
     ref_layernorm_forward(r.y64, r.mean64, r.rstd64, sum64, w64, b64, N, C, EPS);
-    residual_layernorm_forward(&s.stream, sum, y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
+    layernorm_forward(&s.stream, sum, y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
     stage_settle();
     for (int64_t i = 0; i < N * C; i++) assert_true((double)tensor_get(sum, i) == sum64[i]);
     assert_close(y, r.y64, act, bound_sum(C));
@@ -124,7 +123,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     residual_forward(&s.stream, alone, r.x, update);
     assert_same_bits(alone, sum);
     /* runs in place: the sum overwrites x */
-    residual_layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
+    layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);
     stage_destroy(&s);
@@ -157,7 +156,7 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
     double *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db), *dresidual64 = stage_widen(&s, dresidual);
     Tensor  dbias = stage_random(&s, F32, 1, C, 1, 10, 1, 0);
     double *dbias64 = stage_widen(&s, dbias);
-    layernorm_forward(&s.stream, r.y, r.mean, r.rstd, r.x, r.w, r.b, 1e-5f);
+    layernorm_forward(&s.stream, tensor_none(), r.y, r.mean, r.rstd, r.x, tensor_none(), r.w, r.b, 1e-5f);
     ref_layernorm_backward(dx64, dw64, db64, NULL, dy64, x64, w64, N, C, EPS);
     layernorm_backward(&s.stream, dx, dbias, dw, db, none, dy, r.x, r.w, r.mean, r.rstd);
     add_columns(dbias64, dx);
@@ -200,7 +199,7 @@ static void test_offset(void **state) {
     Rows  r = rows_create(&s, F32, N, C);
     Tensor x = stage_random(&s, F32, 2, N, C, 9, 1, 1000);
     ref_layernorm_forward(r.y64, r.mean64, r.rstd64, stage_widen(&s, x), stage_widen(&s, r.w), stage_widen(&s, r.b), N, C, EPS);
-    layernorm_forward(&s.stream, r.y, r.mean, r.rstd, x, r.w, r.b, 1e-5f);
+    layernorm_forward(&s.stream, tensor_none(), r.y, r.mean, r.rstd, x, tensor_none(), r.w, r.b, 1e-5f);
     double allowed = 1000.0 * 0x1p-24 * sqrt(C / 16.0) * sqrt(3.0) * 4.0;
     stage_settle();
     for (int64_t i = 0; i < N * C; i++) assert_true(fabs((double)tensor_get(r.y, i) - r.y64[i]) <= allowed);

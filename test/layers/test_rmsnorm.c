@@ -1,5 +1,5 @@
-/* test_rmsnorm.c - rmsnorm_forward, residual_rmsnorm_forward and rmsnorm_backward, each compared with its float64
- * reference (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
+/* test_rmsnorm.c - rmsnorm_forward and rmsnorm_backward, each compared with its float64 reference (test/ref/ops.c). The
+ * references are compared with finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* eps as a float, as the op gets it */
@@ -53,13 +53,13 @@ static void test_records(void **state) {
     Tensor y = stage_tensor(&s, F32, 2, N, C), rstd = stage_tensor(&s, F32, 1, N, 1),
            sum = stage_tensor(&s, F32, 2, N, C);
     Tensor dx = stage_tensor(&s, F32, 2, N, C), dw = stage_random(&s, F32, 1, C, 1, 0, 0, 0);
-    rmsnorm_forward(&s.stream, y, rstd, x, w, 1e-5f);
+    rmsnorm_forward(&s.stream, tensor_none(), y, rstd, x, tensor_none(), w, 1e-5f);
     rmsnorm_backward(&s.stream, dx, dw, dresidual, dy, x, w, rstd);
     assert_close(y, (const double *)record_find(&f, "rmsnorm.y")->data, F32, bound_sum(C));
     assert_close(rstd, (const double *)record_find(&f, "rmsnorm.rstd")->data, F32, bound_sum(C));
     assert_close(dx, (const double *)record_find(&f, "rmsnorm.dx")->data, F32, bound_sum(C));
     assert_close(dw, (const double *)record_find(&f, "rmsnorm.dw")->data, F32, bound_sum(N));
-    residual_rmsnorm_forward(&s.stream, sum, y, rstd, x, update, w, 1e-5f);
+    rmsnorm_forward(&s.stream, sum, y, rstd, x, update, w, 1e-5f);
     assert_close(sum, (const double *)record_find(&f, "rmsnorm.residual_sum")->data, F32, bound_sum(2));
     assert_close(y, (const double *)record_find(&f, "rmsnorm.residual_y")->data, F32, bound_sum(C));
     record_unload(&f);
@@ -81,7 +81,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     Rows    r = rows_create(&s, act, N, C);
     double *w64 = stage_widen(&s, r.w);
     ref_rmsnorm_forward(r.y64, r.rstd64, stage_widen(&s, r.x), w64, N, C, EPS);
-    rmsnorm_forward(&s.stream, r.y, r.rstd, r.x, r.w, 1e-5f);
+    rmsnorm_forward(&s.stream, tensor_none(), r.y, r.rstd, r.x, tensor_none(), r.w, 1e-5f);
     assert_close(r.y, r.y64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
@@ -89,14 +89,14 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
            y = stage_tensor(&s, act, 2, N, C);
     Tensor alone = stage_tensor(&s, act, 2, N, C);
-    residual_rmsnorm_forward(&s.stream, sum, y, r.rstd, r.x, update, r.w, 1e-5f);
+    rmsnorm_forward(&s.stream, sum, y, r.rstd, r.x, update, r.w, 1e-5f);
     residual_forward(&s.stream, alone, r.x, update);
     assert_same_bits(sum, alone);
     ref_rmsnorm_forward(r.y64, r.rstd64, stage_widen(&s, sum), w64, N, C, EPS);
     assert_close(y, r.y64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
     /* runs in place: the sum overwrites x */
-    residual_rmsnorm_forward(&s.stream, r.x, r.y, r.rstd, r.x, update, r.w, 1e-5f);
+    rmsnorm_forward(&s.stream, r.x, r.y, r.rstd, r.x, update, r.w, 1e-5f);
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);
     stage_destroy(&s);
@@ -122,7 +122,7 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
     double *x64 = stage_widen(&s, r.x), *w64 = stage_widen(&s, r.w), *dy64 = stage_widen(&s, dy),
            *dx64 = stage_doubles(&s, N * C);
     double *dw64 = stage_widen(&s, dw), *dresidual64 = stage_widen(&s, dresidual);
-    rmsnorm_forward(&s.stream, r.y, r.rstd, r.x, r.w, 1e-5f);
+    rmsnorm_forward(&s.stream, tensor_none(), r.y, r.rstd, r.x, tensor_none(), r.w, 1e-5f);
     ref_rmsnorm_backward(dx64, dw64, NULL, dy64, x64, w64, N, C, EPS);
     rmsnorm_backward(&s.stream, dx, dw, none, dy, r.x, r.w, r.rstd);
     Bound bound = bound_cancelling(C, term_size(r, dy64, w64, N, C));
@@ -168,7 +168,7 @@ static void test_small(void **state) {
                *dw64 = stage_widen(&s, dw);
         ref_rmsnorm_forward(r.y64, r.rstd64, x64, w64, N, C, EPS);
         ref_rmsnorm_backward(dx64, dw64, NULL, stage_widen(&s, dy), x64, w64, N, C, EPS);
-        rmsnorm_forward(&s.stream, r.y, r.rstd, x, r.w, 1e-5f);
+        rmsnorm_forward(&s.stream, tensor_none(), r.y, r.rstd, x, tensor_none(), r.w, 1e-5f);
         rmsnorm_backward(&s.stream, dx, dw, none, dy, x, r.w, r.rstd);
         assert_close(r.y, r.y64, act, bound_sum(C));
         assert_close(r.rstd, r.rstd64, act, bound_sum(C));
@@ -188,7 +188,7 @@ static void test_undefined(void **state) {
         Rows   r = rows_create(&s, ACT_TYPES[t], 1, C);
         Tensor update = stage_random(&s, ACT_TYPES[t], 2, 1, C, 4, 1, 0), sum = stage_tensor(&s, ACT_TYPES[t], 2, 1, C);
         for (int64_t i = 0; i < C; i += 5) tensor_set(r.x, i, NAN), tensor_set(r.x, i + 1, i % 2 ? INFINITY : -INFINITY);
-        residual_rmsnorm_forward(&s.stream, sum, r.y, r.rstd, r.x, update, r.w, 1e-5f);
+        rmsnorm_forward(&s.stream, sum, r.y, r.rstd, r.x, update, r.w, 1e-5f);
         stage_settle();
         for (int64_t i = 0; i < C; i++) {
             float got = tensor_get(sum, i);

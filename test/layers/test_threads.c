@@ -58,7 +58,7 @@ static Outputs layernorm(Stage *s, DType act) {
     Tensor  mean = stage_tensor(s, F32, 1, N, 1), rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C);
     Tensor  dw = zeros(s, C, 0), db = zeros(s, C, 0), dbias = zeros(s, C, 0), dy = random_act(s, act, N, C, 4), none = dx;
     none.data = NULL;
-    layernorm_forward(&s->stream, y, mean, rstd, x, w, b, 1e-5f);
+    layernorm_forward(&s->stream, tensor_none(), y, mean, rstd, x, tensor_none(), w, b, 1e-5f);
     layernorm_backward(&s->stream, dx, dbias, dw, db, none, dy, x, w, mean, rstd);
     return (Outputs){{dx, dw, db, dbias}, 4};
 }
@@ -68,7 +68,7 @@ static Outputs rmsnorm(Stage *s, DType act) {
     Tensor  rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C), dw = zeros(s, C, 0);
     Tensor  dy = random_act(s, act, N, C, 4), none = dx;
     none.data = NULL;
-    rmsnorm_forward(&s->stream, y, rstd, x, w, 1e-5f);
+    rmsnorm_forward(&s->stream, tensor_none(), y, rstd, x, tensor_none(), w, 1e-5f);
     rmsnorm_backward(&s->stream, dx, dw, none, dy, x, w, rstd);
     return (Outputs){{y, dx, dw}, 3};
 }
@@ -107,7 +107,7 @@ static Outputs classifier_and_embedding(Stage *s, DType act) {
            loss = stage_tensor(s, F32, 1, B * T, 1);
     Tensor tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C),
            dy = random_act(s, act, B * T, C, 4);
-    classifier_forward_backward(&s->stream, loss, logits, targets, V, PLAIN_LOSS, 0.1f);
+    classifier_loss(&s->stream, loss, logits, targets, V, PLAIN_LOSS, 0.1f);
     embedding_backward(&s->stream, dwte, dwpe, dy, tokens, tensor_none(), WHOLE_SEQUENCE);
     return (Outputs){{logits, loss, dwte, dwpe}, 4};
 }

@@ -31,7 +31,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
                                         .T = 16});
     Arena  arena = arena_create("tokens", 4096);
     Batch  batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1), tensor_none()};
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     noted_kind = *m->gpt.kind;
     noted_kind.backward = noted_backward;
     for (int l = 0; l < LAYERS; l++) m->gpt.kinds[l] = &noted_kind;

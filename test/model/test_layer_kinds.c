@@ -69,7 +69,7 @@ static StepValues train(Recompute recompute, Exact losses[STEPS]) {
     StepValues values;
     fill(&m->stream, batch.inputs, 1);
     fill(&m->stream, batch.targets, 2);
-    model_init_weights(m, 5, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 5, NULL, NULL);
     for (int step = 0; step < STEPS; step++) {
         OptimizerStep h = {1e-2, 0.9, 0.95, 1e-8, 0.1, step + 1};
         step_sums_zero(&m->sums, &m->stream);
@@ -148,7 +148,7 @@ static void last_logits(const BlockKind *kind, int first, float out[V]) {
     window = arena_tensor(&arena, I32, 2, B, T, 1);
     device_from_host(&m->stream, window, keys);
     fill(&m->stream, inputs, first);
-    model_init_weights(trained, 5, NULL, NULL);
+    masters_init(&trained->optimizer, &trained->stream, 5, NULL, NULL);
     device_sync(&trained->stream);
     cast_forward(&m->stream, m->shards->params, trained->shards->params);
     gpt_forward(&m->gpt, &m->stream, (Batch){inputs, inputs, tensor_none()});

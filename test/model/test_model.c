@@ -16,7 +16,7 @@ static void run_everything(Model *m) {
                      tensor_none()}; /* all tokens are 0 */
     OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
     /* the first micro-batch sets gradients of blocks, the later ones add to them */

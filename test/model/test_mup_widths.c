@@ -51,7 +51,7 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     Change    c = {0};
     for (int i = 0; i < N; i++)
         ((int32_t *)batch.inputs.data)[i] = (i * 7 + i / 5 * 3) % V, ((int32_t *)batch.targets.data)[i] = (i * 5 + 3) % V;
-    model_init_weights(m, 1, NULL, NULL);
+    masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
     double *before = seen(m, batch);
     train(m, batch);
     double *after = seen(m, batch);
@@ -103,7 +103,7 @@ static void test_muon_rate(void **state) {
         OptimizerStep         h = {1e-3, 0.9, 0.95, 1e-8, 0.0, 1};
         const Layout *l = &m->shards->layout;
         float        *before = malloc(sizeof *before * (size_t)l->memory_elems);
-        model_init_weights(m, 1, NULL, NULL);
+        masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
         shards_begin(m->shards, &m->stream);
         device_sync(&m->stream);
         for (int64_t i = 0; i < l->memory_elems; i++) before[i] = tensor_get(m->shards->params, i);

@@ -33,7 +33,7 @@ static void test_pages(void **state) {
         int64_t n = shards_state_elems(z), parts = 0;
         Copies  want = {copy_of(n), copy_of(n), copy_of(n), copy_of(n)};
         OptimizerStep   h = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0};
-        model_init_weights(m, 7, NULL, NULL);
+        masters_init(&m->optimizer, &m->stream, 7, NULL, NULL);
         for (int i = 0; i < z->spans; i++) {
             Span span = z->span[i];
             parts += span.elems > tensor_elems(m->optimizer.page[0]);

@@ -89,7 +89,7 @@ static int64_t wrong_masters(const Fixture *f) {
                      value_of(f->shards->layout.param[span.param].offset + span.first + k);
             /* the values that are read are exact in bf16, so they are compared with == */
             wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k);
-            wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
+            wrong += tensor_get(optimizer_tensor(&f->optimizer, 1, span), k) != 0;
         }
     }
     return wrong;
