@@ -674,7 +674,7 @@ static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS
         return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
                    FILE_LIMIT >> 20);
     if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
-    read->path = path, read->bytes = (size_t)n, read->unpack = unpack_command(unpack_kind(read->text, (size_t)n));
+    read->path = path, read->bytes = (size_t)n, read->unpack = PACKINGS[unpack_kind(read->text, (size_t)n)].command;
     /* a model of SentencePiece is a protocol buffer whose first field is a piece, as "<unk>" with a score */
     const char *text = read->text;
     if (n > 4 && text[0] == '\n' && text[2] == '\n' && (has_ending(path, ".model") || text[1] < 32)) {

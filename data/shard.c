@@ -562,8 +562,8 @@ static int refuse_text(const char *path, const char *kind, char *sentence) {
     }
     if (packing != PACKED_NOT) {
         snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin "
-                 "unpacks it; if that is a file of tokens, name NEW.bin", path, unpack_name(packing),
-                 unpack_command(packing));
+                 "unpacks it; if that is a file of tokens, name NEW.bin", path, PACKINGS[packing].name,
+                 PACKINGS[packing].command);
         return shell_name_file(sentence + strlen(path), SHARD_SENTENCE_CHARS - strlen(path), path), EXIT_DATA;
     }
     snprintf(out, sizeof out, "out=datasets/%.*s", (int)strcspn(name, "."), name);
