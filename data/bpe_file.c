@@ -493,8 +493,8 @@ static int take_post_processor(Reading *r, const cJSON *part) {
         return refuse(r, ": two parts of its post_processor put tokens before a text");
     if (is_template) return take_template(r, part);
     if (!is_fixed) return 1;
-    const cJSON *cls = cJSON_GetArrayItem(json_member(part, "cls"), 1), *sep = cJSON_GetArrayItem(json_member(part, "sep"), 1);
-    cJSON first = {.type = cJSON_Array, .child = (cJSON *)cls}, last = {.type = cJSON_Array, .child = (cJSON *)sep};
+    cJSON first = {.type = cJSON_Array, .child = cJSON_GetArrayItem(json_member(part, "cls"), 1)},
+          last = {.type = cJSON_Array, .child = cJSON_GetArrayItem(json_member(part, "sep"), 1)};
     return take_begin(r, &first, 0) && take_begin(r, &last, 1);
 }
 
