@@ -259,17 +259,21 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         r->is_open = 0; /* the line is not cut: the object before the comma is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind))
-                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
-                 : memchr(behind, '\r', (size_t)(r->at - behind))
+        fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
                      ? "has text after a carriage return: a line must end in LF or CR LF ($ tr '\\r' '\\n' < FILE > "
                        "NEW makes lines of it)"
+                 : *r->at == '{'
+                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                      : BEHIND);
     return r->wrong ? -1 : found;
 }
 
-static void pass_mark(Reader *r) {
-    if (r->end - r->at >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0) r->at += 3;
+/* Returns a reader of a line, after its byte-order mark and space. */
+static Reader reader_of(char *line, size_t bytes, int is_lenient) {
+    Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = is_lenient};
+    if (bytes >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0) r.at += 3;
+    skip_space(&r);
+    return r;
 }
 
 const char *json_line_array_rows(const char *text, size_t bytes) {
@@ -287,10 +291,8 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
 
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length,
                    char fault[JSON_LINE_FAULT_CHARS]) {
-    Reader r = {.at = line, .end = line + bytes, .from = line};
+    Reader r = reader_of(line, bytes, 0);
     Names  names = {.used = 0};
-    pass_mark(&r);
-    skip_space(&r);
     if (r.at == r.end) return 0;
     size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored);
     if (invalid < bytes)
@@ -329,13 +331,11 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
 }
 
 int json_line_is_object(const char *line, size_t bytes) {
-    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* a copy, because reading decodes strings in place */
-    Reader r = {.at = copy, .end = copy + bytes, .from = copy, .is_lenient = 1};
+    /* a copy, because reading decodes strings in place */
+    char  *copy = memcpy(xmalloc(bytes + 1, "a line of JSON"), line, bytes), *text;
+    Reader r = reader_of(copy, bytes, 1);
     Names  names = {.used = 0};
     size_t length;
-    memcpy(copy, line, bytes);
-    pass_mark(&r);
-    skip_space(&r);
     int is_object = r.at == r.end ? -1 : 0;
     if (!is_object && *r.at == '{')
         is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;
