@@ -116,8 +116,6 @@ static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
     return bits;
 }
 
-static int may_be_id(double v) { return v == floor(v) && v >= -LEAST_NEGATIVE && v < MOST_ID; }
-
 /* Returns the value of a number's bits; infinity for a float of 16 bits whose exponent is full. */
 static double value_of(const NumberType *t, uint64_t bits) {
     const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
@@ -147,7 +145,7 @@ static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int
         uint64_t bits = bits_of(t, data, i);
         double   v = value_of(t, bits);
         if (is_half && bits == 0x7c00 && t->form == FLOATS) continue; /* infinity stands for an id over 65,504 */
-        if (!may_be_id(v) || (is_half && bits == 0x8000)) return 0;
+        if (v != floor(v) || !(v >= -LEAST_NEGATIVE && v < MOST_ID) || (is_half && bits == 0x8000)) return 0;
         *has_negatives |= v < 0;
         if (v == 0 || (is_half && seen[bits >> 3] & 1 << (bits & 7))) continue;
         if (is_half) {

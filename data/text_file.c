@@ -227,14 +227,6 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- packed: xz --------------------------------------------------------------------------------------------------- */
 
-/* Keeps the last bytes of the file so far: those read now after those read before. */
-static void keep_last(Unpack *u) {
-    size_t n = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - n ? u->lasts : XZ_LAST - n;
-    memmove(u->last, u->last + u->lasts - old, old);
-    memcpy(u->last + old, u->in + u->end - n, n);
-    u->lasts = old + n;
-}
-
 /* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
  * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
  * "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
@@ -253,9 +245,13 @@ static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     use(u, u->end - u->at); /* all bytes so far are used: libarchive asks for more only when it has finished them */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
-    if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
-    else keep_last(u);
-    return n < 0 ? -1 : (la_ssize_t)n;
+    if (n < 0) return u->error = (int)-n, archive_set_error(a, -1, "cannot be read"), -1;
+    /* keeps the last bytes of the file so far: those read now after those read before */
+    size_t now = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - now ? u->lasts : XZ_LAST - now;
+    memmove(u->last, u->last + u->lasts - old, old);
+    memcpy(u->last + old, u->in + u->end - now, now);
+    u->lasts = old + now;
+    return (la_ssize_t)n;
 }
 
 static int64_t xz_fault(const Unpack *u, char *fault) {

@@ -248,17 +248,16 @@ void tokenizer_destroy(Tokenizer *t) {
 
 /* --- encoding: text in parts -------------------------------------------------------------------------------------- */
 
-static size_t chunk_of(const Cutter *c) { return c->chunk ? c->chunk : ENCODER_CHUNK; }
-
 static void take(Cutter *c, SplitEnd end) {
     size_t taken = c->bytes ? c->take(c->with, c->text, c->bytes, end) : 0;
     if (taken < c->bytes) memmove(c->text, c->text + taken, c->bytes - taken);
     c->bytes -= taken;
-    c->enough = c->bytes <= chunk_of(c) / 2 ? chunk_of(c) : 2 * c->bytes;
+    c->enough = c->bytes <= c->chunk / 2 ? c->chunk : 2 * c->bytes;
 }
 
 void cutter_put(Cutter *c, const char *text, size_t bytes) {
-    if (!c->enough) c->enough = chunk_of(c);
+    if (!c->chunk) c->chunk = ENCODER_CHUNK;
+    if (!c->enough) c->enough = c->chunk;
     for (size_t n; bytes > 0; text += n, bytes -= n) {
         if (c->enough > ENCODER_LONGEST)
             fail(EXIT_DATA, "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into "
@@ -331,19 +330,15 @@ static size_t take_normal(void *with, const char *text, size_t bytes, SplitEnd e
     return take_between((Encoder *)with, BPE_NORMALIZED, take_split, text, bytes, end);
 }
 
-static int is_ascii(const char *text, size_t bytes) {
-    unsigned char all = 0;
-    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
-    return all < 0x80;
-}
-
 /* Normalizes text up to its last ASCII character. No normal form joins an ASCII character with the text before it. */
 static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     const BpeFile *f = &e->tokenizer->file;
     size_t         cut = bytes, invalid;
+    unsigned char  all = 0; /* below 0x80 if the text is ASCII, which no normal form changes */
     if (f->normal_forms == 0) return take_normal(e, text, bytes, end);
     while (end == SPLIT_MORE && cut > 0 && (unsigned char)text[--cut] >= 0x80) {}
-    if (e->normal.bytes == 0 && is_ascii(text, cut)) return take_normal(e, text, cut, end);
+    for (size_t i = 0; e->normal.bytes == 0 && i < cut; i++) all |= (unsigned char)text[i];
+    if (e->normal.bytes == 0 && all < 0x80) return take_normal(e, text, cut, end);
     e->normal.take = take_normal, e->normal.with = e, e->normal.chunk = e->cutter.chunk;
     for (size_t at = 0, n, made; at < cut; at += n + invalid) {
         n = utf8_valid(text + at, cut - at, SPLIT_END, &invalid);
