@@ -781,22 +781,13 @@ static int refuse_invalid(const Reading *r, int64_t of) {
                   wrong, all, first);
 }
 
-/* Refuses a text of which over 1 % are control characters, though its start looked like text. This also finds text in
- * another encoding than the given one. */
-static int refuse_controls(const Documents *d, const Source *s) {
-    const char *cure = text_controls_cure(&s->controls);
-    if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
-    return refuse(d, EXIT_DATA, s->name,
-                  ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text "
-                  "holds: %s; format=text reads its bytes all the same",
-                  (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
-                  cure ? cure : "damaged, no text, or in another encoding (encoding=)");
-}
-
+/* Reads a text. Refuses it if over 1 % are control characters, though its start looked like text. This also finds text
+ * in another encoding than the given one. */
 static int read_text(Reading *r) {
-    char    chunk[CHUNK_BYTES];
-    Source *s = r->source;
-    int     exit_code = 0;
+    const Documents *d = r->documents;
+    char             chunk[CHUNK_BYTES];
+    Source          *s = r->source;
+    int              exit_code = 0;
     for (int64_t n; exit_code == 0 && (n = read_next(r, chunk, sizeof chunk)) != 0;) {
         if (n < 0) return (int)-n;
         if (s->documents == 0) begin_document(r, 0);
@@ -805,7 +796,13 @@ static int read_text(Reading *r) {
         if (s->plain_bytes > s->bytes) exit_code = refuse_invalid(r, s->plain_bytes);
     }
     if (exit_code == 0) exit_code = refuse_invalid(r, s->bytes);
-    if (exit_code == 0) exit_code = refuse_controls(r->documents, s);
+    if (exit_code == 0 && text_is_binary(&s->controls, s->bytes) && d->options.format != FORMAT_TEXT) {
+        const char *cure = text_controls_cure(&s->controls);
+        exit_code = refuse(d, EXIT_DATA, s->name, ": %lld of its %lld bytes, read as %s, are control characters, and "
+                           "1 %% is the most that a text holds: %s; format=text reads its bytes all the same",
+                           (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
+                           cure ? cure : "damaged, no text, or in another encoding (encoding=)");
+    }
     if (s->documents > 0 && exit_code == 0 && r->sink.end) r->sink.end(r->sink.with);
     return exit_code;
 }

@@ -288,13 +288,6 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
           t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : "");
 }
 
-/* Returns 1 if all uint16 numbers are below `most`. */
-static int are_narrow(const uint8_t *data, size_t bytes, int64_t most) {
-    for (size_t at = 0; at + 1 < bytes && at < SHARD_START_BYTES; at += 2)
-        if ((data[at] | data[at + 1] << 8) >= most) return 0;
-    return 1;
-}
-
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]) {
     int32_t start[3] = {0, 0, 0}; /* the first three numbers of a file: magic, version, tokens */
@@ -340,7 +333,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     const char *other = text_other_kind(data, bytes);
     if (other) FAULT("has no header of tokens: it is %s", other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
-    int          may_be_bytes = encoding == ENCODING_UTF16LE && are_narrow(data, bytes, 256);
+    int          may_be_bytes = encoding == ENCODING_UTF16LE; /* and all uint16 numbers are below 256 */
+    for (size_t at = 1; may_be_bytes && at < bytes && at < SHARD_START_BYTES; at += 2) may_be_bytes = data[at] == 0;
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
         FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
               "of it%s",
