@@ -92,7 +92,7 @@ typedef struct {
     size_t           helds, room, given;
     int64_t          trial;     /* bytes that may still be read of a file that is only tried; -1: all of it */
     const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
-} Reading;
+} OpenSource;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
 static int is_stopped(const Documents *d) { return d->options.is_stopped && d->options.is_stopped(); }
@@ -198,14 +198,14 @@ static int refuse_stopped(const Documents *d, const Source *s) {
 }
 
 /* Reads the bytes of the text after those held. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t read_further(Reading *r, char *data, size_t bytes) {
+static int64_t read_further(OpenSource *r, char *data, size_t bytes) {
     char    why[TEXT_FILE_FAULT_CHARS];
     int64_t n = text_file_read(r->file, data, bytes, why);
     return n < 0 ? -refuse(r->documents, (int)-n, r->source->name, " %s", why) : n;
 }
 
 /* Reads the next bytes of the text. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t read_next(Reading *r, char *data, size_t bytes) {
+static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
     if (is_stopped(r->documents)) return -refuse_stopped(r->documents, r->source);
     if (r->trial >= 0 && r->trial < (int64_t)bytes) return r->trial = 0;
     if (r->trial >= 0) r->trial -= (int64_t)bytes;
@@ -217,7 +217,7 @@ static int64_t read_next(Reading *r, char *data, size_t bytes) {
 }
 
 /* Reads the next bytes and holds them. Returns how many, 0 at the end, or minus an exit code. */
-static int64_t hold_next(Reading *r) {
+static int64_t hold_next(OpenSource *r) {
     if (r->room - r->helds < CHUNK_BYTES) {
         r->room = 2 * r->room + CHUNK_BYTES;
         r->held = xrealloc(r->held, r->room, "a line of text");
@@ -227,7 +227,7 @@ static int64_t hold_next(Reading *r) {
     return n;
 }
 
-static void close_source(Reading *r) {
+static void close_source(OpenSource *r) {
     text_file_close(r->file);
     free(r->held);
 }
@@ -262,7 +262,7 @@ typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } First
 
 /* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
  * the line may also end at its first CR. */
-static int look_at_first_line(Reading *s, FirstLine *line) {
+static int look_at_first_line(OpenSource *s, FirstLine *line) {
     size_t  first = 0, end = 0;
     int     has_cr = 0;
     int64_t n = 1;
@@ -297,7 +297,7 @@ static int look_at_first_line(Reading *s, FirstLine *line) {
 
 /* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
  * an object. */
-static int begins_json(const Reading *s) {
+static int begins_json(const OpenSource *s) {
     size_t at = 0;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     if (at + 1 >= s->helds) return 0;
@@ -308,7 +308,7 @@ static int begins_json(const Reading *s) {
 }
 
 /* Returns 1 if the first line of the held text has an object and another one after it. */
-static int holds_two_objects(const Reading *s) {
+static int holds_two_objects(const OpenSource *s) {
     size_t at = 0, end;
     while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
@@ -322,7 +322,7 @@ static int holds_two_objects(const Reading *s) {
 }
 
 /* Refuses a file of a kind that is not text. For a file found in a folder it sets the reason to leave it out instead. */
-static int refuse_kind(Reading *r, TextKind kind, const char *what) {
+static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
     const Documents *d = r->documents;
     const Source    *s = r->source;
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
@@ -350,7 +350,7 @@ static const struct { const char *ending, *note; } FORMS[] = {
     {".eml", "its headers are read as text"}};
 
 /* Detects how a source is read. Returns 0 or an exit code. With an exit code and a reason the file is left out. */
-static int judge(Reading *r) {
+static int judge(OpenSource *r) {
     const Documents       *d = r->documents;
     const DocumentOptions *o = &d->options;
     Source                *s = r->source;
@@ -403,9 +403,9 @@ static int judge(Reading *r) {
 
 /* Opens the text of a source and detects its format if that is not known. Returns 0, or an exit code; then it is
  * closed. */
-static int open_source(const Documents *d, Source *s, Reading *r) {
+static int open_source(const Documents *d, Source *s, OpenSource *r) {
     char why[TEXT_FILE_FAULT_CHARS];
-    *r = (Reading){.documents = d, .source = s, .trial = d->is_trial ? TRIAL_BYTES : -1};
+    *r = (OpenSource){.documents = d, .source = s, .trial = d->is_trial ? TRIAL_BYTES : -1};
     IoOpen how = s->is_pipe ? IO_READ_ANY : IO_READ;
     int    exit_code = text_file_open(&r->file, s->path, how, d->options.encoding, why);
     if (exit_code) return with_cure(d, s, refuse(d, exit_code, s->name, " %s", why));
@@ -421,7 +421,7 @@ static int open_source(const Documents *d, Source *s, Reading *r) {
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
 /* Returns 1 if a text has white space and nothing else. Reads the text up to the first other character. */
-static int holds_only_space(Reading *r) {
+static int holds_only_space(OpenSource *r) {
     char    chunk[CHUNK_BYTES];
     int64_t all = 0, n;
     for (; (n = read_next(r, chunk, sizeof chunk)) > 0; all += n)
@@ -433,7 +433,7 @@ static int holds_only_space(Reading *r) {
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
  * *reason set. */
 static int look_into(const Documents *d, Source *s, const char **reason) {
-    Reading r;
+    OpenSource r;
     int     exit_code = open_source(d, s, &r);
     if ((*reason = r.reason)) return 0;
     if (exit_code) return exit_code;
@@ -702,7 +702,7 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
 /* Refuses a pipe whose first bytes, in s->path, are of no kind that is read, because its writer may never end. What
  * cannot be opened without its end, such as a packed file, is judged when all of it is there. */
 static int judge_start(const Documents *d, Source start) {
-    Reading r;
+    OpenSource r;
     int     exit_code = open_source(d, &start, &r);
     if (exit_code == 0) close_source(&r);
     free(start.note);
@@ -748,20 +748,20 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Passes text to the sink and counts it for its source. */
-static void put_text(const Reading *r, const char *text, size_t bytes) {
+static void put_text(const OpenSource *r, const char *text, size_t bytes) {
     r->source->bytes += (int64_t)bytes;
     if (r->source->format == FORMAT_TEXT) text_count_controls(&r->source->controls, text, bytes);
     if (r->sink.text) r->sink.text(r->sink.with, text, bytes);
 }
 
-static void begin_document(const Reading *r, int is_row) {
+static void begin_document(const OpenSource *r, int is_row) {
     r->source->documents++;
     if (r->sink.begin) r->sink.begin(r->sink.with, is_row);
 }
 
 /* Refuses a text of which over 1 % of the bytes are not valid, because it has another encoding. `of` is the number of
  * all its bytes. */
-static int refuse_invalid(const Reading *r, int64_t of) {
+static int refuse_invalid(const OpenSource *r, int64_t of) {
     const Documents *d = r->documents;
     Source          *s = r->source;
     int64_t          at, invalid = text_file_invalid(r->file, &at);
@@ -783,7 +783,7 @@ static int refuse_invalid(const Reading *r, int64_t of) {
 
 /* Reads a text. Refuses it if over 1 % are control characters, though its start looked like text. This also finds text
  * in another encoding than the given one. */
-static int read_text(Reading *r) {
+static int read_text(OpenSource *r) {
     const Documents *d = r->documents;
     char             chunk[CHUNK_BYTES];
     Source          *s = r->source;
@@ -807,14 +807,14 @@ static int read_text(Reading *r) {
     return exit_code;
 }
 
-static void put_row(const Reading *r, const char *text, size_t bytes) {
+static void put_row(const OpenSource *r, const char *text, size_t bytes) {
     if (bytes == 0) return;
     begin_document(r, 1);
     put_text(r, text, bytes);
     if (r->sink.end) r->sink.end(r->sink.with);
 }
 
-static int put_line(const Reading *r, int64_t number, char *line, size_t bytes) {
+static int put_line(const OpenSource *r, int64_t number, char *line, size_t bytes) {
     char   why[JSON_LINE_FAULT_CHARS], *text = NULL;
     size_t length = 0;
     int    found = json_line_text(line, bytes, field_of(r->documents), &text, &length, why);
@@ -824,7 +824,7 @@ static int put_line(const Reading *r, int64_t number, char *line, size_t bytes) 
     return 0;
 }
 
-static int read_lines(Reading *r) {
+static int read_lines(OpenSource *r) {
     char    chunk[CHUNK_BYTES], *line = NULL;
     size_t  bytes = 0, room = 0; /* of `line` */
     int64_t n = 0, number = 1;
@@ -850,7 +850,7 @@ static int read_lines(Reading *r) {
     return exit_code ? exit_code : refuse_invalid(r, r->source->bytes);
 }
 
-static int read_rows(const Reading *r) {
+static int read_rows(const OpenSource *r) {
     char             why[PARQUET_FAULT_CHARS];
     const char      *text;
     size_t           bytes;
@@ -869,7 +869,7 @@ static int read_rows(const Reading *r) {
 }
 
 static int read_source(const Documents *d, Source *s, DocumentSink sink) {
-    Reading r;
+    OpenSource r;
     s->documents = s->bytes = s->invalid = 0, s->controls = (TextControls){0, 0, 0};
     int exit_code = open_source(d, s, &r);
     if (exit_code) return exit_code;
@@ -961,46 +961,40 @@ static void count_kind(Kinds *all, const char *name, const Source *s) {
     k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
 }
 
-static void print_names(const Kind *k, FILE *out) {
-    int64_t shown = k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
-    for (int64_t i = 0; i < shown; i++) print_plain(out, "%s%s", i ? ", " : ": ", k->name[i]);
-    if (k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
-}
-
-static void print_kinds(const Documents *d, FILE *out) {
-    Kinds   read = {NULL, 0}, left = read;
+/* Prints a line for each kind in a list. The line of the most frequent kind that was read names no files. */
+static void print_kinds(const Sources *list, int are_read, FILE *out) {
+    Kinds   all = {NULL, 0};
     char    kind[NAME_CHARS];
-    int64_t most = 0;
-    for (int64_t i = 0; i < d->read.count; i++) {
-        const Source *s = &d->read.source[i];
-        shell_read_file(kind_of(s, kind), sizeof kind,
-                        (ShellFile){.path = "FILE", .unpack = PACKINGS[s->packing].command});
-        count_kind(&read, kind, s);
+    int64_t most = are_read ? 0 : -1;
+    for (int64_t i = 0; i < list->count; i++) {
+        const Source *s = &list->source[i];
+        if (are_read) kind_of(s, kind);
+        else snprintf(kind, sizeof kind, "%s", s->note);
+        shell_read_file(kind, sizeof kind, (ShellFile){.path = "FILE", .unpack = PACKINGS[s->packing].command});
+        count_kind(&all, kind, s);
     }
-    for (int64_t i = 0; i < d->left_out.count; i++)
-        count_kind(&left, reason_of(&d->left_out.source[i], "FILE", kind), &d->left_out.source[i]);
-    for (int64_t i = 1; i < read.kinds; i++)
-        if (read.kind[i].files > read.kind[most].files) most = i;
-    for (int64_t i = 0; i < read.kinds; i++) {
-        const Kind *k = &read.kind[i];
-        fprintf(out, "  read     %lld file%s: %s", (long long)k->files, plural(k->files), k->kind);
-        print_counts(k->documents, k->bytes, k->invalid, out);
-        if (i != most) print_names(k, out);
+    for (int64_t i = 1; are_read && i < all.kinds; i++)
+        if (all.kind[i].files > all.kind[most].files) most = i;
+    for (int64_t i = 0; i < all.kinds; i++) {
+        const Kind *k = &all.kind[i];
+        if (are_read) {
+            fprintf(out, "  read     %lld file%s: %s", (long long)k->files, plural(k->files), k->kind);
+            print_counts(k->documents, k->bytes, k->invalid, out);
+        } else {
+            fprintf(out, "  left out %lld (%s)", (long long)k->files, k->kind);
+        }
+        int64_t shown = i == most ? 0 : k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
+        for (int64_t n = 0; n < shown; n++) print_plain(out, "%s%s", n ? ", " : ": ", k->name[n]);
+        if (i != most && k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
         fputc('\n', out);
     }
-    for (int64_t i = 0; i < left.kinds; i++) {
-        const Kind *k = &left.kind[i];
-        fprintf(out, "  left out %lld (%s)", (long long)k->files, k->kind);
-        print_names(k, out);
-        fputc('\n', out);
-    }
-    free(read.kind), free(left.kind);
+    free(all.kind);
 }
 
 void documents_print(const Documents *d, FILE *out) {
     char kind[NAME_CHARS];
     if (d->read.count + d->left_out.count > SHOWN_FILES) {
-        print_kinds(d, out);
+        print_kinds(&d->read, 1, out), print_kinds(&d->left_out, 0, out);
         return;
     }
     for (int64_t i = 0; i < d->read.count; i++) {

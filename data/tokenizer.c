@@ -217,21 +217,17 @@ static int are_noted_bytes(const char *const *file, int64_t files) {
 
 /* Checks each folder once if its files are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
-    char        beside[4200] = "", name[4300];
-    int64_t     from = 0;
-    int         is_given = *path != 0;
+    char        beside[4200], name[4300];
+    int         is_given = *path != 0, is_beside = 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
                                 : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
                                   "out=FOLDER tokenizer=FOLDER_OR_FILE";
-    for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
-    if (!is_given && from == files) *beside = 0;
-    Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
+    for (int64_t i = 0; !is_given && !is_beside && i < files; i++)
+        is_beside = tokenizer_beside(file[i], beside, sizeof beside);
+    if (is_beside) path = beside;
+    Tokenizer t = tokenizer_create(path, vocab_size);
     if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
-    snprintf(name, sizeof name, "%s%s",
-             is_given  ? "data.tokenizer: "
-             : *beside ? ""
-                       : "a vocabulary of bytes",
-             is_given ? path : beside);
+    snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *path ? "" : "a vocabulary of bytes", path);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
