@@ -321,7 +321,7 @@ static int holds_two_objects(const OpenSource *s) {
     return 0;
 }
 
-/* Refuses a file of a kind that is not text. For a file found in a folder it sets the reason to leave it out instead. */
+/* Refuses a file of a kind that is not text. If the file was found in a folder, sets the reason to leave it out. */
 static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
     const Documents *d = r->documents;
     const Source    *s = r->source;
@@ -331,10 +331,10 @@ static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
     if ((kind == TEXT_OTHER || kind == TEXT_BINARY) && !s->is_named) return r->reason = what, EXIT_DATA;
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
-        return refuse(d, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes NEW.bin",
-                      what, PACKINGS[s->packing].command);
+        return refuse(d, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
+                      "NEW.bin", what, PACKINGS[s->packing].command);
     return refuse(d, EXIT_DATA, s->name, " is %s%s", what,
-                  kind != TEXT_BINARY    ? ""
+                  kind != TEXT_BINARY  ? ""
                   : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
                                        : ", not text: format=text reads its bytes all the same, encoding= text in "
                                          "UTF-16 or UTF-32");
@@ -387,8 +387,8 @@ static int judge(OpenSource *r) {
                       "field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
     else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(r)))
-        s->note = xstrdup(holds_two_objects(r) ? "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl "
-                                                 "makes rows of them)"
+        s->note = xstrdup(holds_two_objects(r) ? "several JSON values on a line, not rows ($ jq -c . < FILE > "
+                                                 "NEW.jsonl makes rows of them)"
                                                : "one JSON value over several lines, not rows ($ jq -c . < FILE > "
                                                  "NEW.jsonl makes a row of it)", NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
@@ -699,11 +699,11 @@ static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     return 1;
 }
 
-/* Refuses a pipe whose first bytes, in s->path, are of no kind that is read, because its writer may never end. What
- * cannot be opened without its end, such as a packed file, is judged when all of it is there. */
+/* Refuses a pipe whose first bytes, which start.path holds, are of no kind that is read, because its writer may never
+ * end. A file that cannot be opened without its end, such as a packed one, is judged when all of it is there. */
 static int judge_start(const Documents *d, Source start) {
     OpenSource r;
-    int     exit_code = open_source(d, &start, &r);
+    int        exit_code = open_source(d, &start, &r);
     if (exit_code == 0) close_source(&r);
     free(start.note);
     return start.encoding == ENCODING_FOUND ? 0 : exit_code;
