@@ -90,6 +90,7 @@ typedef struct {
     /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
     char            *held;
     size_t           helds, room, given;
+    size_t           first;     /* place of the first held byte that is no white space, set by look_at_first_line() */
     int64_t          trial;     /* bytes that may still be read of a file that is only tried; -1: all of it */
     const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
 } OpenSource;
@@ -191,7 +192,7 @@ static int refusals_say(const Documents *d) {
     return r->exit_code;
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------ */
+/* --- the text of a source ----------------------------------------------------------------------------------------- */
 
 static int refuse_stopped(const Documents *d, const Source *s) {
     return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asks to stop");
@@ -275,6 +276,7 @@ static int look_at_first_line(OpenSource *s, FirstLine *line) {
             continue;
         }
         if (is_end && first == end) return *line = LINE_NONE, 0;
+        s->first = first;
         *line = s->held[first] == '[' ? LINE_ARRAY : s->held[first] == '{' ? LINE_OPEN : LINE_OTHER;
         if (*line != LINE_OPEN) return 0;
         int ends_by_cr = !is_end && s->held[end] == '\r' && !has_cr;
@@ -298,10 +300,8 @@ static int look_at_first_line(OpenSource *s, FirstLine *line) {
 /* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
  * an object. */
 static int begins_json(const OpenSource *s) {
-    size_t at = 0;
-    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
-    if (at + 1 >= s->helds) return 0;
-    at++;
+    size_t at = s->first + 1;
+    if (at >= s->helds) return 0;
     if (s->held[at] == '\n' || s->held[at] == '\r') return 1;
     while (at < s->helds && (s->held[at] == ' ' || s->held[at] == '\t')) at++;
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
@@ -309,8 +309,7 @@ static int begins_json(const OpenSource *s) {
 
 /* Returns 1 if the first line of the held text has an object and another one after it. */
 static int holds_two_objects(const OpenSource *s) {
-    size_t at = 0, end;
-    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
+    size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
     for (size_t i = at; i + 1 < end; i++) {
         if (s->held[i] != '}') continue;
@@ -392,8 +391,7 @@ static int judge(OpenSource *r) {
                                                : "one JSON value over several lines, not rows ($ jq -c . < FILE > "
                                                  "NEW.jsonl makes a row of it)", NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
-        const char *first = r->held + strspn(r->held, " \t\r\n");
-        const char *rows = json_line_array_rows(first, r->helds - (size_t)(first - r->held));
+        const char *rows = json_line_array_rows(r->held + r->first, r->helds - r->first);
         if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS && !s->note && s->format == FORMAT_TEXT; i++)
@@ -434,7 +432,7 @@ static int holds_only_space(OpenSource *r) {
  * *reason set. */
 static int look_into(const Documents *d, Source *s, const char **reason) {
     OpenSource r;
-    int     exit_code = open_source(d, s, &r);
+    int        exit_code = open_source(d, s, &r);
     if ((*reason = r.reason)) return 0;
     if (exit_code) return exit_code;
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)

@@ -413,8 +413,7 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     (void)context;
     /* the address is in no shard that is being read: act as without this handler */
     if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) {
-        struct sigaction as_before = {.sa_handler = SIG_DFL};
-        set_action(signal_number, &as_before);
+        set_action(signal_number, &(struct sigaction){.sa_handler = SIG_DFL});
         return;
     }
     fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its "
@@ -479,8 +478,9 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
-    if (stat(name, &st) < 0 && errno == ENOENT) return 0;
-    if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
+    int is_there = stat(name, &st) == 0;
+    if (!is_there && errno == ENOENT) return 0;
+    if (is_there && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
     size_t  start_bytes = bytes < 0 ? 0 : bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
     int     fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
@@ -534,11 +534,12 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     char        fault[SHARD_FAULT_CHARS];
     int         has_index;
     *header = (ShardHeader){0, 0, 0, 0};
-    if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    int is_there = stat(path, &st) == 0;
+    if (!is_there && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
+    if (is_there && S_ISDIR(st.st_mode))
         SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path,
             path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    if (is_there && !S_ISREG(st.st_mode))
         SAY(EXIT_DATA, "%s %s: name a file of tokens", path, io_error_text(io_kind(st.st_mode)));
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
     uint64_t file_bytes = rc < 0 ? 0 : (uint64_t)st.st_size;
@@ -575,11 +576,7 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     io_close(fd);
     shard.map = map;
     shard.path = xstrdup(path, "the name of a token file");
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO;
-    set_action(SIGBUS, &action);
+    set_action(SIGBUS, &(struct sigaction){.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO});
     return shard;
 }
 

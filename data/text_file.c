@@ -846,11 +846,9 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -FAULT(EXIT_DATA,
-                          "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
-                          "character; %s",
-                          encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
-                          encoding_cure(f));
+            return -FAULT(EXIT_DATA, "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a "
+                          "whole character; %s", encoding_name(f->encoding), f->carried, plural((int64_t)f->carried),
+                          (long long)f->at, encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
