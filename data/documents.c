@@ -85,7 +85,7 @@ struct Documents {
 typedef struct {
     const Documents *documents; /* borrowed */
     Source          *source;    /* borrowed */
-    DocumentSink     sink;      /* its functions may be NULL */
+    DocumentSink     sink;      /* gets the text; functions that are NULL are not called */
     TextFile        *file;      /* owned */
     /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
     char            *held;
@@ -824,7 +824,7 @@ static int put_line(const OpenSource *r, int64_t number, char *line, size_t byte
 
 static int read_lines(OpenSource *r) {
     char    chunk[CHUNK_BYTES], *line = NULL;
-    size_t  bytes = 0, room = 0; /* of `line` */
+    size_t  bytes = 0, room = 0; /* bytes in `line`, and its capacity */
     int64_t n = 0, number = 1;
     int     exit_code = 0;
     while (exit_code == 0 && (n = read_next(r, chunk, sizeof chunk)) > 0) {
@@ -1016,22 +1016,18 @@ static void write_string(const char *name, const char *value, FILE *out) {
     free(quoted);
 }
 
-/* Writes a path. JSON must be UTF-8 and a path need not be, so path_hex then has its bytes. */
-static void write_path(const char *path, FILE *out) {
-    write_string("path", path, out);
-    if (utf8_invalid(path, strlen(path)) == 0) return;
-    fputs(", \"path_hex\": \"", out);
-    for (const char *c = path; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
-    fputc('"', out);
-}
-
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
     const Sources *list = which == DOCUMENTS_READ ? &d->read : &d->left_out;
     char           reason[NAME_CHARS];
     for (int64_t i = 0; i < list->count; i++) {
         const Source *s = &list->source[i];
         fprintf(out, "%s{", i ? between : "");
-        write_path(s->typed, out);
+        write_string("path", s->typed, out);
+        if (utf8_invalid(s->typed, strlen(s->typed)) > 0) { /* JSON must be UTF-8, and a path need not be */
+            fputs(", \"path_hex\": \"", out);
+            for (const char *c = s->typed; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
+            fputc('"', out);
+        }
         if (which == DOCUMENTS_LEFT_OUT) {
             fputs(", ", out);
             write_string("left_out", reason_of(s, s->typed, reason), out);
