@@ -185,17 +185,14 @@ static void take_sources(Dataset *d, const char *key, const char *const *source,
     }
 }
 
-/* Returns the option that sets the length of a sample: positions= if `key` names files of eval, else batch.seq_len. */
-static const char *length_key(const char *key) {
-    return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
-}
-
 Dataset dataset_open(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
                      int64_t vocab_size) {
     IoPaths     list = {NULL, 0};
     SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
     int         files[BLEND_SOURCES], sources = 0;
+    /* the option that sets the length of a sample */
+    const char *length = strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
     for (int i = 0; i < count; i++) {
         size_t before = list.count;
         if (share && blend_source(globs, i) < sources) continue; /* opened for an earlier stage */
@@ -221,8 +218,8 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
     d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
         fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: %s %lld needs %lld tokens in one file; give more "
-             "text or a smaller %s", key, (long long)d.tokens, d.shards, plural(d.shards), length_key(key),
-             (long long)seq_len, (long long)seq_len + 1, length_key(key));
+             "text or a smaller %s", key, (long long)d.tokens, d.shards, plural(d.shards), length, (long long)seq_len,
+             (long long)seq_len + 1, length);
     if (share) {
         d.blend = xmalloc(sizeof *d.blend, "a blend of data sources");
         blend_make(d.blend, globs, share, count, seq_len);

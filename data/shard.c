@@ -108,14 +108,6 @@ enum {
     SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
 
-/* Returns the bits of number i of the data, whose type is t. */
-static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
-    uint64_t bits = 0;
-    for (int k = 0; k < t->bytes; k++)
-        bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
-    return bits;
-}
-
 /* Returns the value of a number's bits; infinity for a float of 16 bits whose exponent is full. */
 static double value_of(const NumberType *t, uint64_t bits) {
     const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
@@ -142,8 +134,9 @@ static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int
     const int is_half = t->bytes == 2;
     int       is_wide = 0, places = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t bits = bits_of(t, data, i);
-        double   v = value_of(t, bits);
+        uint64_t bits = 0;
+        for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)*data++ << 8 * (t->is_big ? t->bytes - 1 - k : k);
+        double v = value_of(t, bits);
         if (is_half && bits == 0x7c00 && t->form == FLOATS) continue; /* infinity stands for an id over 65,504 */
         if (v != floor(v) || !(v >= -LEAST_NEGATIVE && v < MOST_ID) || (is_half && bits == 0x8000)) return 0;
         *has_negatives |= v < 0;
@@ -290,7 +283,9 @@ static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_siz
 
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]) {
+    const unsigned long long size = file_bytes;
     int32_t start[3] = {0, 0, 0}; /* the first three numbers of a file: magic, version, tokens */
+    if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
     if (file_bytes == 0) FAULT("is empty; copy or make it again");
 
@@ -300,21 +295,20 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
             FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
         if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
             FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it "
-                  "again", (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
+                  "again", size, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
             FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
                   llmc_files[i].version);
         if (start[2] <= 0)
             FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
                   start[2]);
-        uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
-        if (file_bytes < due)
-            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again",
-                  (unsigned long long)file_bytes, start[2], (unsigned long long)due);
-        if (file_bytes > due)
+        unsigned long long due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
+        if (size < due)
+            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again", size, start[2],
+                  due);
+        if (size > due)
             FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make "
-                  "it again", (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due,
-                  (unsigned long long)file_bytes);
+                  "it again", size - due, start[2], due, size);
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
@@ -334,29 +328,27 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     if (other) FAULT("has no header of tokens: it is %s", other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
     int          may_be_bytes = encoding == ENCODING_UTF16LE; /* and all uint16 numbers are below 256 */
-    for (size_t at = 1; may_be_bytes && at < bytes && at < SHARD_START_BYTES; at += 2) may_be_bytes = data[at] == 0;
+    for (size_t at = 1; may_be_bytes && at < bytes; at += 2) may_be_bytes = data[at] == 0;
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
         FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
-              "of it%s",
-              TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
+              "of it%s", TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
     int               has_negatives;
-    const NumberType *type =
-        number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
+    const NumberType *type = number_type_find(data, bytes, &has_negatives);
     int               is_wide = type && is_uint32(type, has_negatives);
     int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
         FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a "
-              "multiple of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
+              "multiple of 4: it was cut, or bytes were added; copy or make it again", size);
     if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd "
-              "number of bytes (%llu)", (unsigned long long)file_bytes);
+              "number of bytes (%llu)", size);
     if (file_bytes % 4 && token_bytes == 4)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = "
               "%lld is over 65,536, but its %llu bytes are not a multiple of 4; write it as uint32",
-              (long long)vocab_size, (unsigned long long)file_bytes);
-    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
+              (long long)vocab_size, size);
+    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", size);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
 }
@@ -432,24 +424,23 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
 #define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
     enum { BLOCK = 8192 };
     static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
-    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences,
-                   borders = places + 8 * sequences;
-    uint64_t       due = 0, border = 0;
+    const unsigned long long size = file_bytes, sequences = (uint64_t)h->sequences,
+                             places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    unsigned long long       due = 0, border = 0;
     for (uint64_t at = 0, n; at < sequences; at += n) {
         n = sequences - at < BLOCK ? sequences - at : BLOCK;
         int rc = io_pread(fd, block.length, 4 * n, SHARD_INDEX_BYTES + 4 * at);
         if (rc == 0) rc = io_pread(fd, block.place, 8 * n, places + 8 * at);
         if (rc < 0) return rc;
         for (uint64_t i = 0; i < n; i++) {
-            const unsigned long long number = (unsigned long long)(at + i);
+            const unsigned long long number = at + i;
             if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
             if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
                 WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number,
-                      (long long)block.place[i], (unsigned long long)due);
+                      (long long)block.place[i], due);
             due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
-            if (due > file_bytes)
-                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number,
-                      (unsigned long long)due, (unsigned long long)file_bytes);
+            if (due > size)
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, due, size);
         }
     }
     for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
@@ -459,11 +450,10 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
         for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
             if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
                 WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i],
-                      (unsigned long long)border, (unsigned long long)sequences);
+                      border, sequences);
     }
-    if (due < file_bytes)
-        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut",
-              (unsigned long long)due, (unsigned long long)file_bytes);
+    if (due < size)
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", due, size);
     return 0;
 #undef WRONG
 }
