@@ -109,8 +109,9 @@ PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const cha
 }
 
 /* Adds a source to a list. Returns its place there. */
-static Source *add(Sources *list, Source s) {
-    list->source = xrealloc(list->source, sizeof s * (size_t)(list->count + 1), NAMES);
+static Source *list_add(Sources *list, Source s) {
+    if ((list->count & (list->count - 1)) == 0) /* the list is full at each power of two, and doubles */
+        list->source = xrealloc(list->source, sizeof s * (size_t)(list->count ? 2 * list->count : 1), NAMES);
     list->source[list->count] = s;
     return &list->source[list->count++];
 }
@@ -455,10 +456,10 @@ static int look_into(const Documents *d, Source *s, const char **reason) {
 
 /* Lists a path as left out. Returns 0, the exit code of a search that goes on. */
 static int leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
-    add(&d->left_out, (Source){.typed = xstrdup(path, NAMES),
-                               .name = shown_name(path),
-                               .note = xstrdup(reason, NAMES),
-                               .packing = packing});
+    list_add(&d->left_out, (Source){.typed = xstrdup(path, NAMES),
+                                    .name = shown_name(path),
+                                    .note = xstrdup(reason, NAMES),
+                                    .packing = packing});
     return 0;
 }
 
@@ -514,16 +515,16 @@ static int add_file(Documents *d, const char *path, const char *typed, const str
     if (!is_named && !is_plain) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT);
     if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && !is_standard)
         return refuse(d, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
-    Source *s = add(&d->read, (Source){.path = xstrdup(path, NAMES),
-                                       .typed = xstrdup(typed, NAMES),
-                                       .name = shown_name(typed),
-                                       .device = st->st_dev,
-                                       .inode = st->st_ino,
-                                       .is_named = is_named,
-                                       .is_unnamed = !is_plain || is_standard,
-                                       .is_pipe = !is_plain || hides_bytes(path, st),
-                                       .due_documents = -1,
-                                       .due_bytes = -1});
+    Source *s = list_add(&d->read, (Source){.path = xstrdup(path, NAMES),
+                                            .typed = xstrdup(typed, NAMES),
+                                            .name = shown_name(typed),
+                                            .device = st->st_dev,
+                                            .inode = st->st_ino,
+                                            .is_named = is_named,
+                                            .is_unnamed = !is_plain || is_standard,
+                                            .is_pipe = !is_plain || hides_bytes(path, st),
+                                            .due_documents = -1,
+                                            .due_bytes = -1});
     s->plain_bytes = s->is_pipe ? -1 : (int64_t)st->st_size;
     int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason);
     if (!reason) return exit_code;
