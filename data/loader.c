@@ -62,7 +62,8 @@ static void fill_slot(Loader *l, int64_t n) {
                           (l->first_micro + n % l->micro_steps) * p->micro_batch; /* global index of its first sample */
     failpoint_done(failpoint("data.batch"));
     for (int64_t row = 0; row < p->micro_batch; row++) {
-        int64_t at = (n % l->ring * p->micro_batch + row) * T, number = dataset_order(l->dataset, p->order, first + row);
+        int64_t at = (n % l->ring * p->micro_batch + row) * T,
+                number = dataset_order(l->dataset, p->order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
         int32_t *all = l->sample ? l->sample : inputs; /* memory for inputs, targets and starts of the whole sample */
         int32_t *all_targets = l->sample ? l->sample + whole : targets,
