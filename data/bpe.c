@@ -10,10 +10,62 @@
 /* what an allocation is for, in messages */
 static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary";
 
+/* --- texts found by their bytes ----------------------------------------------------------------------------------- */
+
+/* The text of a token or a word: bytes [at, at + bytes) of the pool. count: occurrences of a word. is_there: 0 for an
+ * id without a token. is_apart: 1 for a special token, which is not found by its bytes. */
+typedef struct { size_t at; uint32_t bytes; uint8_t is_there, is_apart; int64_t count; } Text;
+
+typedef struct {
+    char    *pool;                 /* owned: bytes of the texts */
+    size_t   pool_bytes, pool_room;
+    Text    *text;                 /* owned [room]: the text of each id or word */
+    size_t   texts, room;
+    int32_t *place;                /* owned [places]: hash table from the bytes of a text to its index + 1 */
+    size_t   places;
+} Texts;
+
+/* Returns the place of these bytes in the hash table, or the free place where they belong. */
+static size_t place_of(const Texts *t, const void *bytes, size_t count) {
+    size_t at = XXH3_64bits(bytes, count) & (t->places - 1);
+    for (; t->place[at]; at = (at + 1) & (t->places - 1)) {
+        const Text *x = &t->text[t->place[at] - 1];
+        if (x->bytes == count && memcmp(t->pool + x->at, bytes, count) == 0) break;
+    }
+    return at;
+}
+
+/* Makes the hash table anew with this number of places. Returns the number of texts in it. */
+static size_t enter_all(Texts *t, size_t places, const char *what) {
+    size_t entered = 0;
+    free(t->place);
+    t->places = places;
+    t->place = xcalloc(places, sizeof *t->place, what);
+    for (size_t i = 0; i < t->texts; i++) {
+        const Text *x = &t->text[i];
+        if (!x->is_there || x->is_apart) continue;
+        t->place[place_of(t, t->pool + x->at, x->bytes)] = (int32_t)i + 1;
+        entered++;
+    }
+    return entered;
+}
+
+/* Appends bytes to the pool. Returns their place in it. */
+static size_t put_bytes(Texts *t, const void *bytes, size_t count, const char *what) {
+    if (t->pool_bytes + count > t->pool_room) {
+        t->pool_room = 2 * (t->pool_bytes + count) + 4096;
+        t->pool = xrealloc(t->pool, t->pool_room, what);
+    }
+    if (count > 0) memcpy(t->pool + t->pool_bytes, bytes, count);
+    t->pool_bytes += count;
+    return t->pool_bytes - count;
+}
+
+static void free_texts(Texts *t) { free(t->pool), free(t->text), free(t->place); }
+
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
-typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
-/* the text is bytes [at, at + bytes) of Bpe.pool */
+/* the text is bytes [at, at + bytes) of the pool */
 typedef struct { int32_t id; BpeForm form; size_t at, bytes; } Special;
 /* pair: left id << 32 | right id; rank -1: a free place of the table */
 typedef struct { uint64_t pair; int32_t rank, id; } Merge;
@@ -24,14 +76,10 @@ enum { WORDS = 1 << 17, WORD_BYTES = 24, WORD_IDS = 8 };
 typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]; } Cached;
 
 struct Bpe {
-    char    *pool;                                   /* owned: bytes of the tokens */
-    size_t   pool_bytes, pool_room;
-    Token   *token;                                  /* owned [room]: the token of each id */
-    int32_t  ids, room;
-    /* owned [places]: hash table from the bytes of a token to its id + 1 */
-    int32_t *by_text;
+    Texts    token;                                  /* the token of each id */
+    size_t   entered;                                /* tokens in the hash table of texts */
     Merge   *merge;                                  /* owned [merge_places]: hash table of merges by their pair */
-    size_t   places, texts, merge_places, merges;
+    size_t   merge_places, merges;
     int32_t  byte_id[256];
     int      takes_whole, specials;
     Special *special;                                /* owned: the special texts */
@@ -51,66 +99,38 @@ Bpe *bpe_create(void) {
 }
 
 void bpe_destroy(Bpe *b) {
-    free(b->pool), free(b->token), free(b->by_text), free(b->merge), free(b->special), free(b->word), free(b->links);
+    free_texts(&b->token), free(b->merge), free(b->special), free(b->word), free(b->links);
     free(b);
 }
 
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the place of these bytes in the hash table by_text, or the free place where they belong. */
-static size_t place_of(const Bpe *b, const void *bytes, size_t count) {
-    size_t at = XXH3_64bits(bytes, count) & (b->places - 1);
-    for (; b->by_text[at]; at = (at + 1) & (b->places - 1)) {
-        const Token *t = &b->token[b->by_text[at] - 1];
-        if (t->bytes == count && memcmp(b->pool + t->at, bytes, count) == 0) break;
-    }
-    return at;
-}
-
-static void enter_text(Bpe *b, int32_t id) {
-    const Token *t = &b->token[id];
-    b->by_text[place_of(b, b->pool + t->at, t->bytes)] = id + 1;
-    b->texts++;
-}
-
-/* Appends bytes to the pool. Returns their place in it. */
-static size_t put_bytes(Bpe *b, const void *bytes, size_t count) {
-    if (b->pool_bytes + count > b->pool_room) {
-        b->pool_room = 2 * (b->pool_bytes + count) + 4096;
-        b->pool = xrealloc(b->pool, b->pool_room, MEMORY);
-    }
-    if (count > 0) memcpy(b->pool + b->pool_bytes, bytes, count);
-    b->pool_bytes += count;
-    return b->pool_bytes - count;
-}
-
-static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
-    if (id >= b->room) {
-        int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
+static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count, int is_special) {
+    Texts *t = &b->token;
+    size_t at = (size_t)id;
+    if (at >= t->room) {
+        size_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * at : BPE_MOST_IDS;
         /* if ids are far apart, only the memory pages of used ids are touched */
-        Token  *token = xcalloc((size_t)room, sizeof *token, MEMORY);
-        if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
-        free(b->token);
-        b->token = token, b->room = room;
+        Text  *grown = xcalloc(room, sizeof *grown, MEMORY);
+        if (t->room > 0) memcpy(grown, t->text, sizeof *grown * t->room);
+        free(t->text);
+        t->text = grown, t->room = room;
     }
-    b->token[id] = (Token){put_bytes(b, bytes, count), (uint32_t)count, 1, 0};
-    if (id >= b->ids) b->ids = id + 1;
+    t->text[at] = (Text){put_bytes(t, bytes, count, MEMORY), (uint32_t)count, 1, (uint8_t)is_special, 0};
+    if (at >= t->texts) t->texts = at + 1;
 }
 
 int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count) {
     CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
-    if (count == 0 || (id < b->ids && b->token[id].is_there)) return 0;
-    if (2 * b->texts >= b->places) {
-        free(b->by_text);
-        b->places = b->places ? 2 * b->places : 1 << 12;
-        b->by_text = xcalloc(b->places, sizeof *b->by_text, MEMORY);
-        b->texts = 0;
-        for (int32_t i = 0; i < b->ids; i++)
-            if (b->token[i].is_there && !b->token[i].is_special) enter_text(b, i);
-    }
-    if (bpe_find(b, bytes, count) >= 0) return 0;
-    put_token(b, id, bytes, count);
-    enter_text(b, id);
+    size_t own;
+    if (count == 0 || bpe_bytes(b, id, &own)) return 0;
+    if (2 * b->entered >= b->token.places)
+        b->entered = enter_all(&b->token, b->token.places ? 2 * b->token.places : 1 << 12, MEMORY);
+    size_t place = place_of(&b->token, bytes, count);
+    if (b->token.place[place]) return 0;
+    put_token(b, id, bytes, count, 0);
+    b->token.place[place] = id + 1;
+    b->entered++;
     if (count == 1) b->byte_id[*(const uint8_t *)bytes] = id;
     return 1;
 }
@@ -120,7 +140,7 @@ static void index_specials(Bpe *b) {
     b->longest_special[BPE_VERBATIM] = b->longest_special[BPE_NORMALIZED] = 0;
     for (int k = 0; k < b->specials; k++) {
         const Special *x = &b->special[k];
-        b->starts_special[x->form][(uint8_t)b->pool[x->at]] = 1;
+        b->starts_special[x->form][(uint8_t)b->token.pool[x->at]] = 1;
         if (x->bytes > b->longest_special[x->form]) b->longest_special[x->form] = x->bytes;
     }
 }
@@ -131,45 +151,45 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
     const char *there = bpe_bytes(b, id, &own);
     if (count == 0 || (there && (own != count || memcmp(there, text, count) != 0))) return 0;
     if (bpe_is_special(b, id, text, count)) return 1;
-    if (!there) put_token(b, id, text, count), b->token[id].is_special = 1;
+    if (!there) put_token(b, id, text, count, 1);
     b->special = xrealloc(b->special, sizeof *b->special * (size_t)(b->specials + 1), MEMORY);
-    b->special[b->specials++] = (Special){id, BPE_VERBATIM, b->token[id].at, count};
+    b->special[b->specials++] = (Special){id, BPE_VERBATIM, b->token.text[id].at, count};
     index_specials(b);
     return 1;
 }
 
 void bpe_match_normalized(Bpe *b, int32_t id, const char *form, size_t count) {
-    size_t at = put_bytes(b, form, count);
+    size_t at = put_bytes(&b->token, form, count, MEMORY);
     for (int k = 0; k < b->specials; k++)
         if (b->special[k].id == id) b->special[k] = (Special){id, BPE_NORMALIZED, at, count};
     index_specials(b);
 }
 
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count) {
-    return b->places ? b->by_text[place_of(b, bytes, count)] - 1 : -1;
+    return b->token.places ? b->token.place[place_of(&b->token, bytes, count)] - 1 : -1;
 }
 
 int bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count) {
     size_t      own;
     const char *there = bpe_bytes(b, id, &own);
-    return there && b->token[id].is_special && own == count && memcmp(there, text, count) == 0;
+    return there && b->token.text[id].is_apart && own == count && memcmp(there, text, count) == 0;
 }
 
 int32_t bpe_find_special(const Bpe *b, const char *text) {
     for (int i = 0; i < b->specials; i++) {
-        const Token *t = &b->token[b->special[i].id];
-        if (t->bytes == strlen(text) && memcmp(b->pool + t->at, text, t->bytes) == 0) return b->special[i].id;
+        const Text *t = &b->token.text[b->special[i].id];
+        if (t->bytes == strlen(text) && memcmp(b->token.pool + t->at, text, t->bytes) == 0) return b->special[i].id;
     }
     return -1;
 }
 
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count) {
-    if (id < 0 || id >= b->ids || !b->token[id].is_there) return NULL;
-    *count = b->token[id].bytes;
-    return b->pool + b->token[id].at;
+    if (id < 0 || id >= bpe_ids(b) || !b->token.text[id].is_there) return NULL;
+    *count = b->token.text[id].bytes;
+    return b->token.pool + b->token.text[id].at;
 }
 
-int32_t bpe_ids(const Bpe *b) { return b->ids; }
+int32_t bpe_ids(const Bpe *b) { return (int32_t)b->token.texts; }
 
 int bpe_missing_byte(const Bpe *b) {
     for (int i = 0; i < 256; i++)
@@ -213,10 +233,11 @@ void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
 }
 
 void bpe_merge_all(Bpe *b) {
-    for (int32_t id = 0; id < b->ids; id++) {
-        const Token t = b->token[id];
-        for (uint32_t cut = 1; t.is_there && !t.is_special && cut < t.bytes; cut++) {
-            int32_t left = bpe_find(b, b->pool + t.at, cut), right = bpe_find(b, b->pool + t.at + cut, t.bytes - cut);
+    for (int32_t id = 0; id < bpe_ids(b); id++) {
+        const Text  t = b->token.text[id];
+        const char *text = b->token.pool + t.at;
+        for (uint32_t cut = 1; t.is_there && !t.is_apart && cut < t.bytes; cut++) {
+            int32_t left = bpe_find(b, text, cut), right = bpe_find(b, text + cut, t.bytes - cut);
             if (left >= 0 && right >= 0) bpe_add_merge(b, left, right, id, id);
         }
     }
@@ -344,7 +365,7 @@ uint64_t bpe_added_hash(const Bpe *b, int normalizes) {
         const Special *x = &b->special[i];
         hash += XXH3_64bits(&x->id, sizeof x->id);
         if (normalizes && x->form == BPE_NORMALIZED)
-            hash += XXH3_64bits_withSeed(b->pool + x->at, x->bytes, (uint64_t)x->id);
+            hash += XXH3_64bits_withSeed(b->token.pool + x->at, x->bytes, (uint64_t)x->id);
     }
     return hash;
 }
@@ -354,25 +375,28 @@ uint64_t bpe_merges_hash(Bpe *b) {
     size_t   room = 0;
     int64_t  merges = bpe_merges(b, &pair);
     uint64_t hash = 0;
-    uint8_t *is_made = xcalloc((size_t)b->ids + 1, 1, MEMORY);
+    uint8_t *is_made = xcalloc(b->token.texts + 1, 1, MEMORY);
     for (int64_t i = 0; i < merges; i++) {
-        const Token *left = &b->token[pair[2 * i]], *right = &b->token[pair[2 * i + 1]];
-        size_t       count = left->bytes + right->bytes;
-        int32_t      last[2] = {-1, -1};
+        const Text *left = &b->token.text[pair[2 * i]], *right = &b->token.text[pair[2 * i + 1]];
+        const char *pool = b->token.pool;
+        size_t      count = left->bytes + right->bytes;
+        int32_t     last[2] = {-1, -1};
         if (count > room) {
             room = 2 * count;
             /* the buffer holds the ids, then a text of `room` bytes */
             ids = xrealloc(ids, sizeof *ids * room + room, MEMORY);
         }
         char *text = (char *)(ids + room);
-        memcpy(text, b->pool + left->at, left->bytes), memcpy(text + left->bytes, b->pool + right->at, right->bytes);
+        memcpy(text, pool + left->at, left->bytes), memcpy(text + left->bytes, pool + right->at, right->bytes);
         if (merge_piece(b, text, count, ids, last) != 1 || memcmp(last, &pair[2 * i], sizeof last) != 0) continue;
         hash = XXH3_64bits_withSeed(last, sizeof last, hash);
         is_made[ids[0]] = 1;
     }
-    for (int32_t id = 0; b->takes_whole && id < b->ids; id++)
-        if (b->token[id].is_there && !b->token[id].is_special && b->token[id].bytes > 1 && !is_made[id])
+    for (int32_t id = 0; b->takes_whole && id < bpe_ids(b); id++) {
+        const Text *t = &b->token.text[id];
+        if (t->is_there && !t->is_apart && t->bytes > 1 && !is_made[id])
             hash = XXH3_64bits_withSeed(&id, sizeof id, hash);
+    }
     free(pair), free(ids), free(is_made);
     return hash;
 }
@@ -386,7 +410,7 @@ int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count,
         for (int k = 0; k < b->specials; k++) {
             const Special *x = &b->special[k];
             size_t         seen = x->bytes < count - i ? x->bytes : count - i;
-            if (x->form != form || x->bytes <= *bytes || memcmp(b->pool + x->at, text + i, seen) != 0) continue;
+            if (x->form != form || x->bytes <= *bytes || memcmp(b->token.pool + x->at, text + i, seen) != 0) continue;
             if (seen < x->bytes && end == SPLIT_MORE) cut = i;
             else if (seen < x->bytes) continue;
             else *bytes = x->bytes, *id = x->id, *at = i;
@@ -402,19 +426,13 @@ int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count,
 /* Most bytes of a counted word. A longer word is counted in slices, so it cannot become a token. */
 enum { LONGEST_WORD = 256 };
 
-typedef struct { size_t at; uint32_t bytes; int64_t count; } Word;
-
 /* An adjacent pair: how often it occurs now, and the words in which it has occurred. It may be gone from some of
  * them. */
 typedef struct { uint64_t pair; int64_t count; int32_t *word; int32_t words, room; } Pair;
 
 struct BpeTrainer {
     size_t   memory_bytes;
-    char    *pool;             /* owned: bytes of the words */
-    size_t   pool_bytes, pool_room;
-    Word    *word;             /* owned: the counted words */
-    int32_t *place;            /* owned [places]: hash table from the bytes of a word to its index + 1 */
-    size_t   words, word_room, places;
+    Texts    word;             /* the counted words */
     int64_t  forgotten;
     /* owned: symbols of all words, one word after another; each word has as many places as it had bytes */
     int32_t *symbol;
@@ -437,80 +455,57 @@ BpeTrainer *bpe_trainer_create(size_t memory_bytes) {
 
 void bpe_trainer_destroy(BpeTrainer *t) {
     for (size_t i = 0; i < t->pair_places; i++) free(t->pair[i].word);
-    free(t->pool), free(t->word), free(t->place), free(t->symbol), free(t->begin), free(t->length), free(t->pair),
-        free(t->fresh), free(t->heap.at);
-    free(t);
+    free_texts(&t->word), free(t->symbol), free(t->begin), free(t->length), free(t->pair), free(t->fresh);
+    free(t->heap.at), free(t);
 }
 
 int64_t bpe_trainer_forgotten(const BpeTrainer *t) { return t->forgotten; }
 
 /* --- learning: counting words ------------------------------------------------------------------------------------- */
 
-static size_t word_place(const BpeTrainer *t, const char *bytes, size_t count) {
-    size_t at = XXH3_64bits(bytes, count) & (t->places - 1);
-    for (; t->place[at]; at = (at + 1) & (t->places - 1)) {
-        const Word *w = &t->word[t->place[at] - 1];
-        if (w->bytes == count && memcmp(t->pool + w->at, bytes, count) == 0) break;
-    }
-    return at;
-}
-
-static void enter_all(BpeTrainer *t, size_t places) {
-    t->places = places;
-    free(t->place);
-    t->place = xcalloc(places, sizeof *t->place, LEARNING);
-    for (size_t i = 0; i < t->words; i++)
-        t->place[word_place(t, t->pool + t->word[i].at, t->word[i].bytes)] = (int32_t)i + 1;
-}
-
 /* Forgets words with at most `count` occurrences, and closes the gaps. */
 static void forget(BpeTrainer *t, int64_t count) {
+    Texts *words = &t->word;
     size_t kept = 0, bytes = 0;
-    for (size_t i = 0; i < t->words; i++) {
-        Word w = t->word[i];
+    for (size_t i = 0; i < words->texts; i++) {
+        Text w = words->text[i];
         if (w.count <= count) continue;
-        memmove(t->pool + bytes, t->pool + w.at, w.bytes);
+        memmove(words->pool + bytes, words->pool + w.at, w.bytes);
         w.at = bytes, bytes += w.bytes;
-        t->word[kept++] = w;
+        words->text[kept++] = w;
     }
-    t->forgotten += (int64_t)(t->words - kept);
-    t->words = kept, t->pool_bytes = bytes;
-    enter_all(t, t->places);
+    t->forgotten += (int64_t)(words->texts - kept);
+    words->texts = kept, words->pool_bytes = bytes;
+    enter_all(words, words->places, LEARNING);
 }
 
 /* Doubles the memory for words. If that exceeds the limit, forgets words instead. */
 static void make_room(BpeTrainer *t) {
+    Texts  *words = &t->word;
     int64_t count = 1;
-    size_t  bytes = t->pool_room + sizeof *t->word * t->word_room + sizeof *t->place * t->places;
-    while (2 * bytes > t->memory_bytes && t->words > 0) {
-        size_t before = t->words;
+    size_t  bytes = words->pool_room + sizeof *words->text * words->room + sizeof *words->place * words->places;
+    while (2 * bytes > t->memory_bytes && words->texts > 0) {
+        size_t before = words->texts;
         forget(t, count++);
-        if (t->words < before / 2) return;
+        if (words->texts < before / 2) return;
     }
-    t->word_room = t->word_room ? 2 * t->word_room : 1 << 12;
-    t->word = xrealloc(t->word, sizeof *t->word * t->word_room, LEARNING);
-    enter_all(t, 2 * t->word_room);
-}
-
-static void add_word(BpeTrainer *t, const char *word, size_t bytes) {
-    size_t at = t->places ? word_place(t, word, bytes) : 0;
-    if (t->places && t->place[at]) {
-        t->word[t->place[at] - 1].count++;
-        return;
-    }
-    if (t->words == t->word_room) make_room(t), at = word_place(t, word, bytes);
-    if (t->pool_bytes + bytes > t->pool_room)
-        t->pool = xrealloc(t->pool, t->pool_room = 2 * (t->pool_bytes + bytes) + 4096, LEARNING);
-    memcpy(t->pool + t->pool_bytes, word, bytes);
-    t->word[t->words] = (Word){t->pool_bytes, (uint32_t)bytes, 1};
-    t->pool_bytes += bytes;
-    t->place[at] = (int32_t)++t->words;
+    words->room = words->room ? 2 * words->room : 1 << 12;
+    words->text = xrealloc(words->text, sizeof *words->text * words->room, LEARNING);
+    enter_all(words, 2 * words->room, LEARNING);
 }
 
 void bpe_trainer_add(BpeTrainer *t, const char *word, size_t bytes) {
+    Texts *words = &t->word;
     for (size_t n; bytes > 0; word += n, bytes -= n) {
         n = bytes < LONGEST_WORD ? bytes : LONGEST_WORD;
-        add_word(t, word, n);
+        size_t at = words->places ? place_of(words, word, n) : 0;
+        if (words->places && words->place[at]) {
+            words->text[words->place[at] - 1].count++;
+            continue;
+        }
+        if (words->texts == words->room) make_room(t), at = place_of(words, word, n);
+        words->text[words->texts] = (Text){put_bytes(words, word, n, LEARNING), (uint32_t)n, 1, 0, 1};
+        words->place[at] = (int32_t)++words->texts;
     }
 }
 
@@ -554,14 +549,16 @@ static void count_pair(BpeTrainer *t, int32_t left, int32_t right, int32_t word,
 /* --- learning: the merges ----------------------------------------------------------------------------------------- */
 
 static void spell_out(BpeTrainer *t) {
-    t->begin = xmalloc(sizeof *t->begin * (t->words + 1), LEARNING);
-    t->length = xmalloc(sizeof *t->length * t->words, LEARNING);
-    t->symbol = xmalloc(sizeof *t->symbol * t->pool_bytes, LEARNING);
-    for (size_t w = 0, at = 0; w < t->words; w++) {
-        t->begin[w] = at, t->length[w] = t->word[w].bytes;
-        for (uint32_t i = 0; i < t->word[w].bytes; i++, at++) t->symbol[at] = (unsigned char)t->pool[t->word[w].at + i];
-        for (uint32_t i = 0; i + 1 < t->length[w]; i++)
-            count_pair(t, t->symbol[t->begin[w] + i], t->symbol[t->begin[w] + i + 1], (int32_t)w, t->word[w].count);
+    size_t words = t->word.texts, at = 0;
+    t->begin = xmalloc(sizeof *t->begin * (words + 1), LEARNING);
+    t->length = xmalloc(sizeof *t->length * words, LEARNING);
+    t->symbol = xmalloc(sizeof *t->symbol * t->word.pool_bytes, LEARNING);
+    for (size_t w = 0; w < words; w++) {
+        const Text *word = &t->word.text[w];
+        t->begin[w] = at, t->length[w] = word->bytes;
+        for (uint32_t i = 0; i < word->bytes; i++, at++) t->symbol[at] = (unsigned char)t->word.pool[word->at + i];
+        for (uint32_t i = 0; i + 1 < word->bytes; i++)
+            count_pair(t, t->symbol[t->begin[w] + i], t->symbol[t->begin[w] + i + 1], (int32_t)w, word->count);
     }
 }
 
@@ -581,7 +578,7 @@ static void feed_heap(BpeTrainer *t) {
 static void merge_in(BpeTrainer *t, int32_t word, int32_t left, int32_t right, int32_t id) {
     int32_t *s = t->symbol + t->begin[word];
     uint32_t n = t->length[word], to = 0;
-    int64_t  count = t->word[word].count;
+    int64_t  count = t->word.text[word].count;
     for (uint32_t i = 0; i < n; i++, to++) {
         if (i + 1 == n || s[i] != left || s[i + 1] != right) {
             s[to] = s[i];

@@ -26,11 +26,6 @@ enum {
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
-static const char *base_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* --- bytes as characters ------------------------------------------------------------------------------------------ */
 
 /* Returns whether a byte represents itself in vocab.json and tokenizer.json, as the 188 printable ones of Latin-1 do.
@@ -83,8 +78,7 @@ typedef struct {
     uint8_t    *is_entry; /* owned [BPE_MOST_IDS]: 1 for added tokens that are also in the vocabulary; NULL if none */
 } Reading;
 
-static int refuse(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int refuse(const Reading *r, const char *fmt, ...) {
+PRINTF_LIKE(2, 3) static int refuse(const Reading *r, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     int used = snprintf(r->fault, BPE_FAULT_CHARS, "%.*s", BPE_FAULT_CHARS / 2, r->path);
@@ -103,8 +97,7 @@ static int refuse_part(const Reading *r, const char *part, const char *what) {
 }
 
 /* Adds a line about a member of the file that is not used, for a warning. */
-static void note(const Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void note(const Reading *r, const char *fmt, ...) {
+PRINTF_LIKE(2, 3) static void note(const Reading *r, const char *fmt, ...) {
     char    line[400];
     va_list args;
     va_start(args, fmt);
@@ -115,16 +108,15 @@ static void note(const Reading *r, const char *fmt, ...) {
     snprintf(r->f->notes + had, room - had, "%s%s: %s", had ? "\n" : "", r->path, line);
 }
 
-static const cJSON *member(const cJSON *object, const char *name) {
-    return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-static const char  *word_of(const cJSON *object, const char *name) {
-    const cJSON *item = member(object, name);
+static const char *word_of(const cJSON *object, const char *name) {
+    const cJSON *item = json_member(object, name);
     return cJSON_IsString(item) ? item->valuestring : "";
 }
+/* Returns 1 if the type of a part of the file is `name`. */
+static int is_of_type(const cJSON *part, const char *name) { return strcmp(word_of(part, "type"), name) == 0; }
 /* returns 1 unless the member is absent, null, false or "" */
 static int is_set(const cJSON *object, const char *name) {
-    const cJSON *item = member(object, name);
+    const cJSON *item = json_member(object, name);
     return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !(cJSON_IsString(item) && !item->valuestring[0]);
 }
 
@@ -183,13 +175,9 @@ static int32_t take_id(const Reading *r, const cJSON *item, const char *what) {
 static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int is_inverted) {
     if (r->rules == SPLIT_RULES) return refuse_part(r, "pre_tokenizer", "of too many parts");
     if (strlen(pattern) > PATTERN_LIMIT) return refuse_part(r, "pre_tokenizer", "Split with too long a pattern");
-    SplitRule *rule = &r->rule[r->rules];
-    *rule = (SplitRule){xstrdup(pattern, "a tokenizer's pattern"), behavior, is_inverted};
-    r->rules++;
+    r->rule[r->rules++] = (SplitRule){xstrdup(pattern, "a tokenizer's pattern"), behavior, is_inverted};
     return 1;
 }
-
-static int add_pattern(Reading *r, const char *pattern) { return add_rule(r, pattern, SPLIT_ISOLATED, 0); }
 
 static int has_all_bytes(const Reading *r) {
     int missing = bpe_missing_byte(r->bpe);
@@ -223,13 +211,13 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     int64_t l = to_bytes(left, strlen(left)), n = to_bytes(right, strlen(right));
     int32_t a = l > 0 ? bpe_find(r->bpe, left, (size_t)l) : -1, b = n > 0 ? bpe_find(r->bpe, right, (size_t)n) : -1,
             id = -1;
-    if (a >= 0 && b >= 0 && (size_t)(l + n) <= sizeof joined) {
+    if (a >= 0 && b >= 0) {
+        if ((size_t)(l + n) > sizeof joined)
+            return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
+                          (long long)(l + n), TOKEN_LIMIT);
         memcpy(joined, left, (size_t)l), memcpy(joined + l, right, (size_t)n);
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
-    if (a >= 0 && b >= 0 && (size_t)(l + n) > sizeof joined)
-        return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
-                      (long long)(l + n), TOKEN_LIMIT);
     if (id < 0)
         return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
                       "tokenizers", rank, shown);
@@ -278,14 +266,14 @@ static int read_merges(Reading *r, const BpeText *file) {
 
 static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
     cJSON       *json = json_of(r, vocab);
-    const cJSON *end = member(json, END_OF_TEXT);
+    const cJSON *end = json_member(json, END_OF_TEXT);
     int32_t      id = end ? take_id(r, end, END_OF_TEXT) : -1;
     if (id >= 0) bpe_add_special(r->bpe, id, END_OF_TEXT, sizeof END_OF_TEXT - 1);
     int is_good = json && (!end || id >= 0) && take_vocabulary(r, json);
     cJSON_Delete(json);
     if (!is_good || !read_merges(r, merges)) return 0;
     note_unmade(r);
-    return add_pattern(r, SPLIT_GPT2);
+    return add_rule(r, SPLIT_GPT2, SPLIT_ISOLATED, 0);
 }
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
@@ -294,10 +282,11 @@ static int read_pair(Reading *r, const BpeText *vocab, const BpeText *merges) {
  * that ids give: a text is never cut or padded; every byte is a token, so that nothing is unknown; offsets are not
  * used. Any other member is refused. */
 static const struct { const char *object, *used[9], *inert[2]; } KNOWN[] = {
-    {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}, {"truncation", "padding"}},
+    {"the file", {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"},
+     {"truncation", "padding"}},
     {"an added token", {"id", "content", "normalized", "single_word", "lstrip", "rstrip"}, {"special"}},
-    {"BPE", {"type", "vocab", "merges", "ignore_merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"},
-     {"unk_token", "fuse_unk"}},
+    {"BPE", {"type", "vocab", "merges", "ignore_merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix",
+             "byte_fallback"}, {"unk_token", "fuse_unk"}},
     {"Sequence", {"type", "pretokenizers", "normalizers", "processors"}, {NULL}},
     {"Split", {"type", "pattern", "behavior", "invert"}, {NULL}},
     {"Digits", {"type", "individual_digits"}, {NULL}},
@@ -324,56 +313,49 @@ static int has_known_members(const Reading *r, const cJSON *object, const char *
     return 1;
 }
 
-/* Returns a pattern, malloc'ed, that matches exactly this text. */
-static char *pattern_of_text(const char *text) {
-    char *out = xmalloc(2 * strlen(text) + 1, "a tokenizer's pattern"), *to = out;
-    for (; *text; *to++ = *text++)
-        if (strchr("\\.+*?()|[]{}^$", *text)) *to++ = '\\';
-    *to = 0;
-    return out;
-}
-
 static int take_split(Reading *r, const cJSON *part) {
-    static const char *const BEHAVIORS[] = {[SPLIT_ISOLATED] = "Isolated",
-                                            [SPLIT_REMOVED] = "Removed",
-                                            [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
-                                            [SPLIT_WITH_NEXT] = "MergedWithNext",
-                                            [SPLIT_CONTIGUOUS] = "Contiguous"};
-    const cJSON *pattern = member(part, "pattern"), *one = cJSON_IsObject(pattern) ? pattern->child : NULL;
+    static const char *const BEHAVIORS[] = {
+        [SPLIT_ISOLATED] = "Isolated", [SPLIT_REMOVED] = "Removed", [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
+        [SPLIT_WITH_NEXT] = "MergedWithNext", [SPLIT_CONTIGUOUS] = "Contiguous"};
+    const cJSON *pattern = json_member(part, "pattern"), *one = cJSON_IsObject(pattern) ? pattern->child : NULL;
     const char  *behavior = word_of(part, "behavior");
     int          kind = 0, is_text = one && strcmp(one->string, "String") == 0;
     while (kind <= SPLIT_CONTIGUOUS && strcmp(behavior, BEHAVIORS[kind]) != 0) kind++;
     if (kind > SPLIT_CONTIGUOUS) return refuse_part(r, "pre_tokenizer", "Split with an unknown behavior");
     if (!cJSON_IsString(one) || one->next || (!is_text && strcmp(one->string, "Regex") != 0))
         return refuse_part(r, "pre_tokenizer", "Split without a Regex or a String");
-    char *text = is_text ? pattern_of_text(one->valuestring) : NULL;
-    int   is_good =
-        add_rule(r, text ? text : one->valuestring, (SplitBehavior)kind, cJSON_IsTrue(member(part, "invert")));
-    free(text);
+    /* a String matches exactly its text */
+    char *regex = xmalloc(2 * strlen(one->valuestring) + 1, "a tokenizer's pattern"), *to = regex;
+    for (const char *from = one->valuestring; *from; *to++ = *from++)
+        if (is_text && strchr("\\.+*?()|[]{}^$", *from)) *to++ = '\\';
+    *to = 0;
+    int is_good = add_rule(r, regex, (SplitBehavior)kind, cJSON_IsTrue(json_member(part, "invert")));
+    free(regex);
     return is_good;
 }
 
 /* Reads a pre_tokenizer. Sets *is_bytes if it maps bytes to characters, which exactly one part must do. */
 static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
     const char *type = word_of(part, "type");
-    int         is_known = strcmp(type, "Sequence") == 0 || strcmp(type, "Split") == 0 || strcmp(type, "Digits") == 0 ||
-                   strcmp(type, "ByteLevel") == 0;
-    if (!is_known) return refuse_part(r, "pre_tokenizer", *type ? type : "null");
+    int is_sequence = is_of_type(part, "Sequence"), is_split = is_of_type(part, "Split"),
+        is_digits = is_of_type(part, "Digits");
+    if (!is_sequence && !is_split && !is_digits && !is_of_type(part, "ByteLevel"))
+        return refuse_part(r, "pre_tokenizer", *type ? type : "null");
     if (!has_known_members(r, part, type)) return 0;
-    if (*is_bytes && strcmp(type, "Sequence") != 0)
-        return refuse_part(r, "pre_tokenizer", "with a part after ByteLevel");
-    if (strcmp(type, "Sequence") == 0) {
+    if (is_sequence) {
         const cJSON *one;
-        cJSON_ArrayForEach(one, member(part, "pretokenizers")) if (!take_pre_tokenizer(r, one, is_bytes)) return 0;
+        cJSON_ArrayForEach(one, json_member(part, "pretokenizers")) if (!take_pre_tokenizer(r, one, is_bytes)) return 0;
         return 1;
     }
-    if (strcmp(type, "Split") == 0) return take_split(r, part);
-    if (strcmp(type, "Digits") == 0)
-        return add_pattern(r, cJSON_IsTrue(member(part, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
-    if (cJSON_IsTrue(member(part, "add_prefix_space")))
+    if (*is_bytes) return refuse_part(r, "pre_tokenizer", "with a part after ByteLevel");
+    if (is_split) return take_split(r, part);
+    if (is_digits)
+        return add_rule(r, cJSON_IsTrue(json_member(part, "individual_digits")) ? "\\p{N}" : "\\p{N}+",
+                        SPLIT_ISOLATED, 0);
+    if (cJSON_IsTrue(json_member(part, "add_prefix_space")))
         return refuse_part(r, "pre_tokenizer", "ByteLevel with add_prefix_space");
     *is_bytes = 1;
-    return cJSON_IsFalse(member(part, "use_regex")) || add_pattern(r, SPLIT_GPT2);
+    return cJSON_IsFalse(json_member(part, "use_regex")) || add_rule(r, SPLIT_GPT2, SPLIT_ISOLATED, 0);
 }
 
 static int take_normalizer(Reading *r, const cJSON *part) {
@@ -383,13 +365,13 @@ static int take_normalizer(Reading *r, const cJSON *part) {
     const char  *type = word_of(part, "type");
     const cJSON *one;
     if (!part || cJSON_IsNull(part)) return 1;
-    if (strcmp(type, "Sequence") == 0) {
+    if (is_of_type(part, "Sequence")) {
         if (!has_known_members(r, part, type)) return 0;
-        cJSON_ArrayForEach(one, member(part, "normalizers")) if (!take_normalizer(r, one)) return 0;
+        cJSON_ArrayForEach(one, json_member(part, "normalizers")) if (!take_normalizer(r, one)) return 0;
         return 1;
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
-        if (strcmp(type, FORMS[i].name) == 0 && r->f->normal_forms < BPE_MOST_FORMS) {
+        if (is_of_type(part, FORMS[i].name) && r->f->normal_forms < BPE_MOST_FORMS) {
             r->f->normal_form[r->f->normal_forms++] = UTF8PROC_STABLE | FORMS[i].options;
             return has_known_members(r, part, type);
         }
@@ -416,7 +398,7 @@ static int take_added(Reading *r, const cJSON *list) {
     if (cJSON_GetArraySize(list) > 0) r->is_entry = xcalloc(BPE_MOST_IDS, 1, "a tokenizer");
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
-        int32_t     id = take_id(r, member(one, "id"), content);
+        int32_t     id = take_id(r, json_member(one, "id"), content);
         size_t      made;
         if (id < 0 || !has_known_members(r, one, "an added token")) return 0;
         for (int i = 0; i < 3; i++)
@@ -424,7 +406,7 @@ static int take_added(Reading *r, const cJSON *list) {
                 return refuse(r, ": the added token \"%.*s\" with %s is not supported", SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
             return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's", SHOWN, content, id);
-        if (!cJSON_IsTrue(member(one, "normalized"))) continue;
+        if (!cJSON_IsTrue(json_member(one, "normalized"))) continue;
         char *form = bpe_file_normalized(r->f, content, strlen(content), &made);
         bpe_match_normalized(r->bpe, id, form ? form : content, form ? made : strlen(content));
         free(form);
@@ -439,7 +421,7 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
     const cJSON *one;
     cJSON_ArrayForEach(one, list) {
         const char *content = word_of(one, "content");
-        int32_t     id = member(one, "id")->valueint;
+        int32_t     id = json_member(one, "id")->valueint;
         if (r->is_entry[id]) continue; /* the token is in the vocabulary, or earlier in this list */
         r->is_entry[id] = 1;
         char *bytes = xstrdup(content, "a tokenizer");
@@ -477,12 +459,12 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
 }
 
 static int take_template(Reading *r, const cJSON *part) {
-    const cJSON *one, *single = member(part, "single");
+    const cJSON *one, *single = json_member(part, "single");
     int          texts = 0;
     if (!cJSON_IsArray(single)) return refuse(r, ": its post_processor, TemplateProcessing, has no list \"single\"");
     cJSON_ArrayForEach(one, single) {
-        const cJSON *text = member(one, "Sequence"), *token = member(one, "SpecialToken");
-        const cJSON *ids = member(member(member(part, "special_tokens"), word_of(token, "id")), "ids");
+        const cJSON *text = json_member(one, "Sequence"), *token = json_member(one, "SpecialToken");
+        const cJSON *ids = json_member(json_member(json_member(part, "special_tokens"), word_of(token, "id")), "ids");
         if (text && strcmp(word_of(text, "id"), "A") == 0) texts++;
         else if (!token || !cJSON_IsArray(ids))
             return refuse(r, ": its post_processor, TemplateProcessing, has a part that is neither Sequence nor "
@@ -497,22 +479,22 @@ static int take_post_processor(Reading *r, const cJSON *part) {
     const char  *type = word_of(part, "type");
     const cJSON *one;
     if (!part || cJSON_IsNull(part)) return 1;
-    int is_template = strcmp(type, "TemplateProcessing") == 0, is_sequence = strcmp(type, "Sequence") == 0,
-        is_fixed = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
-    if (!is_template && !is_sequence && !is_fixed && strcmp(type, "ByteLevel") != 0)
+    int is_template = is_of_type(part, "TemplateProcessing"), is_sequence = is_of_type(part, "Sequence"),
+        is_fixed = is_of_type(part, "RobertaProcessing") || is_of_type(part, "BertProcessing");
+    if (!is_template && !is_sequence && !is_fixed && !is_of_type(part, "ByteLevel"))
         return refuse(r, ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
                       "RobertaProcessing, BertProcessing, and a Sequence of them", SHOWN, type);
     if (!has_known_members(r, part, type)) return 0;
     if (is_sequence) {
-        cJSON_ArrayForEach(one, member(part, "processors")) if (!take_post_processor(r, one)) return 0;
+        cJSON_ArrayForEach(one, json_member(part, "processors")) if (!take_post_processor(r, one)) return 0;
         return 1;
     }
     if ((is_template || is_fixed) && r->f->begins > 0)
         return refuse(r, ": two parts of its post_processor put tokens before a text");
     if (is_template) return take_template(r, part);
     if (!is_fixed) return 1;
-    const cJSON *cls = cJSON_GetArrayItem(member(part, "cls"), 1), *sep = cJSON_GetArrayItem(member(part, "sep"), 1);
-    cJSON first = {.type = cJSON_Array, .child = (cJSON *)cls}, last = {.type = cJSON_Array, .child = (cJSON *)sep};
+    cJSON first = {.type = cJSON_Array, .child = cJSON_GetArrayItem(json_member(part, "cls"), 1)},
+          last = {.type = cJSON_Array, .child = cJSON_GetArrayItem(json_member(part, "sep"), 1)};
     return take_begin(r, &first, 0) && take_begin(r, &last, 1);
 }
 
@@ -534,37 +516,37 @@ static int take_merges(Reading *r, const cJSON *list) {
 static int read_model(Reading *r, const cJSON *json) {
     static const char *const OTHER[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
     static const char *const SHAPING[] = {"truncation", "padding"};
-    const cJSON *model = member(json, "model"), *added = member(json, "added_tokens");
-    const cJSON *version = member(json, "version"), *decoder = member(json, "decoder");
+    const cJSON *model = json_member(json, "model"), *added = json_member(json, "added_tokens");
+    const cJSON *version = json_member(json, "version"), *decoder = json_member(json, "decoder");
     const char  *type = word_of(model, "type"), *decodes = word_of(decoder, "type");
     int          is_bytes = 0;
     if (!cJSON_IsObject(model))
         return refuse(r, " has no object \"model\": it is no tokenizer.json (a vocabulary alone is read as vocab.json, "
                       "with merges.txt beside it)");
-    if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
+    if (*type ? strcmp(type, "BPE") != 0 : !json_member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
         return refuse(r, ": its version is \"%.*s\"; only 1.0 is supported", SHOWN, word_of(json, "version"));
     if (!has_known_members(r, json, "the file") || !has_known_members(r, model, "BPE")) return 0;
     for (int i = 0; i < 4; i++)
         if (is_set(model, OTHER[i]) &&
-            !(cJSON_IsNumber(member(model, OTHER[i])) && member(model, OTHER[i])->valuedouble == 0))
+            !(cJSON_IsNumber(json_member(model, OTHER[i])) && json_member(model, OTHER[i])->valuedouble == 0))
             return refuse_part(r, "model", OTHER[i]);
     for (int i = 0; i < 2; i++)
         if (is_set(json, SHAPING[i])) note(r, "%s is not used: a text is neither cut nor padded", SHAPING[i]);
-    if (!take_normalizer(r, member(json, "normalizer")) ||
-        !take_pre_tokenizer(r, member(json, "pre_tokenizer"), &is_bytes))
+    if (!take_normalizer(r, json_member(json, "normalizer")) ||
+        !take_pre_tokenizer(r, json_member(json, "pre_tokenizer"), &is_bytes))
         return 0;
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
-    if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
+    if (cJSON_IsTrue(json_member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
     if (decoder && !cJSON_IsNull(decoder) && strcmp(decodes, "ByteLevel") != 0)
         note(r, "the decoder, %.*s, is not used: an id becomes the bytes of its token", SHOWN,
              *decodes ? decodes : "of no type");
-    if (!take_added(r, added) || !take_vocabulary(r, member(model, "vocab")) || !has_ids_in_order(r, added) ||
-        !take_merges(r, member(model, "merges")))
+    if (!take_added(r, added) || !take_vocabulary(r, json_member(model, "vocab")) || !has_ids_in_order(r, added) ||
+        !take_merges(r, json_member(model, "merges")))
         return 0;
-    if (cJSON_GetArraySize(member(model, "merges")) == 0 && !bpe_takes_whole(r->bpe)) note_unmade(r);
-    return take_post_processor(r, member(json, "post_processor"));
+    if (cJSON_GetArraySize(json_member(model, "merges")) == 0 && !bpe_takes_whole(r->bpe)) note_unmade(r);
+    return take_post_processor(r, json_member(json, "post_processor"));
 }
 
 /* --- NAME.tiktoken ------------------------------------------------------------------------------------------------ */
@@ -586,21 +568,17 @@ static int64_t from_base64(char *text, size_t count) {
 }
 
 size_t bpe_file_tiktoken_name(const char *path) {
-    static const char *const PACKED[] = {"", ".gz", ".zst", ".xz"};
-    const char *base = base_of(path);
-    size_t      bytes = strlen(base);
-    for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
-        char ending[16];
-        snprintf(ending, sizeof ending, ".tiktoken%s", PACKED[i]);
-        if (bytes > strlen(ending) && strcmp(base + bytes - strlen(ending), ending) == 0) return bytes - strlen(ending);
-    }
+    static const char *const ENDINGS[] = {".tiktoken", ".tiktoken.gz", ".tiktoken.zst", ".tiktoken.xz"};
+    const char *base = basename(path);
+    for (size_t i = 0; i < sizeof ENDINGS / sizeof *ENDINGS; i++)
+        if (has_ending(base, ENDINGS[i])) return strlen(base) - strlen(ENDINGS[i]);
     return 0;
 }
 
 static int read_tiktoken(Reading *r, const BpeText *file) {
     char name[64];
     if (!begin(r, file)) return 0;
-    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), base_of(file->path));
+    snprintf(name, sizeof name, "%.*s", (int)bpe_file_tiktoken_name(file->path), basename(file->path));
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r, " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
@@ -621,7 +599,7 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
     if (!has_all_bytes(r)) return 0;
     bpe_merge_all(r->bpe);
     bpe_take_whole(r->bpe);
-    return add_pattern(r, pattern);
+    return add_rule(r, pattern, SPLIT_ISOLATED, 0);
 }
 
 int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]) {
@@ -655,37 +633,30 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 
 /* --- which of them ------------------------------------------------------------------------------------------------ */
 
-/* Writes the formatted sentence into fault. Returns exit_code. */
-static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int say(char fault[BPE_FAULT_CHARS], int exit_code, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, BPE_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return exit_code;
-}
+/* Writes the sentence into `fault` and gives exit_code. */
+#define FAULT(exit_code, ...) (snprintf(fault, BPE_FAULT_CHARS, __VA_ARGS__), (exit_code))
 
 /* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
 static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
     int64_t n = io_read_file(path, FILE_LIMIT, &read->text);
-    if (n == -ENOENT) return say(fault, EXIT_DATA, "the tokenizer's file %s is not there", path);
+    if (n == -ENOENT) return FAULT(EXIT_DATA, "the tokenizer's file %s is not there", path);
     if (n == -EFBIG)
-        return say(fault, EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
-                   FILE_LIMIT >> 20);
-    if (n < 0) return say(fault, EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
-    read->path = path, read->bytes = (size_t)n, read->unpack = unpack_command(unpack_kind(read->text, (size_t)n));
+        return FAULT(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
+                     FILE_LIMIT >> 20);
+    if (n < 0) return FAULT(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
+    read->path = path, read->bytes = (size_t)n, read->unpack = PACKINGS[unpack_kind(read->text, (size_t)n)].command;
     /* a model of SentencePiece is a protocol buffer whose first field is a piece, as "<unk>" with a score */
     const char *text = read->text;
     if (n > 4 && text[0] == '\n' && text[2] == '\n' && (has_ending(path, ".model") || text[1] < 32)) {
         free(read->text), read->text = NULL;
-        return say(fault, EXIT_DATA,
-                   "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON, path);
+        return FAULT(EXIT_DATA, "the tokenizer's file %s is a model of SentencePiece, which is not read: " HELP_JSON,
+                     path);
     }
     int exit_code = text_clean(&read->text, &read->bytes, FILE_LIMIT, path, why);
     if (!exit_code) return 0;
     free(read->text), read->text = NULL;
-    return say(fault, exit_code, "the tokenizer's file %s %s", path, why);
+    return FAULT(exit_code, "the tokenizer's file %s %s", path, why);
 }
 
 /* --- tokenizer_config.json and special_tokens_map.json ------------------------------------------------------------ */
@@ -727,7 +698,7 @@ static void take_config(const Reading *r, const cJSON *json) {
         }
     }
     if (*unknown) note(r, "not known and not used: %s", unknown);
-    cJSON_ArrayForEach(one, member(json, "added_tokens_decoder")) {
+    cJSON_ArrayForEach(one, json_member(json, "added_tokens_decoder")) {
         const char *content = word_of(one, "content");
         int32_t     id = one->string ? (int32_t)strtol(one->string, NULL, 10) : -1;
         if (bpe_find_special(r->bpe, content) == id) continue;
@@ -745,7 +716,7 @@ static void set_start_from(BpeFile *f, const char *path, const char *member_name
 /* Reads bos_token, which is a text or an object with its text. As in transformers 5, add_bos_token and add_eos_token
  * override the post_processor. */
 static void take_start(const Reading *r, const cJSON *json, const char *path) {
-    const cJSON *bos = member(json, "bos_token"), *adds = member(json, "add_bos_token");
+    const cJSON *bos = json_member(json, "bos_token"), *adds = json_member(json, "add_bos_token");
     const char  *text = cJSON_IsString(bos) ? bos->valuestring : word_of(bos, "content");
     BpeFile     *f = r->f;
     if (*text && f->start < 0) {
@@ -760,26 +731,25 @@ static void take_start(const Reading *r, const cJSON *json, const char *path) {
         note(r, "add_bos_token is not used: bos_token names no token to put before a text");
     else if (cJSON_IsTrue(adds))
         f->begin[0] = f->start, f->begins = f->adds_start = 1, set_start_from(f, path, "add_bos_token");
-    else if (cJSON_IsBool(adds) || cJSON_IsBool(member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
+    else if (cJSON_IsBool(adds) || cJSON_IsBool(json_member(json, "add_eos_token"))) f->begins = f->adds_start = 0;
 }
 
 /* Reads tokenizer_config.json and special_tokens_map.json from the folder of `path`. Returns 0, or an exit code with
  * the sentence in fault. */
 static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]) {
     static const char *const FILES[] = {"tokenizer_config.json", "special_tokens_map.json"};
-    const char *slash = strrchr(path, '/');
     if (f->begins > 0) set_start_from(f, path, "post_processor");
     for (int i = 0; i < 2; i++) {
         char beside[PATH_ROOM], why[JSON_FILE_FAULT_CHARS];
         Json json;
-        snprintf(beside, sizeof beside, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, FILES[i]);
+        snprintf(beside, sizeof beside, "%.*s%s", (int)(basename(path) - path), path, FILES[i]);
         int exit_code = json_read_file(beside, BPE_CONFIG_LIMIT, 1, &json, why);
         if (exit_code == -ENOENT || io_file_bytes(beside) == -ENOTDIR) continue;
-        if (exit_code) return say(fault, exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
+        if (exit_code) return FAULT(exit_code, "%.*s", BPE_FAULT_CHARS - 1, why);
         if (!cJSON_IsObject(json.root)) {
             json_free(&json);
-            return say(fault, EXIT_DATA,
-                       "%s is not a JSON object. Repair it, or move it away: it is read for bos_token", beside);
+            return FAULT(EXIT_DATA, "%s is not a JSON object. Repair it, or move it away: it is read for bos_token",
+                         beside);
         }
         Reading r = {.path = beside, .f = f, .bpe = f->bpe};
         if (i == 0) take_config(&r, json.root);
@@ -791,7 +761,7 @@ static int read_beside(BpeFile *f, const char *path, char fault[BPE_FAULT_CHARS]
 
 /* Reads and parses the one or two files of a tokenizer. Returns 0, or an exit code with the sentence in fault. */
 static int read_files(BpeKind kind, const char *first, const char *second, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
-    BpeText text[2] = {{NULL, NULL, 0, NULL}, {NULL, NULL, 0, NULL}};
+    BpeText text[2] = {{0}};
     char   *as_read = NULL;
     int     exit_code = read_text(first, &text[0], fault);
     if (!exit_code && second) exit_code = read_text(second, &text[1], fault);
@@ -810,29 +780,31 @@ int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
     struct stat st;
     char        json[PATH_ROOM], vocab[PATH_ROOM], merges[PATH_ROOM];
     int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    int         folder = (int)(is_folder ? strlen(path) : strrchr(path, '/') ? (size_t)(strrchr(path, '/') - path) : 0);
+    const char *slash = strrchr(path, '/'), *base = basename(path);
+    int         folder = (int)(is_folder ? strlen(path) : slash ? (size_t)(slash - path) : 0);
     const char *at = folder ? path : ".";
     if (folder == 0) folder = 1;
     snprintf(json, sizeof json, "%.*s/tokenizer.json", folder, at);
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
     if (bpe_file_tiktoken_name(path) > 0 && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL, f, fault);
-    if (!is_folder && strcmp(base_of(path), "vocab.json") != 0 && strcmp(base_of(path), "merges.txt") != 0)
+    if (!is_folder && strcmp(base, "vocab.json") != 0 && strcmp(base, "merges.txt") != 0)
         return read_files(BPE_TOKENIZER_JSON, path, NULL, f, fault);
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL, f, fault);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0)
         return read_files(BPE_VOCAB_AND_MERGES, vocab, merges, f, fault);
     static const struct { const char *name, *of; } OTHERS[] = {
-        {"tokenizer.model", "SentencePiece"}, {"spiece.model", "SentencePiece"}, {"sentencepiece.bpe.model", "SentencePiece"},
-        {"vocab.txt", "WordPiece, as BERT has it"}, {"tekken.json", "Mistral's own kind"}};
+        {"tokenizer.model", "SentencePiece"}, {"spiece.model", "SentencePiece"},
+        {"sentencepiece.bpe.model", "SentencePiece"}, {"vocab.txt", "WordPiece, as BERT has it"},
+        {"tekken.json", "Mistral's own kind"}};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         snprintf(json, sizeof json, "%.*s/%s", folder, at, OTHERS[i].name);
         if (access(json, F_OK) == 0)
-            return say(fault, EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON,
-                       path, OTHERS[i].name, OTHERS[i].of);
+            return FAULT(EXIT_DATA, "%s holds no tokenizer that is read: %s is of %s, which is not; " HELP_JSON, path,
+                         OTHERS[i].name, OTHERS[i].of);
     }
-    return say(fault, EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file "
-               "NAME.tiktoken", path);
+    return FAULT(EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file "
+                 "NAME.tiktoken", path);
 }
 
 void bpe_file_free(BpeFile *f) {

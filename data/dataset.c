@@ -40,18 +40,18 @@ const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const cha
     *out = 0;
     if (c->bare_files)
         used = snprintf(out, SAMPLE_COUNT_CHARS, "%s%lld file%s without a header, read as uint%lld", before,
-                        (long long)c->bare_files, c->bare_files == 1 ? "" : "s", 8 * (long long)c->bare_bytes);
+                        (long long)c->bare_files, plural(c->bare_files), 8 * (long long)c->bare_bytes);
     if (unread == 0) return out;
     used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%snever read: ", used ? "; " : before);
     if (c->short_files)
         used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used,
                          "%s tokens of %lld file%s shorter than a sample (%s tokens)",
-                         grouped_text(c->short_tokens, number), (long long)c->short_files,
-                         c->short_files == 1 ? "" : "s", grouped_text(seq_len + 1, least));
+                         grouped_text(c->short_tokens, number), (long long)c->short_files, plural(c->short_files),
+                         grouped_text(seq_len + 1, least));
     if (c->tail_tokens)
-        used +=
-            snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, "%s%s tokens after the last samples of %sfiles",
-                     c->short_files ? ", " : "", grouped_text(c->tail_tokens, number), c->short_files ? "other " : "");
+        used += snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used,
+                         "%s%s tokens after the last samples of %sfiles", c->short_files ? ", " : "",
+                         grouped_text(c->tail_tokens, number), c->short_files ? "other " : "");
     if (unread >= c->tokens / 10)
         snprintf(out + used, SAMPLE_COUNT_CHARS - (size_t)used, " (a smaller batch.seq_len reads more of them)");
     return out;
@@ -85,20 +85,10 @@ double dataset_bytes_per_token(const Dataset *d, const Tokenizer *t, int64_t sam
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Writes the command that makes the data of a folder: scripts/fetch.sh NAME if it knows datasets/NAME, else
- * tokenize. */
-static void cure_of(const char *folder, char out[4500]) {
-    static const char *const fetched[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
-    for (size_t i = 0; i < sizeof fetched / sizeof *fetched; i++)
-        if (strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, fetched[i]) == 0) {
-            snprintf(out, 4500, "scripts/fetch.sh %s fetches these data", fetched[i]);
-            return;
-        }
-    snprintf(out, 4500, "text becomes shards by ./train_gpt tokenize TEXT out=%s", shell_word(folder).text);
-}
-
-/* Refuses a glob that matches no file. The message names the folder if that is missing. */
+/* Refuses a glob that matches no file. The message names the folder if that is missing, and the command that makes the
+ * data: scripts/fetch.sh NAME if it knows datasets/NAME, else tokenize. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
+    static const char *const FETCHED[] = {"tinyshakespeare", "tinystories", "fineweb-10b", "fineweb-edu", "climbmix"};
     char        folder[4096], cure[4500];
     struct stat st;
     int         wild = strpbrk(pattern, "*?[") != NULL;
@@ -111,7 +101,11 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
         slash = strrchr(folder, '/');
         if (slash) slash[slash == folder] = 0;
     }
-    cure_of(slash ? folder : "FOLDER", cure);
+    snprintf(cure, sizeof cure, "text becomes shards by ./train_gpt tokenize TEXT out=%s",
+             shell_word(slash ? folder : "FOLDER").text);
+    for (size_t i = 0; i < sizeof FETCHED / sizeof *FETCHED; i++)
+        if (slash && strncmp(folder, "datasets/", 9) == 0 && strcmp(folder + 9, FETCHED[i]) == 0)
+            snprintf(cure, sizeof cure, "scripts/fetch.sh %s fetches these data", FETCHED[i]);
     if (slash && stat(folder, &st) < 0)
         fail(EXIT_DATA, "%s: \"%s\" names no file: the folder %s does not exist (%s)", key, pattern, folder, cure);
     if (slash && S_ISDIR(st.st_mode) && access(folder, wild ? R_OK | X_OK : X_OK) < 0)
@@ -124,10 +118,9 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
 static int is_beside_shards(const char *path) {
     static const char *const NAMES[] = {"tokens.json", TOKENS_INPUTS_NAME, "tokenizer.json", "vocab.json",
                                         "merges.txt"};
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (strcmp(name, NAMES[i]) == 0) return 1;
-    return dot && strcmp(dot, ".tiktoken") == 0;
+        if (strcmp(basename(path), NAMES[i]) == 0) return 1;
+    return has_ending(path, ".tiktoken");
 }
 
 void dataset_files(const char *name, IoPaths *files) {
@@ -191,25 +184,17 @@ static void take_sources(Dataset *d, const char *key, const char *const *source,
     }
 }
 
-Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size) {
-    return dataset_open_blend(key, globs, NULL, count, seq_len, vocab_size);
-}
-
-/* Returns the option that sets the length of a sample: positions= if `key` names files of eval, else batch.seq_len. */
-static const char *length_key(const char *key) {
-    return strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
-}
-
-Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count,
-                           int64_t seq_len, int64_t vocab_size) {
+Dataset dataset_open(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
+                     int64_t vocab_size) {
     IoPaths     list = {NULL, 0};
     SampleCount count_of = {0};
     const char *source[BLEND_SOURCES];
     int         files[BLEND_SOURCES], sources = 0;
+    /* the option that sets the length of a sample */
+    const char *length = strncmp(key, "eval: ", 6) == 0 ? "positions=" : "batch.seq_len";
     for (int i = 0; i < count; i++) {
         size_t before = list.count;
-        /* the source was already opened for an earlier stage */
-        if (share && blend_source(globs, i) < sources) continue;
+        if (share && blend_source(globs, i) < sources) continue; /* opened for an earlier stage */
         dataset_files(globs[i], &list);
         if (list.count == before) fail_no_match(key, globs[i]);
         if (!share) continue;
@@ -231,11 +216,9 @@ Dataset dataset_open_blend(const char *key, const char *const *globs, const Blen
     }
     d.tokens = count_of.tokens, d.samples = count_of.samples;
     if (d.samples == 0)
-        fail(EXIT_DATA,
-             "%s: %lld tokens in %d file%s hold no sample: %s %lld needs %lld tokens in one file; "
-             "give more text or a smaller %s",
-             key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", length_key(key), (long long)seq_len,
-             (long long)seq_len + 1, length_key(key));
+        fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: %s %lld needs %lld tokens in one file; give more "
+             "text or a smaller %s", key, (long long)d.tokens, d.shards, plural(d.shards), length, (long long)seq_len,
+             (long long)seq_len + 1, length);
     if (share) {
         d.blend = xmalloc(sizeof *d.blend, "a blend of data sources");
         blend_make(d.blend, globs, share, count, seq_len);

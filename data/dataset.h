@@ -57,13 +57,11 @@ double sample_epochs(int64_t taken, int64_t samples);
 void dataset_files(const char *name, IoPaths *files);
 
 /* Opens the files of a list of globs: globs in list order, the files of each sorted by byte. key names the option in
- * messages ("data.train"). Exits with 65 if a file is named twice, nothing matches, no sample is whole, or a token is
- * >= vocab_size (the message names file and index). */
-Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
-/* Opens a blend: globs[i] is the path of share[i]. A path in several stages is opened once. With share NULL there is no
- * blend. Exits with 65 as dataset_open does, and if a source holds no whole sample. */
-Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count,
-                           int64_t seq_len, int64_t vocab_size);
+ * messages ("data.train"). In a blend globs[i] is the path of share[i], and a path in several stages is opened once.
+ * With share NULL there is no blend. Exits with 65 if a file is named twice, nothing matches, no sample is whole, a
+ * source of a blend holds no whole sample, or a token is >= vocab_size (the message names file and index). */
+Dataset dataset_open(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
+                     int64_t vocab_size);
 /* Warns if a file belongs to both datasets, even under different names. */
 void    dataset_warn_shared(const Dataset *val, const Dataset *train);
 void    dataset_close(Dataset *d);

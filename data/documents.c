@@ -62,8 +62,6 @@ typedef struct {
     int64_t        due_documents, due_bytes;    /* counts by documents_measure; -1 if it was not called */
 } Source;
 
-typedef struct { char *typed, *name, *reason; /* owned */ Packing packing; } LeftOut;
-
 /* Refusals of several files: the first sentence, and the names of the next ones. */
 typedef struct {
     char    fault[DOCUMENT_FAULT_CHARS], names[REFUSED_CHARS];
@@ -71,38 +69,51 @@ typedef struct {
     int64_t count, named;
 } Refusals;
 
+typedef struct { Source *source; int64_t count; } Sources; /* owned [count] */
+
 struct Documents {
-    Source         *source;   /* owned */
-    LeftOut        *left_out; /* owned */
-    int64_t         sources, room, lefts, left_room;
+    Sources         read, left_out; /* the note of a source that is left out is the reason */
     DocumentOptions options;
-    int64_t        *skipped;  /* owned [options.skips]: number of files and folders that each glob has left out */
+    char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence of a fault */
+    int64_t        *skipped;        /* owned [options.skips]: files and folders that each glob has left out */
     Refusals        refused;
-    int             is_trial; /* 1 while a file is read only to find out whether its start is refused */
+    int             is_trial;       /* 1 while a file is read only to find out whether its start is refused */
 };
 
-/* A text that is being read. judge() may have read its start already, which is returned first. */
+/* A source that is being read, and the sink that gets its text. judge() may have read the start of the text already,
+ * which is returned first. */
 typedef struct {
-    TextFile *file; /* owned */
+    const Documents *documents; /* borrowed */
+    Source          *source;    /* borrowed */
+    DocumentSink     sink;      /* gets the text; functions that are NULL are not called */
+    TextFile        *file;      /* owned */
     /* owned [room]: the `helds` bytes that judge() has read from the start; `given` of them have been returned */
-    char     *held;
-    size_t    helds, room, given;
-    int     (*is_stopped)(void); /* borrowed: returns 1 if a signal asks to stop */
-    int64_t   trial;             /* bytes that may still be read of a file that is only tried; -1: all of it */
-} Stream;
+    char            *held;
+    size_t           helds, room, given;
+    size_t           first;     /* place of the first held byte that is no white space, set by look_at_first_line() */
+    int64_t          trial;     /* bytes that may still be read of a file that is only tried; -1: all of it */
+    const char      *reason;    /* why the file must be left out of its folder; NULL if it is read */
+} OpenSource;
 
 static const char *field_of(const Documents *d) { return d->options.field ? d->options.field : "text"; }
+static int is_stopped(const Documents *d) { return d->options.is_stopped && d->options.is_stopped(); }
 
-/* Writes the name and the formatted text after it into fault. Returns exit_code. */
-static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...)
-    PRINTF_LIKE(4, 5);
-static int fault_is(char fault[DOCUMENT_FAULT_CHARS], int exit_code, const char *name, const char *fmt, ...) {
+/* Writes the name and the formatted text after it as the fault. Returns exit_code. */
+PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const char *name, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
-    vsnprintf(fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), fmt, args);
+    int used = snprintf(d->fault, DOCUMENT_FAULT_CHARS, "%.*s", NAME_CHARS, name);
+    vsnprintf(d->fault + used, (size_t)(DOCUMENT_FAULT_CHARS - used), fmt, args);
     va_end(args);
     return exit_code;
+}
+
+/* Adds a source to a list. Returns its place there. */
+static Source *list_add(Sources *list, Source s) {
+    if ((list->count & (list->count - 1)) == 0) /* the list is full at each power of two, and doubles */
+        list->source = xrealloc(list->source, sizeof s * (size_t)(list->count ? 2 * list->count : 1), NAMES);
+    list->source[list->count] = s;
+    return &list->source[list->count++];
 }
 
 /* Returns a name for messages, malloc'ed: quoted with escapes if it has control characters or is not UTF-8. */
@@ -121,11 +132,6 @@ static char *shown_name(const char *name) {
     return shown;
 }
 
-static const char *base_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Writes the name of the file into the commands of a sentence. Each command unpacks and decodes the file as this
  * program does. */
 static void name_source(const Source *s, char *sentence, size_t capacity) {
@@ -134,22 +140,22 @@ static void name_source(const Source *s, char *sentence, size_t capacity) {
     snprintf(decode, sizeof decode, "iconv -f %s -t utf-8", is_wide ? TEXT_ENCODINGS[s->encoding - 1] : "");
     shell_read_file(sentence, capacity,
                     (ShellFile){.path = s->is_unnamed ? NULL : s->typed,
-                                .unpack = unpack_command(s->packing),
+                                .unpack = PACKINGS[s->packing].command,
                                 .decode = is_wide && s->format != FORMAT_TEXT ? decode : NULL});
 }
 
-/* Puts the file's own path into the commands of a message, and adds the skip= that leaves a file of a folder out.
+/* Puts the file's own path into the commands of the fault, and adds the skip= that leaves a file of a folder out.
  * Returns exit_code. */
-static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
-    char        glob[2 * NAME_MAX + 8] = "skip=";
-    const char *base = base_of(s->typed);
-    size_t      used, n = strlen(glob);
-    size_t name = strlen(s->name) < NAME_CHARS && strncmp(fault, s->name, strlen(s->name)) == 0 ? strlen(s->name) : 0;
+static int with_cure(const Documents *d, const Source *s, int exit_code) {
+    char        glob[2 * NAME_MAX + 8] = "skip=", *fault = d->fault;
+    const char *base = basename(s->typed);
+    size_t      n = strlen(glob), name = strlen(s->name);
+    if (name >= NAME_CHARS || strncmp(fault, s->name, name) != 0) name = 0;
     if (exit_code == EXIT_DATA || exit_code == EXIT_MEMORY) name_source(s, fault + name, DOCUMENT_FAULT_CHARS - name);
     if ((exit_code != EXIT_DATA && exit_code != EXIT_IO) || s->is_named) return exit_code;
     for (; *base && n + 2 < sizeof glob; glob[n++] = *base++)
         if (strchr("*?[]\\", *base)) glob[n++] = '\\';
-    used = strlen(fault);
+    size_t    used = strlen(fault);
     ShellWord word = shell_word(glob);
     int       is_bare = word.text[0] == 's';
     snprintf(fault + used, DOCUMENT_FAULT_CHARS - used,
@@ -158,11 +164,12 @@ static int with_cure(const Source *s, int exit_code, char fault[DOCUMENT_FAULT_C
     return exit_code;
 }
 
-/* Keeps a refusal, so that all files that are refused are named at once. Returns 0 if the search may go on, else
+/* Keeps the fault, so that all files that are refused are named at once. Returns 0 if the search may go on, else
  * exit_code. */
-static int refuse_later(Refusals *r, const char *typed, int exit_code, const char *fault) {
+static int refuse_later(Documents *d, const char *typed, int exit_code) {
+    Refusals *r = &d->refused;
     if (exit_code != EXIT_DATA && exit_code != EXIT_IO) return exit_code;
-    if (r->count++ == 0) return r->exit_code = exit_code, memcpy(r->fault, fault, strlen(fault) + 1), 0;
+    if (r->count++ == 0) return r->exit_code = exit_code, strcpy(r->fault, d->fault), 0;
     char  *name = shown_name(typed);
     size_t used = strlen(r->names), needed = strlen(name) + 3;
     if (r->named == r->count - 2 && used + needed < sizeof r->names)
@@ -172,7 +179,9 @@ static int refuse_later(Refusals *r, const char *typed, int exit_code, const cha
 }
 
 /* Writes the refusals as one sentence. Returns the exit code of the first, or 0. */
-static int refusals_say(const Refusals *r, char fault[DOCUMENT_FAULT_CHARS]) {
+static int refusals_say(const Documents *d) {
+    const Refusals *r = &d->refused;
+    char           *fault = d->fault;
     if (r->count == 0) return 0;
     int used = snprintf(fault, DOCUMENT_FAULT_CHARS, "%.*s", DOCUMENT_FAULT_CHARS - REFUSED_CHARS - 80, r->fault);
     if (r->count > 1)
@@ -184,37 +193,45 @@ static int refusals_say(const Refusals *r, char fault[DOCUMENT_FAULT_CHARS]) {
     return r->exit_code;
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------ */
+/* --- the text of a source ----------------------------------------------------------------------------------------- */
 
-#define STOPPED "was not read to its end, because a signal asks to stop"
+static int refuse_stopped(const Documents *d, const Source *s) {
+    return refuse(d, EXIT_STOPPED, s->name, " was not read to its end, because a signal asks to stop");
+}
 
-static int64_t stream_read(Stream *s, char *data, size_t bytes, char *why) {
-    if (s->is_stopped && s->is_stopped()) return snprintf(why, TEXT_FILE_FAULT_CHARS, STOPPED), -EXIT_STOPPED;
-    if (s->trial >= 0 && s->trial < (int64_t)bytes) return s->trial = 0;
-    if (s->trial >= 0) s->trial -= (int64_t)bytes;
-    size_t n = s->helds - s->given < bytes ? s->helds - s->given : bytes;
-    if (n == 0) return text_file_read(s->file, data, bytes, why);
-    memcpy(data, s->held + s->given, n);
-    s->given += n;
+/* Reads the bytes of the text after those held. Returns how many, 0 at the end, or minus an exit code. */
+static int64_t read_further(OpenSource *r, char *data, size_t bytes) {
+    char    why[TEXT_FILE_FAULT_CHARS];
+    int64_t n = text_file_read(r->file, data, bytes, why);
+    return n < 0 ? -refuse(r->documents, (int)-n, r->source->name, " %s", why) : n;
+}
+
+/* Reads the next bytes of the text. Returns how many, 0 at the end, or minus an exit code. */
+static int64_t read_next(OpenSource *r, char *data, size_t bytes) {
+    if (is_stopped(r->documents)) return -refuse_stopped(r->documents, r->source);
+    if (r->trial >= 0 && r->trial < (int64_t)bytes) return r->trial = 0;
+    if (r->trial >= 0) r->trial -= (int64_t)bytes;
+    size_t n = r->helds - r->given < bytes ? r->helds - r->given : bytes;
+    if (n == 0) return read_further(r, data, bytes);
+    memcpy(data, r->held + r->given, n);
+    r->given += n;
     return (int64_t)n;
 }
 
-/* Reads the next bytes and appends them to s->held. Returns how many bytes it read, 0 at the end, or minus an exit code
- * with the reason in why. */
-static int64_t stream_hold(Stream *s, char *why) {
-    if (s->room - s->helds < CHUNK_BYTES) {
-        s->room = 2 * s->room + CHUNK_BYTES;
-        s->held = xrealloc(s->held, s->room, "a line of text");
+/* Reads the next bytes and holds them. Returns how many, 0 at the end, or minus an exit code. */
+static int64_t hold_next(OpenSource *r) {
+    if (r->room - r->helds < CHUNK_BYTES) {
+        r->room = 2 * r->room + CHUNK_BYTES;
+        r->held = xrealloc(r->held, r->room, "a line of text");
     }
-    int64_t n = text_file_read(s->file, s->held + s->helds, CHUNK_BYTES, why);
-    if (n > 0) s->helds += (size_t)n;
+    int64_t n = read_further(r, r->held + r->helds, CHUNK_BYTES);
+    if (n > 0) r->helds += (size_t)n;
     return n;
 }
 
-static void stream_close(Stream *s) {
-    text_file_close(s->file);
-    free(s->held);
-    *s = (Stream){NULL, NULL, 0, 0, 0, NULL, -1};
+static void close_source(OpenSource *r) {
+    text_file_close(r->file);
+    free(r->held);
 }
 
 /* --- what a file is ----------------------------------------------------------------------------------------------- */
@@ -226,11 +243,10 @@ static int ends_in(const char *name, size_t length, const char *ending) {
 
 /* Returns 1 if a name has this ending, before .gz, .zst or .xz. */
 static int name_ends_in(const char *path, const char *ending) {
-    static const char *const PACKED[] = {".gz", ".zst", ".xz"};
-    size_t length = strlen(path);
-    for (int i = 0; i < 3; i++)
-        if (ends_in(path, length, PACKED[i])) return ends_in(path, length - strlen(PACKED[i]), ending);
-    return ends_in(path, length, ending);
+    size_t length = strlen(path), packed = 0;
+    if (ends_in(path, length, ".gz") || ends_in(path, length, ".xz")) packed = 3;
+    if (ends_in(path, length, ".zst")) packed = 4;
+    return ends_in(path, length - packed, ending);
 }
 
 typedef enum { NAME_SILENT, NAME_ROWS, NAME_TEXT, NAME_JSON, NAME_PARQUET } NameSays;
@@ -248,20 +264,20 @@ typedef enum { LINE_NONE, LINE_OBJECT, LINE_OPEN, LINE_ARRAY, LINE_OTHER } First
 
 /* Reads the first line that is not blank and writes its kind into *line. A line ends in LF. Old files have CR alone, so
  * the line may also end at its first CR. */
-static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, char fault[DOCUMENT_FAULT_CHARS]) {
-    char    why[TEXT_FILE_FAULT_CHARS];
+static int look_at_first_line(OpenSource *s, FirstLine *line) {
     size_t  first = 0, end = 0;
     int     has_cr = 0;
     int64_t n = 1;
     for (;; end++) {
-        if (end == s->helds && n > 0) n = stream_hold(s, why);
-        if (n < 0) return fault_is(fault, (int)-n, source->name, " %s", why);
+        if (end == s->helds && n > 0) n = hold_next(s);
+        if (n < 0) return (int)-n;
         int is_end = end == s->helds;
         if (first == end && !is_end && strchr(" \t\r\n", s->held[end]) && s->held[end]) {
             first++;
             continue;
         }
         if (is_end && first == end) return *line = LINE_NONE, 0;
+        s->first = first;
         *line = s->held[first] == '[' ? LINE_ARRAY : s->held[first] == '{' ? LINE_OPEN : LINE_OTHER;
         if (*line != LINE_OPEN) return 0;
         int ends_by_cr = !is_end && s->held[end] == '\r' && !has_cr;
@@ -272,8 +288,8 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
             if (cr) next = cr;
             end = (next ? (size_t)(next - s->held) : s->helds) - 1;
             if (s->helds - first > DOCUMENT_LONGEST_LINE)
-                return fault_is(fault, EXIT_DATA, source->name, ": the first line is JSON and longer than %d MiB, the "
-                                "limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
+                return refuse(s->documents, EXIT_DATA, s->source->name, ": the first line is JSON and longer than %d "
+                              "MiB, the limit: format=text reads the file as text", DOCUMENT_LONGEST_LINE >> 20);
             continue;
         }
         if (json_line_is_object(s->held + first, end - first) == 1) return *line = LINE_OBJECT, 0;
@@ -284,20 +300,17 @@ static int look_at_first_line(const Source *source, Stream *s, FirstLine *line, 
 
 /* Returns 1 if the held text begins as JSON over several lines does: with a bracket alone, or with one before a name or
  * an object. */
-static int begins_json(const Stream *s) {
-    size_t at = 0;
-    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
-    if (at + 1 >= s->helds) return 0;
-    at++;
+static int begins_json(const OpenSource *s) {
+    size_t at = s->first + 1;
+    if (at >= s->helds) return 0;
     if (s->held[at] == '\n' || s->held[at] == '\r') return 1;
     while (at < s->helds && (s->held[at] == ' ' || s->held[at] == '\t')) at++;
     return at < s->helds && (s->held[at] == '"' || s->held[at] == '{');
 }
 
 /* Returns 1 if the first line of the held text has an object and another one after it. */
-static int holds_two_objects(const Stream *s) {
-    size_t at = 0, end;
-    while (at < s->helds && s->held[at] && strchr(" \t\r\n", s->held[at])) at++;
+static int holds_two_objects(const OpenSource *s) {
+    size_t at = s->first, end;
     for (end = at; end < s->helds && s->held[end] != '\n';) end++;
     for (size_t i = at; i + 1 < end; i++) {
         if (s->held[i] != '}') continue;
@@ -308,24 +321,23 @@ static int holds_two_objects(const Stream *s) {
     return 0;
 }
 
-/* Refuses a file of a kind that is not text. For a file found in a folder it writes the reason to leave it out into
- * *reason instead. */
-static int refuse_kind(const Documents *d, const Source *s, TextKind kind, const char *what, const char **reason,
-                       char fault[DOCUMENT_FAULT_CHARS]) {
+/* Refuses a file of a kind that is not text. If the file was found in a folder, sets the reason to leave it out. */
+static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
+    const Documents *d = r->documents;
+    const Source    *s = r->source;
     int is_rows = d->options.field || d->options.format == FORMAT_JSONL ||
                   (d->options.format == FORMAT_FOUND && name_says(s->typed) == NAME_ROWS);
     if (kind == TEXT_BINARY && is_rows) return 0; /* no refusal: the parser of rows names the first bad row */
     if (s->is_named && d->options.format == FORMAT_TEXT) return 0;
-    if (kind == TEXT_OTHER || kind == TEXT_BINARY) *reason = s->is_named ? NULL : what;
-    if (*reason) return EXIT_DATA;
+    if ((kind == TEXT_OTHER || kind == TEXT_BINARY) && !s->is_named) return r->reason = what, EXIT_DATA;
     if (kind == TEXT_SHARD && s->packing != PACKED_NOT)
-        return fault_is(fault, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
-                        "NEW.bin", what, unpack_command(s->packing));
-    return fault_is(fault, EXIT_DATA, s->name, " is %s%s", what,
-                    kind != TEXT_BINARY ? ""
-                    : strstr(what, "$ ")
-                        ? "; format=text reads its bytes all the same"
-                        : ", not text: format=text reads its bytes all the same, encoding= text in UTF-16 or UTF-32");
+        return refuse(d, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
+                      "NEW.bin", what, PACKINGS[s->packing].command);
+    return refuse(d, EXIT_DATA, s->name, " is %s%s", what,
+                  kind != TEXT_BINARY  ? ""
+                  : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
+                                       : ", not text: format=text reads its bytes all the same, encoding= text in "
+                                         "UTF-16 or UTF-32");
 }
 
 /* Endings of names whose files other programs would not read as plain text, each with a remark for the user. */
@@ -337,57 +349,50 @@ static const struct { const char *ending, *note; } FORMS[] = {
     {".warc", "its headers are read as text"}, {".mbox", "its headers are read as text"},
     {".eml", "its headers are read as text"}};
 
-static const char SEVERAL_ON_A_LINE[] =
-    "several JSON values on a line, not rows ($ jq -c . < FILE > NEW.jsonl makes rows of them)";
-static const char ONE_OVER_LINES[] =
-    "one JSON value over several lines, not rows ($ jq -c . < FILE > NEW.jsonl makes a row of it)";
-
-/* Detects how a source is read. Returns 0 or an exit code. With an exit code and *reason not NULL the file is left out
- * for that reason. */
-static int judge(const Documents *d, Source *s, Stream *stream, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
+/* Detects how a source is read. Returns 0 or an exit code. With an exit code and a reason the file is left out. */
+static int judge(OpenSource *r) {
+    const Documents       *d = r->documents;
     const DocumentOptions *o = &d->options;
+    Source                *s = r->source;
     const char *what;
     NameSays    says = name_says(s->typed);
-    TextKind    kind = text_file_kind(stream->file, &what);
+    TextKind    kind = text_file_kind(r->file, &what);
     FirstLine   line = LINE_OTHER;
-    TextForm    form = text_file_form(stream->file);
+    TextForm    form = text_file_form(r->file);
+    int         exit_code = 0;
     s->format = o->format, s->encoding = form.encoding, s->packing = form.packing;
-    *reason = NULL;
     if (kind == TEXT_PARQUET && o->format == FORMAT_JSONL)
-        return fault_is(fault, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
+        return refuse(d, EXIT_DATA, s->name, " is parquet, and format=jsonl is given: leave format= out");
     int is_parquet = kind == TEXT_PARQUET || (says == NAME_PARQUET && (kind == TEXT_PLAIN || kind == TEXT_BINARY));
     /* also by its name alone: parquet_open refuses a file that is not parquet */
     if (is_parquet && o->format == FORMAT_FOUND) s->format = FORMAT_PARQUET;
     if (s->format == FORMAT_PARQUET && s->packing != PACKED_NOT)
-        return fault_is(fault, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
-                        unpack_command(s->packing));
+        return refuse(d, EXIT_DATA, s->name, " is a packed parquet file: $ %s < PACKED > NEW.parquet unpacks it",
+                      PACKINGS[s->packing].command);
     if (s->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return fault_is(fault, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
+        return refuse(d, EXIT_DATA, s->name, " is parquet, whose text is UTF-8: leave encoding= out");
     if (s->format == FORMAT_PARQUET) return 0;
     /* JSON Lines with control characters are refused later, with the number of the line */
-    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) {
-        int exit_code = look_at_first_line(s, stream, &line, fault);
-        if (exit_code) return exit_code;
-    }
-    if (kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT) {
-        int exit_code = refuse_kind(d, s, kind, what, reason, fault);
-        if (exit_code) return exit_code;
-    }
-    if (s->format != FORMAT_FOUND) return 0;
+    if (kind == TEXT_BINARY && o->format == FORMAT_FOUND) exit_code = look_at_first_line(r, &line);
+    if (exit_code == 0 && kind != TEXT_PLAIN && kind != TEXT_PARQUET && line != LINE_OBJECT)
+        exit_code = refuse_kind(r, kind, what);
+    if (exit_code || s->format != FORMAT_FOUND) return exit_code;
     s->format = FORMAT_TEXT;
     if (!o->field && says == NAME_ROWS) s->format = FORMAT_JSONL;
     if (!o->field && (says == NAME_TEXT || says == NAME_ROWS)) return 0;
-    int exit_code = line == LINE_OBJECT ? 0 : look_at_first_line(s, stream, &line, fault);
+    if (line != LINE_OBJECT) exit_code = look_at_first_line(r, &line);
     if (exit_code) return exit_code;
     if (o->field && line == LINE_OTHER)
-        return fault_is(fault, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): "
-                        "leave field= out, or name only files with rows", o->field);
+        return refuse(d, EXIT_DATA, s->name, " is plain text, and field=%s is for rows (JSON Lines, parquet): leave "
+                      "field= out, or name only files with rows", o->field);
     if (o->field || line == LINE_OBJECT) s->format = FORMAT_JSONL;
-    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(stream)))
-        s->note = xstrdup(holds_two_objects(stream) ? SEVERAL_ON_A_LINE : ONE_OVER_LINES, NAMES);
-    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(stream))) {
-        const char *first = stream->held + strspn(stream->held, " \t\r\n");
-        const char *rows = json_line_array_rows(first, stream->helds - (size_t)(first - stream->held));
+    else if (line == LINE_OPEN && (says == NAME_JSON || begins_json(r)))
+        s->note = xstrdup(holds_two_objects(r) ? "several JSON values on a line, not rows ($ jq -c . < FILE > "
+                                                 "NEW.jsonl makes rows of them)"
+                                               : "one JSON value over several lines, not rows ($ jq -c . < FILE > "
+                                                 "NEW.jsonl makes a row of it)", NAMES);
+    else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
+        const char *rows = json_line_array_rows(r->held + r->first, r->helds - r->first);
         if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS && !s->note && s->format == FORMAT_TEXT; i++)
@@ -395,74 +400,73 @@ static int judge(const Documents *d, Source *s, Stream *stream, const char **rea
     return 0;
 }
 
-/* Opens the text of a source and detects its format if that is not known. */
-static int open_source(const Documents *d, Source *s, Stream *stream, const char **reason,
-                       char fault[DOCUMENT_FAULT_CHARS]) {
+/* Opens the text of a source and detects its format if that is not known. Returns 0, or an exit code; then it is
+ * closed. */
+static int open_source(const Documents *d, Source *s, OpenSource *r) {
     char why[TEXT_FILE_FAULT_CHARS];
-    *stream = (Stream){NULL, NULL, 0, 0, 0, d->options.is_stopped, d->is_trial ? TRIAL_BYTES : -1};
-    *reason = NULL;
+    *r = (OpenSource){.documents = d, .source = s, .trial = d->is_trial ? TRIAL_BYTES : -1};
     IoOpen how = s->is_pipe ? IO_READ_ANY : IO_READ;
-    int    exit_code = text_file_open(&stream->file, s->path, how, d->options.encoding, why);
-    if (exit_code) return with_cure(s, fault_is(fault, exit_code, s->name, " %s", why), fault);
-    if (s->format == FORMAT_FOUND) exit_code = judge(d, s, stream, reason, fault);
-    if (exit_code && !*reason) with_cure(s, exit_code, fault);
+    int    exit_code = text_file_open(&r->file, s->path, how, d->options.encoding, why);
+    if (exit_code) return with_cure(d, s, refuse(d, exit_code, s->name, " %s", why));
+    if (s->format == FORMAT_FOUND) exit_code = judge(r);
+    if (exit_code && !r->reason) with_cure(d, s, exit_code);
     if (exit_code == 0 && s->format == FORMAT_PARQUET && s->is_pipe)
-        exit_code = fault_is(fault, EXIT_DATA, s->name,
-                             " is parquet from a pipe, and parquet is read from its end: give the path of the file");
-    if (exit_code) stream_close(stream);
+        exit_code = refuse(d, EXIT_DATA, s->name,
+                           " is parquet from a pipe, and parquet is read from its end: give the path of the file");
+    if (exit_code) close_source(r);
     return exit_code;
 }
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-/* Returns 1 if a text has white space and nothing else. Reads the stream up to the first other character. */
-static int holds_only_space(Stream *s) {
-    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
-    int64_t all = 0;
-    for (int64_t n; (n = stream_read(s, chunk, sizeof chunk, why)) != 0; all += n)
-        for (int64_t i = 0; i < n || n < 0; i++)
-            /* the reader reports a fault when it reads this text again */
-            if (n < 0 || !(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
-    return all > 0;
+/* Returns 1 if a text has white space and nothing else. Reads the text up to the first other character. */
+static int holds_only_space(OpenSource *r) {
+    char    chunk[CHUNK_BYTES];
+    int64_t all = 0, n;
+    for (; (n = read_next(r, chunk, sizeof chunk)) > 0; all += n)
+        for (int64_t i = 0; i < n; i++)
+            if (!(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
+    return n == 0 && all > 0; /* a fault is reported when this text is read again */
 }
 
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
  * *reason set. */
-static int look_into(const Documents *d, Source *s, const char **reason, char fault[DOCUMENT_FAULT_CHARS]) {
-    Stream stream;
-    int    exit_code = open_source(d, s, &stream, reason, fault);
-    if (*reason) return 0;
+static int look_into(const Documents *d, Source *s, const char **reason) {
+    OpenSource r;
+    int        exit_code = open_source(d, s, &r);
+    if ((*reason = r.reason)) return 0;
     if (exit_code) return exit_code;
     if (s->format == FORMAT_TEXT && s->packing == PACKED_NOT && s->encoding == ENCODING_UTF8)
-        s->plain_bytes -= text_file_form(stream.file).mark;
+        s->plain_bytes -= text_file_form(r.file).mark;
     else s->plain_bytes = -1;
-    int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&stream);
-    stream_close(&stream);
+    int is_blank = s->format == FORMAT_TEXT && d->options.format != FORMAT_TEXT && holds_only_space(&r);
+    close_source(&r);
     if (is_blank && !s->is_named) return *reason = "nothing but white space", 0;
     if (is_blank)
-        return fault_is(fault, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text "
-                        "reads its bytes all the same");
+        return refuse(d, EXIT_DATA, s->name, " holds nothing but white space: name a file with text; format=text reads "
+                      "its bytes all the same");
     if (s->format != FORMAT_PARQUET) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
     if (!parquet_open(&rows, s->path, field_of(d), why))
-        return with_cure(s, fault_is(fault, EXIT_DATA, s->name, " %s", why), fault);
+        return with_cure(d, s, refuse(d, EXIT_DATA, s->name, " %s", why));
     parquet_close(rows);
     return 0;
 }
 
-static void leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
-    if (d->lefts == d->left_room) {
-        d->left_room = d->left_room ? 2 * d->left_room : 16;
-        d->left_out = xrealloc(d->left_out, sizeof *d->left_out * (size_t)d->left_room, NAMES);
-    }
-    d->left_out[d->lefts++] = (LeftOut){xstrdup(path, NAMES), shown_name(path), xstrdup(reason, NAMES), packing};
+/* Lists a path as left out. Returns 0, the exit code of a search that goes on. */
+static int leave_out(Documents *d, const char *path, const char *reason, Packing packing) {
+    list_add(&d->left_out, (Source){.typed = xstrdup(path, NAMES),
+                                    .name = shown_name(path),
+                                    .note = xstrdup(reason, NAMES),
+                                    .packing = packing});
+    return 0;
 }
 
-/* Writes why a file was left out. Commands in it read `path`. Returns out. */
-static const char *reason_of(const LeftOut *l, const char *path, char out[NAME_CHARS]) {
-    snprintf(out, NAME_CHARS, "%s", l->reason);
-    shell_read_file(out, NAME_CHARS, (ShellFile){.path = path, .unpack = unpack_command(l->packing)});
+/* Writes why a source was left out. Commands in it read `path`. Returns out. */
+static const char *reason_of(const Source *s, const char *path, char out[NAME_CHARS]) {
+    snprintf(out, NAME_CHARS, "%s", s->note);
+    shell_read_file(out, NAME_CHARS, (ShellFile){.path = path, .unpack = PACKINGS[s->packing].command});
     return out;
 }
 
@@ -474,25 +478,6 @@ static int hides_bytes(const char *path, const struct stat *st) {
     ssize_t n = fd < 0 ? 0 : read(fd, &byte, 1);
     if (fd >= 0) io_close(fd);
     return n > 0;
-}
-
-static Source *add_source(Documents *d, const char *path, const char *typed, const struct stat *st) {
-    if (d->sources == d->room) {
-        d->room = d->room ? 2 * d->room : 16;
-        d->source = xrealloc(d->source, sizeof *d->source * (size_t)d->room, NAMES);
-    }
-    Source source = {.path = xstrdup(path, NAMES),
-                     .typed = xstrdup(typed, NAMES),
-                     .name = shown_name(typed),
-                     .device = st->st_dev,
-                     .inode = st->st_ino,
-                     .is_unnamed = !S_ISREG(st->st_mode) || strcmp(path, "/dev/stdin") == 0,
-                     .is_pipe = !S_ISREG(st->st_mode) || hides_bytes(path, st),
-                     .due_documents = -1,
-                     .due_bytes = -1};
-    source.plain_bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
-    d->source[d->sources] = source;
-    return &d->source[d->sources++];
 }
 
 static void free_source(Source *s) { free(s->path), free(s->typed), free(s->name), free(s->note); }
@@ -511,7 +496,7 @@ static int is_unfinished(const char *name) {
 static int is_skipped(Documents *d, const char *path, size_t root) {
     char reason[NAME_CHARS];
     for (int i = 0; i < d->options.skips; i++) {
-        if (fnmatch(d->options.skip[i], base_of(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
+        if (fnmatch(d->options.skip[i], basename(path), 0) != 0 && fnmatch(d->options.skip[i], path + root, 0) != 0)
             continue;
         snprintf(reason, sizeof reason, "skip=%.900s", d->options.skip[i]);
         leave_out(d, path, reason, PACKED_NOT);
@@ -524,67 +509,71 @@ static int is_skipped(Documents *d, const char *path, size_t root) {
 /* The chain of folders above a file, to detect a link to one of them, which would be followed for ever. */
 typedef struct Above { const struct Above *above; dev_t device; ino_t inode; int depth; size_t root; } Above;
 
-static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named,
-                    char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_file(Documents *d, const char *path, const char *typed, const struct stat *st, int is_named) {
     const char *reason = NULL;
-    if (!is_named && !S_ISREG(st->st_mode)) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT), 0;
-    if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && strcmp(path, "/dev/stdin") != 0)
-        return fault_is(fault, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard "
-                        "input");
-    Source *s = add_source(d, path, typed, st);
-    s->is_named = is_named;
-    int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason, fault);
+    int         is_plain = S_ISREG(st->st_mode), is_standard = strcmp(path, "/dev/stdin") == 0;
+    if (!is_named && !is_plain) return leave_out(d, path, "a pipe, a socket or a device", PACKED_NOT);
+    if ((S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) && !is_standard)
+        return refuse(d, EXIT_DATA, typed, " is a device, not a file of text: name a file, or - for standard input");
+    Source *s = list_add(&d->read, (Source){.path = xstrdup(path, NAMES),
+                                            .typed = xstrdup(typed, NAMES),
+                                            .name = shown_name(typed),
+                                            .device = st->st_dev,
+                                            .inode = st->st_ino,
+                                            .is_named = is_named,
+                                            .is_unnamed = !is_plain || is_standard,
+                                            .is_pipe = !is_plain || hides_bytes(path, st),
+                                            .due_documents = -1,
+                                            .due_bytes = -1});
+    s->plain_bytes = s->is_pipe ? -1 : (int64_t)st->st_size;
+    int exit_code = s->is_pipe ? 0 : look_into(d, s, &reason);
     if (!reason) return exit_code;
     leave_out(d, path, reason, s->packing);
-    free_source(&d->source[--d->sources]);
+    free_source(&d->read.source[--d->read.count]);
     return 0;
 }
 
-static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
-                    char fault[DOCUMENT_FAULT_CHARS]);
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above);
 
-static int add_entry(Documents *d, const char *path, const char *entry, const Above *here,
-                     char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_entry(Documents *d, const char *path, const char *entry, const Above *here) {
     char        inside[PATH_MAX];
     const char *slash = path[0] && path[strlen(path) - 1] == '/' ? "" : "/";
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
     if (snprintf(inside, sizeof inside, "%s%s%s", path, slash, entry) >= (int)sizeof inside)
-        return fault_is(fault, EXIT_DATA, path,
-                        " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
-    if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT), 0;
-    if (is_unfinished(entry)) return leave_out(d, inside, "by its name unfinished or a spare copy", PACKED_NOT), 0;
-    int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here, fault);
-    return exit_code ? refuse_later(&d->refused, inside, exit_code, fault) : 0;
+        return refuse(d, EXIT_DATA, path,
+                      " holds a file whose path is longer than %d bytes: shorten its name or move it", PATH_MAX - 1);
+    if (entry[0] == '.') return leave_out(d, inside, "hidden", PACKED_NOT);
+    if (is_unfinished(entry)) return leave_out(d, inside, "by its name unfinished or a spare copy", PACKED_NOT);
+    int exit_code = is_skipped(d, inside, here->root) ? 0 : add_path(d, inside, inside, here);
+    return exit_code ? refuse_later(d, inside, exit_code) : 0;
 }
 
-static int add_path(Documents *d, const char *path, const char *typed, const Above *above,
-                    char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_path(Documents *d, const char *path, const char *typed, const Above *above) {
     struct stat st, out;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
         const char *error = io_error_text(errno);
         Source      s = {.typed = (char *)typed, .name = shown_name(typed), .is_named = !above};
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s.name, error);
-        int exit_code = with_cure(&s, EXIT_DATA, fault);
+        snprintf(d->fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s.name, error);
+        with_cure(d, &s, EXIT_DATA);
         free(s.name);
-        return exit_code;
+        return EXIT_DATA;
     }
-    if (!S_ISDIR(st.st_mode)) return add_file(d, path, typed, &st, !above, fault);
+    if (!S_ISDIR(st.st_mode)) return add_file(d, path, typed, &st, !above);
     Above here = {above, st.st_dev, st.st_ino, above ? above->depth + 1 : 0,
                   above ? above->root : strlen(path) + (path[strlen(path) - 1] != '/')};
     for (const Above *a = above; a; a = a->above)
         if (a->device == st.st_dev && a->inode == st.st_ino)
-            return leave_out(d, path, "a link to a folder above it", PACKED_NOT), 0;
+            return leave_out(d, path, "a link to a folder above it", PACKED_NOT);
     if (above && d->options.out && stat(d->options.out, &out) == 0 && out.st_dev == st.st_dev &&
         out.st_ino == st.st_ino)
-        return leave_out(d, path, "the folder of out=", PACKED_NOT), 0;
+        return leave_out(d, path, "the folder of out=", PACKED_NOT);
+    if (here.depth >= DEEPEST_FOLDER)
+        return refuse(d, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
     struct dirent **entry = NULL;
-    int             exit_code = 0, entries = here.depth < DEEPEST_FOLDER ? scandir(path, &entry, NULL, alphasort) : -1;
-    if (entries < 0)
-        return here.depth < DEEPEST_FOLDER
-                   ? fault_is(fault, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno))
-                   : fault_is(fault, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
+    int             exit_code = 0, entries = scandir(path, &entry, NULL, alphasort);
+    if (entries < 0) return refuse(d, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno));
     for (int i = 0; i < entries; i++) {
-        if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here, fault);
+        if (exit_code == 0) exit_code = add_entry(d, path, entry[i]->d_name, &here);
         free(entry[i]);
     }
     free(entry);
@@ -601,88 +590,92 @@ static int compare_files(const void *a, const void *b) {
 /* Leaves out each file that is in the list before, by the same or another name. */
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
-    int64_t  kept = 0;
-    Source **by_file = xmalloc(sizeof *by_file * (size_t)(d->sources + 1), NAMES);
-    for (int64_t i = 0; i < d->sources; i++) by_file[i] = &d->source[i];
-    qsort(by_file, (size_t)d->sources, sizeof *by_file, compare_files);
-    for (int64_t i = 1, first = 0; i < d->sources; i++) {
+    int64_t  kept = 0, count = d->read.count;
+    Source  *source = d->read.source, **by_file = xmalloc(sizeof *by_file * (size_t)(count + 1), NAMES);
+    for (int64_t i = 0; i < count; i++) by_file[i] = &source[i];
+    qsort(by_file, (size_t)count, sizeof *by_file, compare_files);
+    for (int64_t i = 1, first = 0; i < count; i++) {
         if (by_file[i]->device != by_file[first]->device || by_file[i]->inode != by_file[first]->inode) first = i;
         if (i == first) continue;
         snprintf(reason, sizeof reason, "the same file as %s", by_file[first]->typed);
         leave_out(d, by_file[i]->typed, reason, PACKED_NOT);
         by_file[i]->is_again = 1;
     }
-    for (int64_t i = 0; i < d->sources; i++)
-        if (d->source[i].is_again) free_source(&d->source[i]);
-        else d->source[kept++] = d->source[i];
-    d->sources = kept;
+    for (int64_t i = 0; i < count; i++)
+        if (source[i].is_again) free_source(&source[i]);
+        else source[kept++] = source[i];
+    d->read.count = kept;
     free(by_file);
 }
 
 const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
 /* Refuses keys that contradict each other, because one of them would be ignored silently. */
-static int check_options(const DocumentOptions *o, char fault[DOCUMENT_FAULT_CHARS]) {
+static int check_options(const Documents *d) {
+    const DocumentOptions *o = &d->options;
     if (o->field && o->format == FORMAT_TEXT)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS, "field=%.100s is for rows, and format=text has no rows: leave one "
-                        "of the two out", o->field), EXIT_CONFIG;
+        return refuse(d, EXIT_CONFIG, "field=", "%.100s is for rows, and format=text has no rows: leave one of the two "
+                      "out", o->field);
     if (o->format == FORMAT_PARQUET && o->encoding > ENCODING_UTF8)
-        return snprintf(fault, DOCUMENT_FAULT_CHARS, "encoding=%s is given with format=parquet, whose text is always "
-                        "UTF-8: leave encoding= out", TEXT_ENCODINGS[o->encoding - 1]), EXIT_CONFIG;
+        return refuse(d, EXIT_CONFIG, "encoding=", "%s is given with format=parquet, whose text is always UTF-8: leave "
+                      "encoding= out", TEXT_ENCODINGS[o->encoding - 1]);
     return 0;
 }
 
 int documents_find(Documents **found, char **names, int count, const DocumentOptions *options,
                    char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d = xcalloc(1, sizeof *d, NAMES);
-    d->options = *options;
+    d->options = *options, d->fault = fault;
     d->skipped = xcalloc((size_t)options->skips + 1, sizeof *d->skipped, NAMES);
-    int exit_code = check_options(options, fault);
+    int exit_code = check_options(d);
     for (int i = 0; i < count && exit_code == 0; i++) {
-        int64_t before = d->sources + d->refused.count, lefts = d->lefts;
-        char    reason[NAME_CHARS];
-        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]),
-                             NULL, fault);
-        int is_empty = exit_code == 0 && d->sources + d->refused.count == before;
-        if (is_empty && d->lefts == lefts)
-            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without files");
-        else if (is_empty)
-            exit_code = fault_is(fault, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld left "
-                                 "out, the first %s (%s)", (long long)(d->lefts - lefts), d->left_out[lefts].name,
-                                 reason_of(&d->left_out[lefts], d->left_out[lefts].typed, reason));
-        if (exit_code) exit_code = refuse_later(&d->refused, documents_input_name(names[i]), exit_code, fault);
+        const char *name = documents_input_name(names[i]);
+        int64_t     before = d->read.count + d->refused.count, lefts = d->left_out.count;
+        char        reason[NAME_CHARS];
+        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], name, NULL);
+        int is_empty = exit_code == 0 && d->read.count + d->refused.count == before;
+        if (is_empty && d->left_out.count == lefts)
+            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without files");
+        else if (is_empty) {
+            const Source *left = &d->left_out.source[lefts];
+            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld left out, "
+                               "the first %s (%s)", (long long)(d->left_out.count - lefts), left->name,
+                               reason_of(left, left->typed, reason));
+        }
+        if (exit_code) exit_code = refuse_later(d, name, exit_code);
     }
-    if (exit_code == 0) exit_code = refusals_say(&d->refused, fault);
+    if (exit_code == 0) exit_code = refusals_say(d);
     if (exit_code == 0) leave_out_again(d);
     for (int i = 0; i < options->skips && exit_code == 0; i++)
-        if (d->skipped[i] == 0) {
-            snprintf(fault, DOCUMENT_FAULT_CHARS, "skip=%.200s leaves nothing out: no file or folder inside the given "
-                     "folders has this name or path; correct it or leave it out", options->skip[i]);
-            exit_code = EXIT_CONFIG;
-        }
+        if (d->skipped[i] == 0)
+            exit_code = refuse(d, EXIT_CONFIG, "skip=", "%.200s leaves nothing out: no file or folder inside the given "
+                               "folders has this name or path; correct it or leave it out", options->skip[i]);
     if (exit_code) documents_free(d), d = NULL;
     *found = d;
     return exit_code;
 }
 
+static void free_sources(Sources *list) {
+    for (int64_t i = 0; i < list->count; i++) free_source(&list->source[i]);
+    free(list->source);
+}
+
 void documents_free(Documents *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->sources; i++) free_source(&d->source[i]);
-    for (int64_t i = 0; i < d->lefts; i++)
-        free(d->left_out[i].typed), free(d->left_out[i].name), free(d->left_out[i].reason);
-    free(d->source), free(d->left_out), free(d->skipped);
+    free_sources(&d->read), free_sources(&d->left_out);
+    free(d->skipped);
     free(d);
 }
 
 int documents_have_rows(const Documents *d) {
-    for (int64_t i = 0; i < d->sources; i++)
-        if (d->source[i].format != FORMAT_TEXT) return 1;
+    for (int64_t i = 0; i < d->read.count; i++)
+        if (d->read.source[i].format != FORMAT_TEXT) return 1;
     return 0;
 }
 
 int documents_are_empty(const Documents *d) {
-    for (int64_t i = 0; i < d->sources; i++)
-        if (d->source[i].plain_bytes != 0) return 0;
+    for (int64_t i = 0; i < d->read.count; i++)
+        if (d->read.source[i].plain_bytes != 0) return 0;
     return 1;
 }
 
@@ -690,13 +683,13 @@ int documents_are_empty(const Documents *d) {
 
 /* Copies the bytes of a pipe to its end, or at least `bytes` of them. Returns 0 at the end, 1 before it, or an
  * error. */
-static int copy_bytes(int from, int to, int64_t bytes, int (*is_stopped)(void)) {
+static int copy_bytes(const Documents *d, int from, int to, int64_t bytes) {
     char          chunk[CHUNK_BYTES];
     struct pollfd input = {.fd = from, .events = POLLIN};
     while (bytes > 0) {
         int     ready = poll(&input, 1, STOP_CHECK_MS);
         ssize_t n = ready > 0 ? read(from, chunk, sizeof chunk) : ready;
-        if (is_stopped && is_stopped()) return -ECANCELED;
+        if (is_stopped(d)) return -ECANCELED;
         if (ready == 0 || (n < 0 && errno == EINTR)) continue;
         int rc = n < 0 ? -errno : io_write(to, chunk, (size_t)n);
         if (rc < 0 || n == 0) return rc;
@@ -705,48 +698,47 @@ static int copy_bytes(int from, int to, int64_t bytes, int (*is_stopped)(void)) 
     return 1;
 }
 
-/* Refuses a pipe whose first bytes, in s->path, are of no kind that is read, because its writer may never end. What
- * cannot be opened without its end, such as a packed file, is judged when all of it is there. */
-static int judge_start(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
-    Stream      stream;
-    const char *reason;
-    Source      trial = *s;
-    int         exit_code = open_source(d, &trial, &stream, &reason, fault);
-    if (exit_code == 0) stream_close(&stream);
-    free(trial.note);
-    return trial.encoding == ENCODING_FOUND ? 0 : exit_code;
+/* Refuses a pipe whose first bytes, which start.path holds, are of no kind that is read, because its writer may never
+ * end. A file that cannot be opened without its end, such as a packed one, is judged when all of it is there. */
+static int judge_start(const Documents *d, Source start) {
+    OpenSource r;
+    int        exit_code = open_source(d, &start, &r);
+    if (exit_code == 0) close_source(&r);
+    free(start.note);
+    return start.encoding == ENCODING_FOUND ? 0 : exit_code;
 }
 
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]) {
-    for (int64_t i = 0; i < d->sources; i++) {
-        Source *s = &d->source[i];
+    d->fault = fault;
+    for (int64_t i = 0; i < d->read.count; i++) {
+        Source *s = &d->read.source[i], start = *s;
         char   *copy = NULL;
         if (!s->is_pipe) continue;
         if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
-        int from = io_open(s->path, IO_READ_ANY), to = from < 0 ? -1 : io_open(copy, IO_CREATE),
-            rc = from < 0 ? from : to;
-        int exit_code = 0;
+        int from = io_open(s->path, IO_READ_ANY), exit_code = 0;
+        if (from < 0) {
+            free(copy);
+            snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));
+            return EXIT_DATA;
+        }
+        int to = io_open(copy, IO_CREATE), rc = to;
         if (to >= 0) {
-            rc = copy_bytes(from, to, TRIAL_BYTES, d->options.is_stopped);
-            Source start = *s;
+            rc = copy_bytes(d, from, to, TRIAL_BYTES);
             start.path = copy;
-            if (rc > 0) exit_code = judge_start(d, &start, fault);
-            if (rc > 0 && exit_code == 0) rc = copy_bytes(from, to, INT64_MAX, d->options.is_stopped);
+            if (rc > 0) exit_code = judge_start(d, start);
+            if (rc > 0 && exit_code == 0) rc = copy_bytes(d, from, to, INT64_MAX);
             int closed = io_close(to);
             if (rc == 0) rc = closed;
         }
-        if (from >= 0) io_close(from);
-        else snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));
-        if (from < 0) return free(copy), EXIT_DATA;
+        io_close(from);
         if (exit_code) return free(copy), exit_code;
         free(s->path);
         s->path = copy, s->is_pipe = 0;
-        if (rc == -ECANCELED) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot write %s: %s", copy, io_error_text(rc));
-        if (rc < 0) return EXIT_IO;
+        if (rc == -ECANCELED) return refuse_stopped(d, s);
+        if (rc < 0) return refuse(d, EXIT_IO, "cannot write ", "%s: %s", copy, io_error_text(rc));
         s->plain_bytes = io_file_bytes(copy);
         const char *reason;
-        exit_code = look_into(d, s, &reason, fault);
+        exit_code = look_into(d, s, &reason);
         if (exit_code) return exit_code;
     }
     return 0;
@@ -755,200 +747,178 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Passes text to the sink and counts it for its source. */
-typedef struct { DocumentSink sink; Source *source; } Counted;
-static void counted_begin(const Counted *c, int is_row) {
-    c->source->documents++;
-    if (c->sink.begin) c->sink.begin(c->sink.with, is_row);
+static void put_text(const OpenSource *r, const char *text, size_t bytes) {
+    r->source->bytes += (int64_t)bytes;
+    if (r->source->format == FORMAT_TEXT) text_count_controls(&r->source->controls, text, bytes);
+    if (r->sink.text) r->sink.text(r->sink.with, text, bytes);
 }
-static void counted_text(const Counted *c, const char *text, size_t bytes) {
-    c->source->bytes += (int64_t)bytes;
-    if (c->source->format == FORMAT_TEXT) text_count_controls(&c->source->controls, text, bytes);
-    if (c->sink.text) c->sink.text(c->sink.with, text, bytes);
-}
-static void counted_end(const Counted *c) {
-    if (c->sink.end) c->sink.end(c->sink.with);
+
+static void begin_document(const OpenSource *r, int is_row) {
+    r->source->documents++;
+    if (r->sink.begin) r->sink.begin(r->sink.with, is_row);
 }
 
 /* Refuses a text of which over 1 % of the bytes are not valid, because it has another encoding. `of` is the number of
- * all its bytes, `first` the place of the first invalid one. */
-static int refuse_invalid(const Documents *d, const Source *s, int64_t of, int64_t first,
-                          char fault[DOCUMENT_FAULT_CHARS]) {
+ * all its bytes. */
+static int refuse_invalid(const OpenSource *r, int64_t of) {
+    const Documents *d = r->documents;
+    Source          *s = r->source;
+    int64_t          at, invalid = text_file_invalid(r->file, &at);
+    if (s->format != FORMAT_PARQUET) s->invalid = invalid;
+    const long long wrong = s->invalid, all = of, first = at;
     if (s->invalid * 100 <= of || (s->format == FORMAT_TEXT && d->options.format == FORMAT_TEXT)) return 0;
     if (s->encoding == ENCODING_LATIN1)
-        return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at "
-                        "most 1 %% may be: give the encoding it has, or leave encoding= out (for Windows-1252: $ iconv "
-                        "-f CP1252 -t UTF-8 < FILE > NEW)", (long long)s->invalid, (long long)of, (long long)first);
+        return refuse(d, EXIT_DATA, s->name, ": %lld of %lld bytes are not Latin-1, the first at byte %lld; at most 1 "
+                      "%% may be: give the encoding it has, or leave encoding= out (for Windows-1252: $ iconv -f "
+                      "CP1252 -t UTF-8 < FILE > NEW)", wrong, all, first);
     if (s->format == FORMAT_PARQUET)
-        return fault_is(fault, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: "
-                        "write the column as UTF-8", (long long)s->invalid, (long long)of);
-    return fault_is(fault, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 "
-                    "%% may be: give the encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be "
-                    "(for another: $ iconv -f NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
-                    (long long)s->invalid, (long long)of, (long long)first);
+        return refuse(d, EXIT_DATA, s->name, ": %lld of the %lld bytes of its text are not UTF-8, over 1 %%: write the "
+                      "column as UTF-8", wrong, all);
+    return refuse(d, EXIT_DATA, s->name, ": %lld of %lld bytes are not UTF-8, the first at byte %lld; at most 1 %% may "
+                  "be: give the encoding it has, encoding=latin-1, utf-16le, utf-16be, utf-32le or utf-32be (for "
+                  "another: $ iconv -f NAME -t utf-8 < FILE > NEW); format=text keeps the bytes as they are",
+                  wrong, all, first);
 }
 
-/* Refuses a text of which over 1 % are control characters, though its start looked like text. This also finds text in
- * another encoding than the given one. */
-static int refuse_controls(const Documents *d, const Source *s, char fault[DOCUMENT_FAULT_CHARS]) {
-    const char *cure = text_controls_cure(&s->controls);
-    if (!text_is_binary(&s->controls, s->bytes) || d->options.format == FORMAT_TEXT) return 0;
-    return fault_is(fault, EXIT_DATA, s->name,
-                    ": %lld of its %lld bytes, read as %s, are control characters, and 1 %% is the most that a text "
-                    "holds: %s; format=text reads its bytes all the same",
-                    (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
-                    cure ? cure : "damaged, no text, or in another encoding (encoding=)");
-}
-
-static int read_text(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
-    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
-    Source *s = c->source;
-    int     has_begun = 0, exit_code = 0;
-    int64_t first;
-    for (int64_t n; exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0;) {
-        if (n < 0) return fault_is(fault, (int)-n, s->name, " %s", why);
-        if (!has_begun) counted_begin(c, 0), has_begun = 1;
-        counted_text(c, chunk, (size_t)n);
-        s->invalid = text_file_invalid(stream->file, &first);
-        if (s->plain_bytes > s->bytes)
-            /* before the rest is read, because the rest cannot lower this count */
-            exit_code = refuse_invalid(d, s, s->plain_bytes, first, fault);
+/* Reads a text. Refuses it if over 1 % are control characters, though its start looked like text. This also finds text
+ * in another encoding than the given one. */
+static int read_text(OpenSource *r) {
+    const Documents *d = r->documents;
+    char             chunk[CHUNK_BYTES];
+    Source          *s = r->source;
+    int              exit_code = 0;
+    for (int64_t n; exit_code == 0 && (n = read_next(r, chunk, sizeof chunk)) != 0;) {
+        if (n < 0) return (int)-n;
+        if (s->documents == 0) begin_document(r, 0);
+        put_text(r, chunk, (size_t)n);
+        /* before the rest is read, because the rest cannot lower the number of invalid bytes */
+        if (s->plain_bytes > s->bytes) exit_code = refuse_invalid(r, s->plain_bytes);
     }
-    s->invalid = text_file_invalid(stream->file, &first);
-    if (exit_code == 0) exit_code = refuse_invalid(d, s, s->bytes, first, fault);
-    if (exit_code == 0) exit_code = refuse_controls(d, s, fault);
-    if (has_begun && exit_code == 0) counted_end(c);
+    if (exit_code == 0) exit_code = refuse_invalid(r, s->bytes);
+    if (exit_code == 0 && text_is_binary(&s->controls, s->bytes) && d->options.format != FORMAT_TEXT) {
+        const char *cure = text_controls_cure(&s->controls);
+        exit_code = refuse(d, EXIT_DATA, s->name, ": %lld of its %lld bytes, read as %s, are control characters, and "
+                           "1 %% is the most that a text holds: %s; format=text reads its bytes all the same",
+                           (long long)s->controls.all, (long long)s->bytes, TEXT_ENCODINGS[s->encoding - 1],
+                           cure ? cure : "damaged, no text, or in another encoding (encoding=)");
+    }
+    if (s->documents > 0 && exit_code == 0 && r->sink.end) r->sink.end(r->sink.with);
     return exit_code;
 }
 
-static void put_row(const Counted *c, const char *text, size_t bytes) {
+static void put_row(const OpenSource *r, const char *text, size_t bytes) {
     if (bytes == 0) return;
-    counted_begin(c, 1);
-    counted_text(c, text, bytes);
-    counted_end(c);
+    begin_document(r, 1);
+    put_text(r, text, bytes);
+    if (r->sink.end) r->sink.end(r->sink.with);
 }
 
-typedef struct { char *text; size_t bytes, room; } Line;
-
-static int put_line(const Documents *d, int64_t number, Line *l, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
+static int put_line(const OpenSource *r, int64_t number, char *line, size_t bytes) {
     char   why[JSON_LINE_FAULT_CHARS], *text = NULL;
     size_t length = 0;
-    int    found = json_line_text(l->text, l->bytes, field_of(d), &text, &length, why);
-    l->bytes = 0;
-    if (found < 0) return fault_is(fault, EXIT_DATA, c->source->name, ": line %lld %s", (long long)number, why);
-    if (found) put_row(c, text, length);
+    int    found = json_line_text(line, bytes, field_of(r->documents), &text, &length, why);
+    if (found < 0)
+        return refuse(r->documents, EXIT_DATA, r->source->name, ": line %lld %s", (long long)number, why);
+    if (found) put_row(r, text, length);
     return 0;
 }
 
-static int read_lines(const Documents *d, Stream *stream, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
-    char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
-    Line    line = {.room = 0};
-    int64_t n, number = 1;
+static int read_lines(OpenSource *r) {
+    char    chunk[CHUNK_BYTES], *line = NULL;
+    size_t  bytes = 0, room = 0; /* bytes in `line`, and its capacity */
+    int64_t n = 0, number = 1;
     int     exit_code = 0;
-    while (exit_code == 0 && (n = stream_read(stream, chunk, sizeof chunk, why)) != 0) {
-        if (n < 0) {
-            exit_code = fault_is(fault, (int)-n, c->source->name, " %s", why);
-            break;
-        }
+    while (exit_code == 0 && (n = read_next(r, chunk, sizeof chunk)) > 0) {
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
             char  *newline = (char *)memchr(at, '\n', (size_t)(end - at));
             size_t part = (size_t)((newline ? newline : end) - at);
-            if (line.bytes + part > line.room) {
-                line.room = 2 * (line.bytes + part);
-                line.text = xrealloc(line.text, line.room, "a line of JSON");
-            }
-            if (part > 0) memcpy(line.text + line.bytes, at, part);
-            line.bytes += part;
-            if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                exit_code = fault_is(fault, EXIT_DATA, c->source->name, ": line %lld is longer than %d MiB, the limit",
-                                     (long long)number, DOCUMENT_LONGEST_LINE >> 20);
-            } else if (newline) {
-                exit_code = put_line(d, number++, &line, c, fault);
-            }
+            if (bytes + part > room) line = xrealloc(line, room = 2 * (bytes + part), "a line of JSON");
+            if (part > 0) memcpy(line + bytes, at, part);
+            bytes += part;
+            if (bytes > DOCUMENT_LONGEST_LINE)
+                exit_code = refuse(r->documents, EXIT_DATA, r->source->name,
+                                   ": line %lld is longer than %d MiB, the limit", (long long)number,
+                                   DOCUMENT_LONGEST_LINE >> 20);
+            else if (newline) exit_code = put_line(r, number++, line, bytes), bytes = 0;
             at = newline ? newline + 1 : end;
         }
     }
-    if (exit_code == 0 && line.bytes > 0 && stream->trial != 0) exit_code = put_line(d, number, &line, c, fault);
-    free(line.text);
-    int64_t first;
-    c->source->invalid = text_file_invalid(stream->file, &first);
-    return exit_code ? exit_code : refuse_invalid(d, c->source, c->source->bytes, first, fault);
+    if (n < 0) exit_code = (int)-n;
+    if (exit_code == 0 && bytes > 0 && r->trial != 0) exit_code = put_line(r, number, line, bytes);
+    free(line);
+    return exit_code ? exit_code : refuse_invalid(r, r->source->bytes);
 }
 
-static int read_rows(const Documents *d, const Counted *c, char fault[DOCUMENT_FAULT_CHARS]) {
-    char        why[PARQUET_FAULT_CHARS];
-    const char *text;
-    size_t      bytes;
-    Source     *s = c->source;
-    Parquet    *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return fault_is(fault, EXIT_DATA, s->name, " %s", why);
+static int read_rows(const OpenSource *r) {
+    char             why[PARQUET_FAULT_CHARS];
+    const char      *text;
+    size_t           bytes;
+    const Documents *d = r->documents;
+    Source          *s = r->source;
+    Parquet         *rows = NULL;
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return refuse(d, EXIT_DATA, s->name, " %s", why);
     int found;
-    while ((found = parquet_next(rows, &text, &bytes, why)) > 0) {
-        if (d->options.is_stopped && d->options.is_stopped()) break;
+    while ((found = parquet_next(rows, &text, &bytes, why)) > 0 && !is_stopped(d)) {
         s->invalid += utf8_invalid(text, bytes);
-        put_row(c, text, bytes);
+        put_row(r, text, bytes);
     }
     parquet_close(rows);
-    if (found > 0) return fault_is(fault, EXIT_STOPPED, s->name, " " STOPPED);
-    return found < 0 ? fault_is(fault, EXIT_DATA, s->name, " %s", why) : refuse_invalid(d, s, s->bytes, 0, fault);
+    if (found > 0) return refuse_stopped(d, s);
+    return found < 0 ? refuse(d, EXIT_DATA, s->name, " %s", why) : refuse_invalid(r, s->bytes);
 }
 
-static int read_source(const Documents *d, Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
-    Stream      stream;
-    Counted     counted = {sink, s};
-    const char *reason;
+static int read_source(const Documents *d, Source *s, DocumentSink sink) {
+    OpenSource r;
     s->documents = s->bytes = s->invalid = 0, s->controls = (TextControls){0, 0, 0};
-    int exit_code = open_source(d, s, &stream, &reason, fault);
+    int exit_code = open_source(d, s, &r);
     if (exit_code) return exit_code;
+    r.sink = sink;
     error_set_input(s->name);
-    switch (s->format) {
-        case FORMAT_JSONL: exit_code = read_lines(d, &stream, &counted, fault); break;
-        case FORMAT_PARQUET: exit_code = read_rows(d, &counted, fault); break;
-        default: exit_code = read_text(d, &stream, &counted, fault); break;
-    }
+    exit_code = s->format == FORMAT_JSONL     ? read_lines(&r)
+                : s->format == FORMAT_PARQUET ? read_rows(&r)
+                                              : read_text(&r);
     error_set_input(NULL);
-    stream_close(&stream);
-    return with_cure(s, exit_code, fault);
+    close_source(&r);
+    return with_cure(d, s, exit_code);
 }
 
-/* Adds the names of later files of rows whose starts are refused, too, to the refusal of source i. Returns
- * exit_code. */
-static int name_others(Documents *d, int64_t i, int exit_code, char fault[DOCUMENT_FAULT_CHARS]) {
-    char other[DOCUMENT_FAULT_CHARS];
+/* Reads source i. If it is refused, adds the names of later files of rows whose starts are refused, too. */
+static int read_or_name_others(Documents *d, int64_t i, DocumentSink sink) {
+    char *fault = d->fault, other[DOCUMENT_FAULT_CHARS];
+    int   exit_code = read_source(d, &d->read.source[i], sink);
     if (exit_code != EXIT_DATA) return exit_code;
-    refuse_later(&d->refused, d->source[i].typed, exit_code, fault);
-    d->is_trial = 1;
-    for (int64_t k = i + 1; k < d->sources && k - i <= TRIAL_FILES; k++) {
-        Source *s = &d->source[k];
-        int     is_bad = s->format == FORMAT_JSONL && !s->is_pipe &&
-                     read_source(d, s, (DocumentSink){.with = NULL}, other) == EXIT_DATA;
-        if (is_bad) refuse_later(&d->refused, s->typed, EXIT_DATA, other);
+    refuse_later(d, d->read.source[i].typed, exit_code);
+    d->is_trial = 1, d->fault = other;
+    for (int64_t k = i + 1; k < d->read.count && k - i <= TRIAL_FILES; k++) {
+        Source *s = &d->read.source[k];
+        if (s->format == FORMAT_JSONL && !s->is_pipe && read_source(d, s, (DocumentSink){.with = NULL}) == EXIT_DATA)
+            refuse_later(d, s->typed, EXIT_DATA);
     }
-    return refusals_say(&d->refused, fault);
+    d->fault = fault;
+    return refusals_say(d);
 }
 
 int documents_read(Documents *d, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     int exit_code = 0;
-    for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
-        Source *s = &d->source[i];
-        exit_code = name_others(d, i, read_source(d, s, sink, fault), fault);
+    d->fault = fault;
+    for (int64_t i = 0; i < d->read.count && exit_code == 0; i++) {
+        const Source *s = &d->read.source[i];
+        exit_code = read_or_name_others(d, i, sink);
         if (exit_code == 0 && s->due_bytes >= 0 && (s->bytes != s->due_bytes || s->documents != s->due_documents))
-            exit_code =
-                fault_is(fault, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld "
-                         "bytes, then %lld of %lld; copy it, and read the copy", (long long)s->due_documents,
-                         (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
+            exit_code = refuse(d, EXIT_DATA, s->name, " was changed while it was read: it had %lld documents of %lld "
+                               "bytes, then %lld of %lld; copy it, and read the copy", (long long)s->due_documents,
+                               (long long)s->due_bytes, (long long)s->documents, (long long)s->bytes);
     }
     return exit_code;
 }
 
-/* --- counting ----------------------------------------------------------------------------------------------------- */
-
 int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fault[DOCUMENT_FAULT_CHARS]) {
     int exit_code = 0;
+    d->fault = fault;
     *documents = *bytes = 0;
-    for (int64_t i = 0; i < d->sources && exit_code == 0; i++) {
-        Source *s = &d->source[i];
-        if (s->plain_bytes < 0)
-            exit_code = name_others(d, i, read_source(d, s, (DocumentSink){.with = NULL}, fault), fault);
+    for (int64_t i = 0; i < d->read.count && exit_code == 0; i++) {
+        Source *s = &d->read.source[i];
+        if (s->plain_bytes < 0) exit_code = read_or_name_others(d, i, (DocumentSink){.with = NULL});
         s->due_bytes = s->plain_bytes < 0 ? s->bytes : s->plain_bytes;
         s->due_documents = s->plain_bytes < 0 ? s->documents : s->plain_bytes > 0;
         *bytes += s->due_bytes, *documents += s->due_documents;
@@ -961,92 +931,82 @@ int documents_measure(Documents *d, int64_t *documents, int64_t *bytes, char fau
 /* Writes how a file was read, such as "JSON Lines, utf-8, gzip". Returns out. */
 static char *kind_of(const Source *s, char out[NAME_CHARS]) {
     snprintf(out, NAME_CHARS, "%s, %s%s%s%s%s", FORMAT_NAMES[s->format], TEXT_ENCODINGS[s->encoding - 1],
-             s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? unpack_name(s->packing) : "",
+             s->packing != PACKED_NOT ? ", " : "", s->packing != PACKED_NOT ? PACKINGS[s->packing].name : "",
              s->note ? ", " : "", s->note ? s->note : "");
     return out;
 }
 
 static void print_counts(int64_t documents, int64_t bytes, int64_t invalid, FILE *out) {
-    fprintf(out, ", %lld document%s, %lld bytes", (long long)documents, documents == 1 ? "" : "s", (long long)bytes);
+    fprintf(out, ", %lld document%s, %lld bytes", (long long)documents, plural(documents), (long long)bytes);
     if (invalid) fprintf(out, ", %lld of them not valid in the encoding", (long long)invalid);
 }
 
 /* Counts of the files of one kind, or of those left out for one reason. */
 typedef struct { char kind[NAME_CHARS]; int64_t files, documents, bytes, invalid; const char *name[SHOWN_NAMES]; } Kind;
-typedef struct { Kind *kind; int64_t kinds, room; } Kinds;
+typedef struct { Kind *kind; int64_t kinds; } Kinds;
 
-static Kind *kind_named(Kinds *all, const char *name) {
-    for (int64_t i = 0; i < all->kinds; i++)
-        if (strcmp(all->kind[i].kind, name) == 0) return &all->kind[i];
-    if (all->kinds == all->room) {
-        all->room = all->room ? 2 * all->room : 16;
-        all->kind = xrealloc(all->kind, sizeof *all->kind * (size_t)all->room, "the kinds of the texts");
+/* Counts a source of this kind. */
+static void count_kind(Kinds *all, const char *name, const Source *s) {
+    int64_t at = 0;
+    while (at < all->kinds && strcmp(all->kind[at].kind, name) != 0) at++;
+    if (at == all->kinds) {
+        all->kind = xrealloc(all->kind, sizeof *all->kind * (size_t)++all->kinds, "the kinds of the texts");
+        all->kind[at] = (Kind){.files = 0};
+        snprintf(all->kind[at].kind, sizeof all->kind[at].kind, "%s", name);
     }
-    Kind *k = &all->kind[all->kinds++];
-    *k = (Kind){.files = 0};
-    snprintf(k->kind, sizeof k->kind, "%s", name);
-    return k;
-}
-
-static void count_file(Kind *k, const char *name) {
-    if (k->files < SHOWN_NAMES) k->name[k->files] = name;
+    Kind *k = &all->kind[at];
+    if (k->files < SHOWN_NAMES) k->name[k->files] = s->name;
     k->files++;
+    k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
 }
 
-static void print_names(const Kind *k, FILE *out) {
-    int64_t shown = k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
-    for (int64_t i = 0; i < shown; i++) print_plain(out, "%s%s", i ? ", " : ": ", k->name[i]);
-    if (k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
-}
-
-static void print_kinds(const Documents *d, FILE *out) {
-    Kinds read = {NULL, 0, 0}, left = read;
-    char  kind[NAME_CHARS];
-    for (int64_t i = 0; i < d->sources; i++) {
-        const Source *s = &d->source[i];
-        shell_read_file(kind_of(s, kind), sizeof kind,
-                        (ShellFile){.path = "FILE", .unpack = unpack_command(s->packing)});
-        Kind *k = kind_named(&read, kind);
-        count_file(k, s->name);
-        k->documents += s->documents, k->bytes += s->bytes, k->invalid += s->invalid;
+/* Prints a line for each kind in a list. The line of the most frequent kind that was read names no files. */
+static void print_kinds(const Sources *list, int are_read, FILE *out) {
+    Kinds   all = {NULL, 0};
+    char    kind[NAME_CHARS];
+    int64_t most = are_read ? 0 : -1;
+    for (int64_t i = 0; i < list->count; i++) {
+        const Source *s = &list->source[i];
+        if (are_read) kind_of(s, kind);
+        else snprintf(kind, sizeof kind, "%s", s->note);
+        shell_read_file(kind, sizeof kind, (ShellFile){.path = "FILE", .unpack = PACKINGS[s->packing].command});
+        count_kind(&all, kind, s);
     }
-    for (int64_t i = 0; i < d->lefts; i++)
-        count_file(kind_named(&left, reason_of(&d->left_out[i], "FILE", kind)), d->left_out[i].name);
-    int64_t most = 0;
-    for (int64_t i = 1; i < read.kinds; i++)
-        if (read.kind[i].files > read.kind[most].files) most = i;
-    for (int64_t i = 0; i < read.kinds; i++) {
-        const Kind *k = &read.kind[i];
-        fprintf(out, "  read     %lld file%s: %s", (long long)k->files, k->files == 1 ? "" : "s", k->kind);
-        print_counts(k->documents, k->bytes, k->invalid, out);
-        if (i != most) print_names(k, out);
+    for (int64_t i = 1; are_read && i < all.kinds; i++)
+        if (all.kind[i].files > all.kind[most].files) most = i;
+    for (int64_t i = 0; i < all.kinds; i++) {
+        const Kind *k = &all.kind[i];
+        if (are_read) {
+            fprintf(out, "  read     %lld file%s: %s", (long long)k->files, plural(k->files), k->kind);
+            print_counts(k->documents, k->bytes, k->invalid, out);
+        } else {
+            fprintf(out, "  left out %lld (%s)", (long long)k->files, k->kind);
+        }
+        int64_t shown = i == most ? 0 : k->files < SHOWN_NAMES ? k->files : SHOWN_NAMES;
+        for (int64_t n = 0; n < shown; n++) print_plain(out, "%s%s", n ? ", " : ": ", k->name[n]);
+        if (i != most && k->files > shown) fprintf(out, " and %lld more", (long long)(k->files - shown));
         fputc('\n', out);
     }
-    for (int64_t i = 0; i < left.kinds; i++) {
-        const Kind *k = &left.kind[i];
-        fprintf(out, "  left out %lld (%s)", (long long)k->files, k->kind);
-        print_names(k, out);
-        fputc('\n', out);
-    }
-    free(read.kind), free(left.kind);
+    free(all.kind);
 }
 
 void documents_print(const Documents *d, FILE *out) {
     char kind[NAME_CHARS];
-    if (d->sources + d->lefts > SHOWN_FILES) {
-        print_kinds(d, out);
+    if (d->read.count + d->left_out.count > SHOWN_FILES) {
+        print_kinds(&d->read, 1, out), print_kinds(&d->left_out, 0, out);
         return;
     }
-    for (int64_t i = 0; i < d->sources; i++) {
-        const Source *s = &d->source[i];
+    for (int64_t i = 0; i < d->read.count; i++) {
+        const Source *s = &d->read.source[i];
         name_source(s, kind_of(s, kind), sizeof kind);
         print_plain(out, "  read     %s: %s", s->name, kind);
         print_counts(s->documents, s->bytes, s->invalid, out);
         fputc('\n', out);
     }
-    for (int64_t i = 0; i < d->lefts; i++)
-        print_plain(out, "  left out %s (%s)\n", d->left_out[i].name,
-                    reason_of(&d->left_out[i], d->left_out[i].typed, kind));
+    for (int64_t i = 0; i < d->left_out.count; i++) {
+        const Source *s = &d->left_out.source[i];
+        print_plain(out, "  left out %s (%s)\n", s->name, reason_of(s, s->typed, kind));
+    }
 }
 
 static void write_string(const char *name, const char *value, FILE *out) {
@@ -1057,33 +1017,28 @@ static void write_string(const char *name, const char *value, FILE *out) {
     free(quoted);
 }
 
-/* Writes a path. JSON must be UTF-8 and a path need not be, so path_hex then has its bytes. */
-static void write_path(const char *path, FILE *out) {
-    write_string("path", path, out);
-    if (utf8_invalid(path, strlen(path)) == 0) return;
-    fputs(", \"path_hex\": \"", out);
-    for (const char *c = path; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
-    fputc('"', out);
-}
-
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
-    int64_t count = which == DOCUMENTS_READ ? d->sources : d->lefts;
-    char    reason[NAME_CHARS];
-    for (int64_t i = 0; i < count; i++) {
+    const Sources *list = which == DOCUMENTS_READ ? &d->read : &d->left_out;
+    char           reason[NAME_CHARS];
+    for (int64_t i = 0; i < list->count; i++) {
+        const Source *s = &list->source[i];
         fprintf(out, "%s{", i ? between : "");
+        write_string("path", s->typed, out);
+        if (utf8_invalid(s->typed, strlen(s->typed)) > 0) { /* JSON must be UTF-8, and a path need not be */
+            fputs(", \"path_hex\": \"", out);
+            for (const char *c = s->typed; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
+            fputc('"', out);
+        }
         if (which == DOCUMENTS_LEFT_OUT) {
-            write_path(d->left_out[i].typed, out);
             fputs(", ", out);
-            write_string("left_out", reason_of(&d->left_out[i], d->left_out[i].typed, reason), out);
+            write_string("left_out", reason_of(s, s->typed, reason), out);
         } else {
-            const Source *s = &d->source[i];
-            write_path(s->typed, out);
             fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, "
                     "\"bytes\": %lld, \"invalid_bytes\": %lld", DOCUMENT_FORMATS[s->format - 1],
-                    TEXT_ENCODINGS[s->encoding - 1], unpack_name(s->packing), (long long)s->documents,
+                    TEXT_ENCODINGS[s->encoding - 1], PACKINGS[s->packing].name, (long long)s->documents,
                     (long long)s->bytes, (long long)s->invalid);
         }
         fputc('}', out);
     }
-    return count;
+    return list->count;
 }

@@ -19,6 +19,7 @@ typedef struct {
     const char *wrong; /* the fault; NULL if there is none */
     int    is_lenient; /* 1: control characters and NaN are allowed */
     int    is_open;    /* 1: the fault is that the line ends before its value does */
+    const struct NoText *no_text; /* what the value is if the fault is that it is no string; else NULL */
 } Reader;
 
 static const char IN_STRING[] = "ends in the middle of a string";
@@ -194,28 +195,14 @@ static int value(Reader *r, int depth) {
 /* The names of fields, as many as fit, for the message about a missing field. */
 typedef struct { char text[SHOWN_CHARS]; size_t used; } Names;
 
-/* Faults of a value that is not a string. The first character of the value decides which. */
-static const char OBJECT[] = "has an object", LIST[] = "has a list", BOOLEAN[] = "has true or false",
-                  OTHER[] = "has a number or another word";
-static const char *other_than_text(const Reader *r) {
-    if (r->at == r->end) return "ends before a value";
-    switch (*r->at) {
-    case '{': return OBJECT;
-    case '[': return LIST;
-    case 't': case 'f': return BOOLEAN;
-    case 'N': case 'I': return NOT_FINITE;
-    default:  return OTHER;
-    }
-}
-
-/* Returns the jq filter that turns a row with such a fault into rows with text, or NULL if there is none. *makes gets
- * the words for what the filter does. */
-static const char *jq_of(const char *wrong, const char **makes) {
-    *makes = "writes it as a string";
-    if (wrong == BOOLEAN || wrong == OTHER) return ".[$f] |= tostring";
-    if (wrong == LIST) return *makes = "joins its strings by line ends", ".[$f] |= join(\"\\n\")";
-    return *makes = "makes rows of the objects, and field= names the text in them", wrong == OBJECT ? ".[$f]" : NULL;
-}
+/* Faults of a value that is not a string, by the first character of the value. jq is the filter that turns such a row
+ * into rows with text, NULL if there is none; `makes` says what the filter does. */
+static const struct NoText { const char *first, *fault, *jq, *makes; } NO_TEXT[] = {
+    {"{", "has an object", ".[$f]", "makes rows of the objects, and field= names the text in them"},
+    {"[", "has a list", ".[$f] |= join(\"\\n\")", "joins its strings by line ends"},
+    {"tf", "has true or false", ".[$f] |= tostring", "writes it as a string"},
+    {"NI", NOT_FINITE, NULL, NULL},
+    {"", "has a number or another word", ".[$f] |= tostring", "writes it as a string"}};
 
 static const char COMMA_BEHIND[] = "has a comma after its object, which JSON Lines has not ($ sed 's/,[[:space:]]*$//' "
                                    "< FILE > NEW.jsonl takes it away)";
@@ -246,7 +233,13 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         if (!field || key_length != wanted || memcmp(key, field, wanted) != 0) value(r, 1);
         else if (word(r, "null")) found = 0;
         else if (takes(r, '"')) found = string(r, text, length);
-        else fails(r, other_than_text(r));
+        else if (r->at == r->end) fails(r, "ends before a value");
+        else {
+            const struct NoText *value_is = NO_TEXT;
+            while (*value_is->first && !(*r->at && strchr(value_is->first, *r->at))) value_is++;
+            r->no_text = value_is;
+            fails(r, value_is->fault);
+        }
         if (r->wrong) break;
         is_open = takes(r, ',');
         if (!is_open && !takes(r, '}')) fails(r, "has no , or } after a value");
@@ -259,17 +252,21 @@ static int read_object(Reader *r, const char *field, Names *names, char **text, 
         r->is_open = 0; /* the line is not cut: the object before the comma is whole */
     }
     if (!r->wrong && r->at < r->end)
-        fails(r, *r->at == '{' && !memchr(behind, '\r', (size_t)(r->at - behind))
-                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
-                 : memchr(behind, '\r', (size_t)(r->at - behind))
+        fails(r, memchr(behind, '\r', (size_t)(r->at - behind))
                      ? "has text after a carriage return: a line must end in LF or CR LF ($ tr '\\r' '\\n' < FILE > "
                        "NEW makes lines of it)"
+                 : *r->at == '{'
+                     ? "has two objects, and JSON Lines has one a line ($ jq -c . < FILE > NEW.jsonl writes them so)"
                      : BEHIND);
     return r->wrong ? -1 : found;
 }
 
-static void pass_mark(Reader *r) {
-    if (r->end - r->at >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0) r->at += 3;
+/* Returns a reader of a line, after its byte-order mark and space. */
+static Reader reader_of(char *line, size_t bytes, int is_lenient) {
+    Reader r = {.at = line, .end = line + bytes, .from = line, .is_lenient = is_lenient};
+    if (bytes >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0) r.at += 3;
+    skip_space(&r);
+    return r;
 }
 
 const char *json_line_array_rows(const char *text, size_t bytes) {
@@ -287,10 +284,8 @@ const char *json_line_array_rows(const char *text, size_t bytes) {
 
 int json_line_text(char *line, size_t bytes, const char *field, char **text, size_t *length,
                    char fault[JSON_LINE_FAULT_CHARS]) {
-    Reader r = {.at = line, .end = line + bytes, .from = line};
+    Reader r = reader_of(line, bytes, 0);
     Names  names = {.used = 0};
-    pass_mark(&r);
-    skip_space(&r);
     if (r.at == r.end) return 0;
     size_t ignored, invalid = utf8_valid(line, bytes, SPLIT_END, &ignored);
     if (invalid < bytes)
@@ -307,10 +302,10 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         return -1;
     }
     int found = read_object(&r, field, &names, text, length);
-    const char *makes, *jq = r.wrong ? jq_of(r.wrong, &makes) : NULL;
-    if (jq)
+    if (r.no_text && r.no_text->jq)
         snprintf(fault, JSON_LINE_FAULT_CHARS, "%s in its field \"%.60s\", not a string (column %zu): $ jq -c --arg f "
-                 "%.120s '%s' < FILE > NEW.jsonl %s", r.wrong, field, r.column, shell_word(field).text, jq, makes);
+                 "%.120s '%s' < FILE > NEW.jsonl %s", r.wrong, field, r.column, shell_word(field).text,
+                 r.no_text->jq, r.no_text->makes);
     else if (r.wrong == IN_STRING)
         snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): a line end in a text is written \\n in JSON; write "
                  "the rows by a program for JSON, or copy the file again if it was cut off (format=text reads the file "
@@ -329,13 +324,11 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
 }
 
 int json_line_is_object(const char *line, size_t bytes) {
-    char  *copy = xmalloc(bytes + 1, "a line of JSON"), *text; /* a copy, because reading decodes strings in place */
-    Reader r = {.at = copy, .end = copy + bytes, .from = copy, .is_lenient = 1};
+    /* a copy, because reading decodes strings in place */
+    char  *copy = memcpy(xmalloc(bytes + 1, "a line of JSON"), line, bytes), *text;
+    Reader r = reader_of(copy, bytes, 1);
     Names  names = {.used = 0};
     size_t length;
-    memcpy(copy, line, bytes);
-    pass_mark(&r);
-    skip_space(&r);
     int is_object = r.at == r.end ? -1 : 0;
     if (!is_object && *r.at == '{')
         is_object = read_object(&r, NULL, &names, &text, &length) == 0 || r.wrong == TOO_DEEP;

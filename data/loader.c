@@ -54,29 +54,26 @@ size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int document
     return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
 
-/* Returns the global index of the first sample of this rank's n-th micro-batch. */
-static int64_t first_index(const Loader *l, int64_t n) {
-    const LoaderPlan *p = &l->plan;
-    return p->first_sample + n / l->micro_steps * p->step_samples +
-           (l->first_micro + n % l->micro_steps) * p->micro_batch;
-}
-
+/* Reads this rank's n-th micro-batch into its slot of the ring. */
 static void fill_slot(Loader *l, int64_t n) {
-    const int64_t whole = l->dataset->seq_len, T = l->T, first = first_index(l, n);
+    const LoaderPlan *p = &l->plan;
+    const int64_t     whole = l->dataset->seq_len, T = l->T;
+    const int64_t     first = p->first_sample + n / l->micro_steps * p->step_samples +
+                          (l->first_micro + n % l->micro_steps) * p->micro_batch; /* global index of its first sample */
     failpoint_done(failpoint("data.batch"));
-    for (int64_t row = 0; row < l->plan.micro_batch; row++) {
-        int64_t at = (n % l->ring * l->plan.micro_batch + row) * T,
-                number = dataset_order(l->dataset, l->plan.order, first + row);
+    for (int64_t row = 0; row < p->micro_batch; row++) {
+        int64_t at = (n % l->ring * p->micro_batch + row) * T,
+                number = dataset_order(l->dataset, p->order, first + row);
         int32_t *inputs = l->inputs + at, *targets = l->targets + at, *starts = l->starts ? l->starts + at : NULL;
         int32_t *all = l->sample ? l->sample : inputs; /* memory for inputs, targets and starts of the whole sample */
         int32_t *all_targets = l->sample ? l->sample + whole : targets,
                 *all_starts = l->sample ? l->sample + 2 * whole : starts;
         dataset_sample(l->dataset, number, all, all_targets);
-        if (starts) document_starts(all_starts, all, whole, l->plan.end_of_text);
+        if (starts) document_starts(all_starts, all, whole, p->end_of_text);
         if (!l->sample) continue;
-        context_take(inputs, all, l->plan.context, T);
-        context_take(targets, all_targets, l->plan.context, T);
-        if (starts) context_take(starts, all_starts, l->plan.context, T);
+        context_take(inputs, all, p->context, T);
+        context_take(targets, all_targets, p->context, T);
+        if (starts) context_take(starts, all_starts, p->context, T);
     }
 }
 

@@ -96,11 +96,6 @@ static int64_t thrift_int(Thrift *t, int type) {
     return type >= THRIFT_I16 && type <= THRIFT_I64 ? next_zigzag(t) : thrift_fault(t, THRIFT_BAD);
 }
 
-/* Reads the truth value of a field, not of an element of a list. */
-static int thrift_bool(Thrift *t, int type) {
-    return type == THRIFT_TRUE || type == THRIFT_FALSE ? type == THRIFT_TRUE : thrift_fault(t, THRIFT_BAD);
-}
-
 static const uint8_t *thrift_text(Thrift *t, int type, size_t *bytes) {
     if (type != THRIFT_BINARY) thrift_fault(t, THRIFT_BAD);
     uint64_t       count = next_varint(t);
@@ -177,7 +172,9 @@ static void read_description(Thrift *t, int type, PageKind kind, PageHeader *h) 
         else if (f.id == 3 && kind == PAGE_DATA) h->level_encoding = (int)thrift_int(t, f.type);
         else if (f.id == 5 && is_v2) definitions = thrift_int(t, f.type);
         else if (f.id == 6 && is_v2) repetitions = thrift_int(t, f.type);
-        else if (f.id == 7 && is_v2) h->is_packed = thrift_bool(t, f.type);
+        else if (f.id == 7 && is_v2)
+            h->is_packed = f.type == THRIFT_TRUE || f.type == THRIFT_FALSE ? f.type == THRIFT_TRUE
+                                                                           : thrift_fault(t, THRIFT_BAD);
         else thrift_skip(t, f.type);
     if (!is_v2) return;
     /* a flat column has no repetition levels; -1 marks a page that has some */
@@ -260,11 +257,6 @@ static const struct {
 } CODECS[] = {{"UNCOMPRESSED", 1, NULL}, {"SNAPPY", 22, unpack_snappy}, {"GZIP", 1032, unpack_gzip}, {"LZO", 0, NULL},
               {"BROTLI", 0, NULL}, {"LZ4", 0, NULL}, {"ZSTD", 1 << 15, unpack_zstd}, {"LZ4_RAW", 0, NULL}};
 
-/* Returns whether packed_bytes can unpack to `bytes` with this codec. The caller allocates memory only then. */
-static int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
-    return bytes <= packed_bytes * CODECS[codec].most;
-}
-
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
     if (bytes == 0) return 1; /* all rows are null: some writers pack nothing, others write nothing */
     return CODECS[codec].unpack(packed, packed_bytes, out, bytes);
@@ -309,6 +301,8 @@ int64_t page_runs_next(PageRuns *r) {
 /* --- the footer: its schema --------------------------------------------------------------------------------------- */
 
 enum { BYTE_ARRAY = 6, OPTIONAL = 1 };
+/* Writes the reason into `fault` and gives -1. REFUSE() returns 0 instead. */
+#define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 #define REFUSE(...) return snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), 0
 #define REFUSE_DAMAGED(...) REFUSE("is damaged: its footer " __VA_ARGS__)
 
@@ -321,18 +315,6 @@ typedef struct {
     int64_t converted, logical;
 } Node;
 
-/* Reads a union. Returns the number of its member, -1 if it has none. */
-static int64_t read_union(Thrift *t, int type) {
-    ThriftField f = {0, 0};
-    int64_t     id = -1;
-    thrift_struct(t, type);
-    while (thrift_next(t, &f)) {
-        id = f.id;
-        thrift_skip(t, f.type);
-    }
-    return id;
-}
-
 static Node read_node(Thrift *t, const char *field) {
     Node           n = {.type = -1, .converted = -1, .logical = -1};
     const uint8_t *name = NULL;
@@ -344,7 +326,10 @@ static Node read_node(Thrift *t, const char *field) {
         case 4:  name = thrift_text(t, f.type, &bytes); break;
         case 5:  n.children = thrift_int(t, f.type); break;
         case 6:  n.converted = thrift_int(t, f.type); break;
-        case 10: n.logical = read_union(t, f.type); break;
+        case 10: /* a union, whose only field is the meaning */
+            thrift_struct(t, f.type);
+            for (ThriftField u = {0, 0}; thrift_next(t, &u); thrift_skip(t, u.type)) n.logical = u.id;
+            break;
         default: thrift_skip(t, f.type);
         }
     if (name)
@@ -377,8 +362,8 @@ static const char *meaning(const Node *n) {
 
 static int is_text(const Node *n, const char *name, char *fault) {
     enum { LIST = 3, LIST_TYPE = 3, REPEATED = 2 };
-    static const char *const TYPES[] = {"BOOLEAN", "INT32",      "INT64",               "INT96", "FLOAT",
-                                        "DOUBLE",  "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"};
+    static const char *const TYPES[] = {"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY",
+                                        "FIXED_LEN_BYTE_ARRAY"};
     if (n->converted == LIST || n->logical == LIST_TYPE)
         REFUSE("has lists in its column %s, not texts; write each text of a list as a row of its own", name);
     if (n->type < 0)
@@ -418,13 +403,12 @@ static int64_t find_column(Thrift t, int type, const char *field, const char *na
         list_name(names, &n);
         leaves += n.type >= 0 ? 1 : pass_children(&t, n.children, &left);
     }
-    snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer describes no columns; copy or download it again");
-    if (t.state != THRIFT_GOOD || root.children < 1) return -1;
-    snprintf(fault, PARQUET_FAULT_CHARS, "has no column %s; its columns are %s: give field=NAME of the one with the "
-             "text", name, names);
-    if (!found) return -1;
-    snprintf(fault, PARQUET_FAULT_CHARS, "has %d columns %s; write it with one", found, name);
-    if (found > 1 || !is_text(&wanted, name, fault)) return -1;
+    if (t.state != THRIFT_GOOD || root.children < 1)
+        return FAULT("is damaged: its footer describes no columns; copy or download it again");
+    if (!found)
+        return FAULT("has no column %s; its columns are %s: give field=NAME of the one with the text", name, names);
+    if (found > 1) return FAULT("has %d columns %s; write it with one", found, name);
+    if (!is_text(&wanted, name, fault)) return -1;
     column->is_optional = wanted.repetition == OPTIONAL;
     return leaf;
 }
@@ -435,17 +419,6 @@ typedef struct {
     int64_t type, codec, values, bytes, first_page, dictionary, bad_encoding;
     int     is_field, is_elsewhere, is_encrypted;
 } Meta;
-
-static int64_t find_bad_encoding(Thrift *t, int type) {
-    int     of;
-    int64_t bad = -1;
-    for (size_t count = thrift_list(t, type, &of); count > 0; count--) {
-        int64_t encoding = thrift_int(t, of);
-        if (!is_text_encoding(encoding) && encoding != ENCODING_RLE && encoding != ENCODING_BIT_PACKED)
-            bad = encoding;
-    }
-    return bad;
-}
 
 /* Returns 1 if this path of names consists of the field alone. */
 static int is_path(Thrift *t, int type, const char *field) {
@@ -460,11 +433,18 @@ static int is_path(Thrift *t, int type, const char *field) {
 }
 
 static void read_column_meta(Thrift *t, int type, const char *field, Meta *m) {
+    int of;
     thrift_struct(t, type);
     for (ThriftField f = {0, 0}; thrift_next(t, &f);)
         switch (f.id) {
         case 1:  m->type = thrift_int(t, f.type); break;
-        case 2:  m->bad_encoding = find_bad_encoding(t, f.type); break;
+        case 2:
+            for (size_t count = thrift_list(t, f.type, &of); count > 0; count--) {
+                int64_t encoding = thrift_int(t, of);
+                if (!is_text_encoding(encoding) && encoding != ENCODING_RLE && encoding != ENCODING_BIT_PACKED)
+                    m->bad_encoding = encoding;
+            }
+            break;
         case 3:  m->is_field = is_path(t, f.type, field); break;
         case 4:  m->codec = thrift_int(t, f.type); break;
         case 5:  m->values = thrift_int(t, f.type); break;
@@ -479,13 +459,12 @@ static Meta read_column(Thrift *t, int type, const char *field) {
     Meta   m = {.type = -1, .codec = -1, .values = -1, .bytes = -1, .first_page = -1, .bad_encoding = -1};
     size_t bytes;
     thrift_struct(t, type);
-    for (ThriftField f = {0, 0}; thrift_next(t, &f);)
-        switch (f.id) {
-        case 1:  thrift_text(t, f.type, &bytes), m.is_elsewhere = bytes > 0; break;
-        case 3:  read_column_meta(t, f.type, field, &m); break;
-        case 8:  m.is_encrypted = 1, thrift_skip(t, f.type); break;
-        default: thrift_skip(t, f.type);
-        }
+    for (ThriftField f = {0, 0}; thrift_next(t, &f);) {
+        m.is_encrypted |= f.id == 8;
+        if (f.id == 1) thrift_text(t, f.type, &bytes), m.is_elsewhere = bytes > 0;
+        else if (f.id == 3) read_column_meta(t, f.type, field, &m);
+        else thrift_skip(t, f.type);
+    }
     return m;
 }
 
@@ -496,14 +475,14 @@ static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int
     *rows = -1;
     thrift_struct(t, type);
     for (ThriftField f = {0, 0}; thrift_next(t, &f);)
-        switch (f.id) {
-        case 1:
+        if (f.id == 1) {
             for (int64_t i = 0, count = (int64_t)thrift_list(t, f.type, &of); i < count && t->state == THRIFT_GOOD; i++)
                 if (i == leaf) m = read_column(t, of, field);
                 else skip(t, of, 0);
-            break;
-        case 3:  *rows = thrift_int(t, f.type); break;
-        default: thrift_skip(t, f.type);
+        } else if (f.id == 3) {
+            *rows = thrift_int(t, f.type);
+        } else {
+            thrift_skip(t, f.type);
         }
     return m;
 }
@@ -568,13 +547,11 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
         m.is_encrypted |= is_encrypted && m.type < 0;
         is_good = take_chunk(&m, group_rows, offset, name, column, fault);
     }
-    if (is_good && rows != column->rows) {
-        snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer says %lld rows, and its row groups have %lld; "
-                 "copy or download it again", (long long)rows, (long long)column->rows);
-        is_good = 0;
-    }
-    if (!is_good) free(column->chunk), column->chunk = NULL;
-    return is_good;
+    if (is_good && rows == column->rows) return 1;
+    free(column->chunk), column->chunk = NULL;
+    if (!is_good) return 0;
+    REFUSE_DAMAGED("says %lld rows, and its row groups have %lld; copy or download it again", (long long)rows,
+                   (long long)column->rows);
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -601,9 +578,6 @@ struct Parquet {
     PageRuns      levels, indices;
     const uint8_t *value, *value_end;
 };
-
-/* Writes the reason into `fault` and gives -1. */
-#define FAULT(...) (snprintf(fault, PARQUET_FAULT_CHARS, __VA_ARGS__), -1)
 
 static int damaged(const Parquet *p, char *fault, const char *what) {
     return FAULT("is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
@@ -659,7 +633,7 @@ static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) 
     size_t   packed_bytes = (size_t)h->packed_bytes, bytes = (size_t)h->bytes, plain = (size_t)h->level_bytes;
     int      codec = h->is_packed ? p->codec : 0;
     if (plain > packed_bytes || plain > bytes) return damaged(p, fault, "a page is shorter than its levels");
-    if (!page_may_hold(codec, packed_bytes - plain, bytes - plain))
+    if (bytes - plain > (packed_bytes - plain) * CODECS[codec].most) /* checked before memory is allocated */
         return damaged(p, fault, "a page is too short for its size unpacked");
     uint8_t *packed = make_room(codec ? &p->packed : out, packed_bytes + 1);
     if (read_bytes(p, packed, packed_bytes, p->at, fault) < 0) return -1;

@@ -40,7 +40,8 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
     {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
     {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
     {OLD_INDEX, 8, "index of an older Megatron (TNTIDX); make it again with its present tools"},
-    {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16, or as uint32 for a vocabulary over 65,536"},
+    {"\x93NUMPY", 6,
+     "NumPy .npy file; write the array with tofile() as uint16, or as uint32 for a vocabulary over 65,536"},
 };
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
  * leave free: high halves that are 0, bits after the binary point that are 0, bytes that vary less than they should. A
  * test passes only if every number obeys it and enough numbers show it. So uint16 tokens of any vocabulary pass with a
  * chance below 2^-16. */
-typedef enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES } Form;
+enum { INTEGERS, FLOATS, BFLOATS, TRIPLES, SWAPPED, BYTES };
 
 /* Wider types first: 64-bit numbers obey the test of 32-bit ones, too. Floats first, because small ones in big-endian
  * order obey the test of uint32. */
@@ -107,78 +108,49 @@ enum {
     SEEN = 4096            /* fewest 16-bit numbers by which the spread of bytes is judged */
 };
 
-/* Returns the bits of number i of the data, whose type is t. */
-static uint64_t bits_of(const NumberType *t, const uint8_t *data, size_t i) {
-    uint64_t bits = 0;
-    for (int k = 0; k < t->bytes; k++)
-        bits |= (uint64_t)data[i * (size_t)t->bytes + (size_t)k] << 8 * (t->is_big ? t->bytes - 1 - k : k);
-    return bits;
-}
-
-static int may_be_id(double v) { return v == floor(v) && v >= -LEAST_NEGATIVE && v < MOST_ID; }
-
-/* Returns 1 for whole numbers of 32 or 64 bits that may be ids: each is at least -LEAST_NEGATIVE and below MOST_ID.
- * At least SHOWN of them must not be 0. If some 32-bit numbers exceed 65,535, only those count that are negative or
- * whose low half is over 255. */
-static int are_integers(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
-    size_t shown = 0, shown_wide = 0, negatives = 0;
-    int    is_wide = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t bits = bits_of(t, data, i);
-        int64_t  v = t->bytes == 8 ? (int64_t)bits : (int32_t)(uint32_t)bits;
-        if (v < -LEAST_NEGATIVE || v >= MOST_ID) return 0;
-        negatives += v < 0;
-        is_wide |= v > UINT16_MAX;
-        shown += v != 0, shown_wide += v < 0 || (v & 0xffff) > 255;
-    }
-    *has_negatives = negatives > 0;
-    return (is_wide && t->bytes < 8 ? shown_wide : shown) >= SHOWN;
-}
-
-/* Returns the value of 16 bits as float16 or as bfloat16; infinity if the exponent is full. */
-static double half_value(uint16_t bits, int mantissa_bits, int bias) {
-    int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
-    if (exponent == 0x7fff >> mantissa_bits) return INFINITY;
-    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
-                        : ldexp(mantissa, 1 - bias - mantissa_bits);
-    return bits & 0x8000 ? -v : v;
-}
-
-/* Returns 1 for whole numbers as float16 or bfloat16. In each different number the bits after the binary point are
- * 0. */
-static int are_halves(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+/* Returns the value of a number's bits; infinity for a float of 16 bits whose exponent is full. */
+static double value_of(const NumberType *t, uint64_t bits) {
     const int mantissa_bits = t->form == BFLOATS ? 7 : 10, bias = t->form == BFLOATS ? 127 : 15;
-    uint8_t   seen[1 << 13] = {0};
-    int       shown = 0, different = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint16_t bits = (uint16_t)bits_of(t, data, i);
-        double   v = half_value(bits, mantissa_bits, bias);
-        if (bits == 0x7c00 && t->form == FLOATS) continue; /* float16 infinity stands for an id over 65,504 */
-        if (!may_be_id(v) || bits == 0x8000) return 0;
-        if (v < 0) *has_negatives = 1;
-        if (v == 0 || seen[bits >> 3] & 1 << (bits & 7)) continue;
-        seen[bits >> 3] |= (uint8_t)(1 << (bits & 7));
-        int places = mantissa_bits - ilogb(v);
-        shown += places > 0 ? places : 0, different++;
-    }
-    return shown >= SHOWN && different >= SHOWN / 2;
+    uint32_t  low = (uint32_t)bits;
+    float     narrow;
+    double    v;
+    if (t->form == INTEGERS) return t->bytes == 8 ? (double)(int64_t)bits : (int32_t)low;
+    if (t->bytes == 8) return memcpy(&v, &bits, sizeof v), v;
+    if (t->bytes == 4) return memcpy(&narrow, &low, sizeof narrow), (double)narrow;
+    int mantissa = (int)low & ((1 << mantissa_bits) - 1), exponent = ((int)low & 0x7fff) >> mantissa_bits;
+    if (exponent == 0x7fff >> mantissa_bits) return INFINITY;
+    v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits)
+                 : ldexp(mantissa, 1 - bias - mantissa_bits);
+    return low & 0x8000 ? -v : v;
 }
 
-static int are_floats(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
-    size_t shown = 0;
-    if (t->bytes == 2) return are_halves(t, data, count, has_negatives);
+/* Returns 1 for whole numbers that may be ids, each at least -LEAST_NEGATIVE and below MOST_ID, if enough of them that
+ * are not 0 show the type. If some integers of 32 bits exceed 65,535, only those count that are negative or whose low
+ * half is over 255. Of floats of 16 bits only different ones count, and the bits after their binary points, which are
+ * 0, must be many enough, too. */
+static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
+    uint8_t   seen[1 << 13] = {0}; /* bits of the floats of 16 bits so far */
+    size_t    shown = 0, shown_wide = 0;
+    const int is_half = t->bytes == 2;
+    int       is_wide = 0, places = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t bits = bits_of(t, data, i);
-        uint32_t low = (uint32_t)bits;
-        float    narrow;
-        double   v;
-        memcpy(&narrow, &low, sizeof narrow), memcpy(&v, &bits, sizeof v);
-        if (t->bytes == 4) v = (double)narrow;
-        if (!may_be_id(v)) return 0;
-        if (v < 0) *has_negatives = 1;
-        shown += v != 0;
+        uint64_t bits = 0;
+        for (int k = 0; k < t->bytes; k++) bits |= (uint64_t)*data++ << 8 * (t->is_big ? t->bytes - 1 - k : k);
+        double v = value_of(t, bits);
+        if (is_half && bits == 0x7c00 && t->form == FLOATS) continue; /* infinity stands for an id over 65,504 */
+        if (v != floor(v) || !(v >= -LEAST_NEGATIVE && v < MOST_ID) || (is_half && bits == 0x8000)) return 0;
+        *has_negatives |= v < 0;
+        if (v == 0 || (is_half && seen[bits >> 3] & 1 << (bits & 7))) continue;
+        if (is_half) {
+            int after_point = (t->form == BFLOATS ? 7 : 10) - ilogb(v);
+            seen[bits >> 3] |= (uint8_t)(1 << (bits & 7));
+            places += after_point > 0 ? after_point : 0;
+        }
+        is_wide |= v > UINT16_MAX;
+        shown++, shown_wide += v < 0 || (bits & 0xffff) > 255;
     }
-    return shown >= SHOWN / 2;
+    if (t->form == INTEGERS) return (is_wide && t->bytes < 8 ? shown_wide : shown) >= SHOWN;
+    return shown >= SHOWN / 2 && (!is_half || places >= SHOWN);
 }
 
 /* Returns 1 for numbers of 3 bytes: the highest byte is below 16 everywhere, and the others often are not. */
@@ -248,17 +220,12 @@ const NumberType *number_type_find(const uint8_t *data, size_t bytes, int *has_n
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         const NumberType *t = &TYPES[i];
         size_t            count = bytes / (size_t)t->bytes;
-        int               is_it = 0;
         *has_negatives = 0;
-        switch ((Form)t->form) {
-            case INTEGERS: is_it = are_integers(t, data, count, has_negatives); break;
-            case FLOATS:
-            case BFLOATS: is_it = are_floats(t, data, count, has_negatives); break;
-            case TRIPLES: is_it = are_triples(t, data, count); break;
-            case SWAPPED: is_it = are_swapped(&spread); break;
-            case BYTES: is_it = are_bytes(&spread); break;
-        }
-        if (is_it) return t;
+        if (t->form == TRIPLES   ? are_triples(t, data, count)
+            : t->form == SWAPPED ? are_swapped(&spread)
+            : t->form == BYTES   ? are_bytes(&spread)
+                                 : are_whole(t, data, count, has_negatives))
+            return t;
     }
     *has_negatives = 0;
     return NULL;
@@ -292,47 +259,33 @@ static const char *conversion(const NumberType *t, int64_t vocab_size, char out[
     return out;
 }
 
+#define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
+
 /* Refuses numbers that are neither uint16 nor uint32, or uint32 where uint16 is read. Returns 0 if nothing is wrong,
  * else -1 with reason and remedy in fault. */
 static int refuse_type(const NumberType *t, int has_negatives, int64_t vocab_size, char fault[SHARD_FAULT_CHARS]) {
     char cure[CONVERSION_CHARS];
     if (!t || (is_uint32(t, has_negatives) && (!vocab_size || vocab_size > UINT16_MAX + 1))) return 0;
     if (has_negatives)
-        return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves "
-                        "a token out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over "
-                        "65,536",
-                        *t->name == 'u' ? "int32 numbers" : t->name),
-               -1;
+        FAULT("has no header and holds %s, some below 0: these are labels of a loss, where -100 or -1 leaves a token "
+              "out; name the file of the input ids, as uint16, or as uint32 for a vocabulary over 65,536",
+              *t->name == 'u' ? "int32 numbers" : t->name);
     if (!t->numpy)
-        return snprintf(fault, SHARD_FAULT_CHARS,
-                        "has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are "
-                        "lost; write uint16 numbers from the text again",
-                        t->name, strstr(t->name, "bf") ? 256 : 2048),
-               -1;
+        FAULT("has no header and holds %s, not tokens: they hold whole numbers only up to %d, so its ids are lost; "
+              "write uint16 numbers from the text again", t->name, t->form == BFLOATS ? 256 : 2048);
     if (is_uint32(t, 0))
-        return snprintf(fault, SHARD_FAULT_CHARS, "has no header and is read as uint16, as model.vocab_size = %lld is "
-                        "at most 65,536, but holds uint32 numbers: every second half is 0 or small; write it as "
-                        "uint16, or set model.vocab_size to the size of its tokenizer (%s)", (long long)vocab_size,
-                        conversion(t, vocab_size, cure)), -1;
-    return snprintf(fault, SHARD_FAULT_CHARS, "has no header and holds %s, not tokens of uint16 or uint32: %s%s",
-                    t->name, conversion(t, vocab_size, cure),
-                    t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md"
-                                  : ""),
-           -1;
-}
-
-/* Returns 1 if all uint16 numbers are below `most`. */
-static int are_narrow(const uint8_t *data, size_t bytes, int64_t most) {
-    for (size_t at = 0; at + 1 < bytes && at < SHARD_START_BYTES; at += 2)
-        if ((data[at] | data[at + 1] << 8) >= most) return 0;
-    return 1;
+        FAULT("has no header and is read as uint16, as model.vocab_size = %lld is at most 65,536, but holds uint32 "
+              "numbers: every second half is 0 or small; write it as uint16, or set model.vocab_size to the size of "
+              "its tokenizer (%s)", (long long)vocab_size, conversion(t, vocab_size, cure));
+    FAULT("has no header and holds %s, not tokens of uint16 or uint32: %s%s", t->name, conversion(t, vocab_size, cure),
+          t->bytes <= 3 ? "; uint16 tokens that only look so are read with a header of llm.c: docs/formats.md" : "");
 }
 
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, int64_t vocab_size, ShardHeader *header,
                        char fault[SHARD_FAULT_CHARS]) {
-#define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
+    const unsigned long long size = file_bytes;
     int32_t start[3] = {0, 0, 0}; /* the first three numbers of a file: magic, version, tokens */
+    if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
     memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
     if (file_bytes == 0) FAULT("is empty; copy or make it again");
 
@@ -342,21 +295,20 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
             FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
         if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
             FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it "
-                  "again", (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
+                  "again", size, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
             FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
                   llmc_files[i].version);
         if (start[2] <= 0)
             FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
                   start[2]);
-        uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
-        if (file_bytes < due)
-            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again",
-                  (unsigned long long)file_bytes, start[2], (unsigned long long)due);
-        if (file_bytes > due)
+        unsigned long long due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
+        if (size < due)
+            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again", size, start[2],
+                  due);
+        if (size > due)
             FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make "
-                  "it again", (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due,
-                  (unsigned long long)file_bytes);
+                  "it again", size - due, start[2], due, size);
         *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
@@ -375,40 +327,37 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     const char *other = text_other_kind(data, bytes);
     if (other) FAULT("has no header of tokens: it is %s", other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
-    int          may_be_bytes = encoding == ENCODING_UTF16LE && are_narrow(data, bytes, 256);
+    int          may_be_bytes = encoding == ENCODING_UTF16LE; /* and all uint16 numbers are below 256 */
+    for (size_t at = 1; may_be_bytes && at < bytes; at += 2) may_be_bytes = data[at] == 0;
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
         FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
-              "of it%s",
-              TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
+              "of it%s", TEXT_ENCODINGS[encoding - 1], TEXT_ENCODINGS[encoding - 1],
               may_be_bytes ? "; if its tokens are bytes as uint16, give model.vocab_size 256" : "");
     int               has_negatives;
-    const NumberType *type =
-        number_type_find(data, bytes < SHARD_START_BYTES ? bytes : SHARD_START_BYTES, &has_negatives);
+    const NumberType *type = number_type_find(data, bytes, &has_negatives);
     int               is_wide = type && is_uint32(type, has_negatives);
     int               token_bytes = (vocab_size ? vocab_size > UINT16_MAX + 1 : is_wide) ? 4 : 2;
     if (is_wide && file_bytes % 4)
         FAULT("has no header and holds uint32 numbers (every second half is 0 or small), but its %llu bytes are not a "
-              "multiple of 4: it was cut, or bytes were added; copy or make it again", (unsigned long long)file_bytes);
+              "multiple of 4: it was cut, or bytes were added; copy or make it again", size);
     if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd "
-              "number of bytes (%llu)", (unsigned long long)file_bytes);
+              "number of bytes (%llu)", size);
     if (file_bytes % 4 && token_bytes == 4)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = "
               "%lld is over 65,536, but its %llu bytes are not a multiple of 4; write it as uint32",
-              (long long)vocab_size, (unsigned long long)file_bytes);
-    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
+              (long long)vocab_size, size);
+    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", size);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
 }
 
 /* --- Megatron's index --------------------------------------------------------------------------------------------- */
 
-static const struct { int token_bytes; const char *name;
-} megatron_types[] = {
-    {0, "type 0"}, {0, "uint8"},   {0, "int8"},    {2, "int16"},  {4, "int32"},
-    {0, "int64"},  {0, "float64"}, {0, "float32"}, {2, "uint16"},
-};
+static const struct { int token_bytes; const char *name; } megatron_types[] = {
+    {0, "type 0"}, {0, "uint8"}, {0, "int8"}, {2, "int16"}, {4, "int32"}, {0, "int64"}, {0, "float64"}, {0, "float32"},
+    {2, "uint16"}};
 enum { MEGATRON_TYPES = sizeof megatron_types / sizeof *megatron_types };
 
 int shard_is_index(const uint8_t *data, size_t bytes) {
@@ -456,8 +405,7 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     (void)context;
     /* the address is in no shard that is being read: act as without this handler */
     if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) {
-        struct sigaction as_before = {.sa_handler = SIG_DFL};
-        set_action(signal_number, &as_before);
+        set_action(signal_number, &(struct sigaction){.sa_handler = SIG_DFL});
         return;
     }
     fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its "
@@ -476,24 +424,23 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
 #define WRONG(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), 1
     enum { BLOCK = 8192 };
     static _Thread_local struct { int32_t length[BLOCK]; int64_t place[BLOCK]; } block;
-    const uint64_t sequences = (uint64_t)h->sequences, places = SHARD_INDEX_BYTES + 4 * sequences,
-                   borders = places + 8 * sequences;
-    uint64_t       due = 0, border = 0;
+    const unsigned long long size = file_bytes, sequences = (uint64_t)h->sequences,
+                             places = SHARD_INDEX_BYTES + 4 * sequences, borders = places + 8 * sequences;
+    unsigned long long       due = 0, border = 0;
     for (uint64_t at = 0, n; at < sequences; at += n) {
         n = sequences - at < BLOCK ? sequences - at : BLOCK;
         int rc = io_pread(fd, block.length, 4 * n, SHARD_INDEX_BYTES + 4 * at);
         if (rc == 0) rc = io_pread(fd, block.place, 8 * n, places + 8 * at);
         if (rc < 0) return rc;
         for (uint64_t i = 0; i < n; i++) {
-            const unsigned long long number = (unsigned long long)(at + i);
+            const unsigned long long number = at + i;
             if (block.length[i] < 0) WRONG("gives sequence %llu a length of %d", number, block.length[i]);
             if (block.place[i] < 0 || (uint64_t)block.place[i] != due)
                 WRONG("says that sequence %llu begins at byte %lld, and the sequences before it end at %llu", number,
-                      (long long)block.place[i], (unsigned long long)due);
+                      (long long)block.place[i], due);
             due += (uint64_t)block.length[i] * (uint64_t)h->token_bytes;
-            if (due > file_bytes)
-                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number,
-                      (unsigned long long)due, (unsigned long long)file_bytes);
+            if (due > size)
+                WRONG("says that sequence %llu ends at byte %llu, and the tokens hold %llu bytes", number, due, size);
         }
     }
     for (uint64_t at = borders, n; at < index_bytes; at += 8 * n) {
@@ -503,11 +450,10 @@ static int check_index(int fd, const ShardHeader *h, uint64_t index_bytes, uint6
         for (uint64_t i = 0; i < n; border = (uint64_t)block.place[i++])
             if (block.place[i] < (int64_t)border || (uint64_t)block.place[i] > sequences)
                 WRONG("has a border of documents at sequence %lld, after %llu, of %llu", (long long)block.place[i],
-                      (unsigned long long)border, (unsigned long long)sequences);
+                      border, sequences);
     }
-    if (due < file_bytes)
-        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut",
-              (unsigned long long)due, (unsigned long long)file_bytes);
+    if (due < size)
+        WRONG("ends its last sequence at byte %llu, and the tokens hold %llu bytes: one of the two was cut", due, size);
     return 0;
 #undef WRONG
 }
@@ -522,8 +468,9 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     *found = 0;
     if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
     snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
-    if (stat(name, &st) < 0 && errno == ENOENT) return 0;
-    if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
+    int is_there = stat(name, &st) == 0;
+    if (!is_there && errno == ENOENT) return 0;
+    if (is_there && !S_ISREG(st.st_mode)) SAY(EXIT_DATA, "%s %s", name, io_error_text(io_kind(st.st_mode)));
     int64_t bytes = io_file_bytes(name);
     size_t  start_bytes = bytes < 0 ? 0 : bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
     int     fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
@@ -549,7 +496,7 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
 
 /* Writes the message for a text file, with the command that turns it into tokens, or for a packed file of tokens. */
 static int refuse_text(const char *path, const char *kind, char *sentence) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = basename(path);
     char        out[4200], why[TEXT_FILE_FAULT_CHARS];
     const char *what;
     TextFile   *file;
@@ -562,8 +509,8 @@ static int refuse_text(const char *path, const char *kind, char *sentence) {
     }
     if (packing != PACKED_NOT) {
         snprintf(sentence, SHARD_SENTENCE_CHARS, "%s is packed by %s and holds no text: $ %s < PACKED > NEW.bin "
-                 "unpacks it; if that is a file of tokens, name NEW.bin", path, unpack_name(packing),
-                 unpack_command(packing));
+                 "unpacks it; if that is a file of tokens, name NEW.bin", path, PACKINGS[packing].name,
+                 PACKINGS[packing].command);
         return shell_name_file(sentence + strlen(path), SHARD_SENTENCE_CHARS - strlen(path), path), EXIT_DATA;
     }
     snprintf(out, sizeof out, "out=datasets/%.*s", (int)strcspn(name, "."), name);
@@ -577,11 +524,12 @@ int shard_look(const char *path, int64_t vocab_size, ShardHeader *header, char s
     char        fault[SHARD_FAULT_CHARS];
     int         has_index;
     *header = (ShardHeader){0, 0, 0, 0};
-    if (stat(path, &st) < 0 && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    int is_there = stat(path, &st) == 0;
+    if (!is_there && errno == ENOENT) SAY(EXIT_DATA, "%s does not exist", path);
+    if (is_there && S_ISDIR(st.st_mode))
         SAY(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path,
             path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    if (is_there && !S_ISREG(st.st_mode))
         SAY(EXIT_DATA, "%s %s: name a file of tokens", path, io_error_text(io_kind(st.st_mode)));
     int fd = io_open(path, IO_READ), rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
     uint64_t file_bytes = rc < 0 ? 0 : (uint64_t)st.st_size;
@@ -618,11 +566,7 @@ Shard shard_open(const char *path, int64_t vocab_size) {
     io_close(fd);
     shard.map = map;
     shard.path = xstrdup(path, "the name of a token file");
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO;
-    set_action(SIGBUS, &action);
+    set_action(SIGBUS, &(struct sigaction){.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO});
     return shard;
 }
 
@@ -632,10 +576,7 @@ void shard_close(Shard *shard) {
     *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}};
 }
 
-const char *shard_name(const Shard *shard) {
-    const char *slash = strrchr(shard->path, '/');
-    return slash ? slash + 1 : shard->path;
-}
+const char *shard_name(const Shard *shard) { return basename(shard->path); }
 
 uint32_t shard_token(const Shard *shard, int64_t i) {
     const uint8_t *tokens = shard->map + shard->header.data_offset;
@@ -660,18 +601,6 @@ void shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *token
     drop_pages(shard, first, count);
 }
 
-/* Returns the largest of `count` tokens, by a plain loop that the compiler vectorizes. */
-static uint16_t max_u16(const uint16_t *t, int64_t count) {
-    uint16_t max = 0;
-    for (int64_t i = 0; i < count; i++) max = t[i] > max ? t[i] : max;
-    return max;
-}
-static uint32_t max_u32(const uint32_t *t, int64_t count) {
-    uint32_t max = 0;
-    for (int64_t i = 0; i < count; i++) max = t[i] > max ? t[i] : max;
-    return max;
-}
-
 int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     enum { BLOCK = 1 << 20 }; /* tokens that are read at once; so few that the mapped pages do not add up */
     const uint8_t *tokens = shard->map + shard->header.data_offset;
@@ -681,12 +610,17 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     if (vocab_size > (wide ? (int64_t)UINT32_MAX : (int64_t)UINT16_MAX)) return -1;
     #pragma omp parallel for schedule(static) reduction(min : bad_block)
     for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t count = n - at < BLOCK ? n - at : BLOCK;
+        int64_t         count = n - at < BLOCK ? n - at : BLOCK;
+        const uint16_t *narrow = (const uint16_t *)tokens + at;
+        const uint32_t *token = (const uint32_t *)tokens + at;
+        uint16_t        most_narrow = 0;
+        uint32_t        most = 0;
         reading = shard;
-        int64_t max =
-            wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
+        /* plain loops, which the compiler vectorizes */
+        for (int64_t i = 0; wide && i < count; i++) most = token[i] > most ? token[i] : most;
+        for (int64_t i = 0; !wide && i < count; i++) most_narrow = narrow[i] > most_narrow ? narrow[i] : most_narrow;
         reading = NULL;
-        if (max >= vocab_size && at < bad_block) bad_block = at;
+        if ((wide ? most : most_narrow) >= vocab_size && at < bad_block) bad_block = at;
         drop_pages(shard, at, count);
     }
     if (bad_block == INT64_MAX) return -1;

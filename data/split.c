@@ -17,8 +17,7 @@
 
 /* Patterns that are published with vocabularies. Sources: openai/tiktoken, tiktoken_ext/openai_public.py, and the
  * tokenizer.json of Qwen/Qwen3-0.6B. */
-static const char GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char *const SPLIT_GPT2 = GPT2;
+const char SPLIT_GPT2[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 static const char CL100K[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -31,25 +30,20 @@ static const char O200K[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char PATTERN[] = "a tokenizer's pattern"; /* what an allocation is for, in messages */
 /* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
  * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
 /* Known patterns, with the names of their vocabularies. Their time is linear in the text, so they need no clock. */
 static const struct { const char *name, *pattern; } KNOWN[] = {
-    {"r50k_base", GPT2}, {"p50k_base", GPT2}, {"gpt2", GPT2}, {"cl100k_base", CL100K}, {"llama3", CL100K}, {"o200k_base", O200K},
-    {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};
+    {"r50k_base", SPLIT_GPT2}, {"p50k_base", SPLIT_GPT2}, {"gpt2", SPLIT_GPT2}, {"cl100k_base", CL100K},
+    {"llama3", CL100K}, {"o200k_base", O200K}, {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};
 
 const char *split_named(const char *name) {
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
         if (*name && strcmp(name, KNOWN[i].name) == 0) return KNOWN[i].pattern;
     return NULL;
-}
-
-static int is_linear(const char *pattern) {
-    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if (strcmp(pattern, KNOWN[i].pattern) == 0) return 1;
-    return 0;
 }
 
 /* --- constructs that mean the same to both engines ---------------------------------------------------------------- */
@@ -246,7 +240,7 @@ struct Split {
 /* Returns the pattern with \s written as the Unicode property White_Space. U+180E is white space to PCRE2's \s, and has
  * not been to Unicode since 6.3. */
 static char *with_unicode_spaces(const char *pattern) {
-    char *out = xmalloc(20 * strlen(pattern) + 1, "a tokenizer's pattern"), *to = out;
+    char *out = xmalloc(20 * strlen(pattern) + 1, PATTERN), *to = out;
     for (const char *at = pattern; *at; at++) {
         if (*at != '\\' || !at[1]) *to++ = *at;
         else if (at[1] == 's' || at[1] == 'S') to += sprintf(to, "\\%c{White_Space}", *++at == 's' ? 'p' : 'P');
@@ -261,7 +255,7 @@ static void compile_constructs(Rule *r) {
     size_t                 at;
     char                  *text = with_unicode_spaces(r->pattern);
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    if (!context) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    if (!context) fail(EXIT_MEMORY, "no memory for %s", PATTERN);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     r->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, context);
     pcre2_compile_context_free(context);
@@ -280,7 +274,7 @@ static int compile_oniguruma(Rule *r, char *fault) {
     int error = onig_new(&r->onig, (const UChar *)r->pattern, (const UChar *)end, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                          ONIG_SYNTAX_DEFAULT, &info);
     if (error == ONIG_NORMAL) return 1;
-    if (error == ONIGERR_MEMORY) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    if (error == ONIGERR_MEMORY) fail(EXIT_MEMORY, "no memory for %s", PATTERN);
     r->onig = NULL;
     onig_error_code_to_str(why, error, &info);
     return snprintf(fault, SPLIT_FAULT_CHARS, "the pattern \"%.120s\" is not a regular expression (Oniguruma): %s",
@@ -289,32 +283,31 @@ static int compile_oniguruma(Rule *r, char *fault) {
 
 int split_create(Split **split, const SplitRule *rule, int rules, const char *name, SplitEngine engine,
                  char fault[SPLIT_FAULT_CHARS]) {
-    Split *s = xcalloc(1, sizeof *s, "a tokenizer's pattern");
+    Split *s = xcalloc(1, sizeof *s, PATTERN);
     CHECK(rules <= SPLIT_RULES, "%d patterns", rules);
-    s->name = xstrdup(name, "a tokenizer's pattern");
+    s->name = xstrdup(name, PATTERN);
     onig_initialize((OnigEncoding[]){ONIG_ENCODING_UTF8}, 1);
     s->match = pcre2_match_data_create(1, NULL), s->context = pcre2_match_context_create(NULL);
     s->stack = pcre2_jit_stack_create(1 << 15, 1 << 23, NULL);
     s->region = onig_region_new(), s->limits = onig_new_match_param();
     if (!s->match || !s->context || !s->stack || !s->region || !s->limits)
-        fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+        fail(EXIT_MEMORY, "no memory for %s", PATTERN);
     pcre2_jit_stack_assign(s->context, NULL, s->stack);
     onig_initialize_match_param(s->limits);
-    for (s->rules = 0; s->rules < rules; s->rules++) {
-        Rule *r = &s->rule[s->rules];
-        *r = (Rule){.pattern = xstrdup(rule[s->rules].pattern, "a tokenizer's pattern"),
-                    .behavior = rule[s->rules].behavior,
-                    .is_inverted = rule[s->rules].is_inverted};
+    while (s->rules < rules) {
+        const SplitRule *given = &rule[s->rules];
+        Rule            *r = &s->rule[s->rules++];
+        *r = (Rule){.pattern = xstrdup(given->pattern, PATTERN),
+                    .behavior = given->behavior,
+                    .is_inverted = given->is_inverted};
         /* compiled even if PCRE2 will match, because Oniguruma refuses text that is no valid pattern */
-        if (!compile_oniguruma(r, fault)) {
-            s->rules++;
-            split_destroy(s);
-            return 0;
-        }
+        if (!compile_oniguruma(r, fault)) return split_destroy(s), 0;
         const char *rest = r->pattern;
         int         is_common = reads_alternatives(&rest) && !*rest && !looks_ahead_of_any(r->pattern);
         if (engine == SPLIT_BY_CONSTRUCTS && is_common) compile_constructs(r);
-        s->is_watched |= !r->code || !r->has_jit || !is_linear(r->pattern);
+        int is_linear = 0;
+        for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) is_linear |= !strcmp(r->pattern, KNOWN[i].pattern);
+        s->is_watched |= !r->code || !r->has_jit || !is_linear;
     }
     *split = s;
     return 1;

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* The pattern of GPT-2, as in its published encoder. */
-extern const char *const SPLIT_GPT2;
+extern const char SPLIT_GPT2[];
 /* Returns the pattern of a published vocabulary by its name ("gpt2", "cl100k_base" ...), or NULL if the name is
  * unknown. */
 const char *split_named(const char *name);

@@ -73,20 +73,18 @@ Packing unpack_kind(const char *data, size_t bytes) {
     return PACKED_NOT;
 }
 
-static const struct { const char *name, *command; } PACKINGS[] = {
+const PackingText PACKINGS[] = {
     [PACKED_NOT] = {"none", NULL}, [PACKED_GZIP] = {"gzip", "gzip -dc"}, [PACKED_ZSTD] = {"zstd", "zstd -dc --long=31"},
     [PACKED_XZ] = {"xz", "xz -dc"}};
-const char *unpack_name(Packing packing) { return PACKINGS[packing].name; }
-const char *unpack_command(Packing packing) { return PACKINGS[packing].command; }
 
 static int64_t is_cut(const Unpack *u, char *fault) {
     return -FAULT(EXIT_DATA, "cannot be unpacked to its end: the file was cut off, after %lld bytes of %s; copy or "
-                  "make it again", (long long)u->used, unpack_name(u->packing));
+                  "make it again", (long long)u->used, PACKINGS[u->packing].name);
 }
 
 static int64_t is_damaged(const Unpack *u, const char *why, char *fault) {
     return -FAULT(EXIT_DATA, "is damaged before byte %lld (%s, member %d): %s; copy or download it again",
-                  (long long)u->used, unpack_name(u->packing), u->member, why);
+                  (long long)u->used, PACKINGS[u->packing].name, u->member, why);
 }
 
 /* Reads until `in` has at least `least` unused bytes or the file ends. Returns how many it has, or minus an exit
@@ -184,8 +182,8 @@ static int64_t begin_zstd(Unpack *u, char *fault) {
     if (n <= 0) return n;
     u->member++;
     u->window = window_of((const unsigned char *)u->in + u->at, n);
-    if (u->window > (uint64_t)1 << 27 && u->window > memory_there()) return is_too_wide(u, fault);
-    if (u->window > (uint64_t)1 << ZSTD_MOST) return is_too_wide(u, fault);
+    if (u->window > (uint64_t)1 << ZSTD_MOST || (u->window > (uint64_t)1 << 27 && u->window > memory_there()))
+        return is_too_wide(u, fault);
     if (n >= 4 && memcmp(u->in + u->at, "\x04\x22\x4d\x18", 4) == 0)
         return -FAULT(EXIT_DATA, "is packed by lz4, which is not read: $ lz4 -dc < PACKED > NEW unpacks it");
     if (u->member > 1 && unpack_kind(u->in + u->at, (size_t)n) != PACKED_ZSTD) {
@@ -229,14 +227,6 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 
 /* --- packed: xz --------------------------------------------------------------------------------------------------- */
 
-/* Keeps the last bytes of the file so far: those read now after those read before. */
-static void keep_last(Unpack *u) {
-    size_t n = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - n ? u->lasts : XZ_LAST - n;
-    memmove(u->last, u->last + u->lasts - old, old);
-    memcpy(u->last + old, u->in + u->end - n, n);
-    u->lasts = old + n;
-}
-
 /* Returns whether a whole xz stream is followed by fewer than twelve bytes. liblzma ignores these bytes, because it
  * waits for twelve bytes before it reads a header. A stream ends with the checksum of six bytes, these six bytes, and
  * "YZ" (xz-file-format 2.1.2). Bytes that may begin another stream do not count. */
@@ -255,9 +245,13 @@ static la_ssize_t next_xz(struct archive *a, void *with, const void **data) {
     use(u, u->end - u->at); /* all bytes so far are used: libarchive asks for more only when it has finished them */
     *data = u->in;
     int64_t n = refill(u, 1, u->why);
-    if (n < 0) u->error = (int)-n, archive_set_error(a, -1, "cannot be read");
-    else keep_last(u);
-    return n < 0 ? -1 : (la_ssize_t)n;
+    if (n < 0) return u->error = (int)-n, archive_set_error(a, -1, "cannot be read"), -1;
+    /* keeps the last bytes of the file so far: those read now after those read before */
+    size_t now = u->end < XZ_LAST ? u->end : XZ_LAST, old = u->lasts < XZ_LAST - now ? u->lasts : XZ_LAST - now;
+    memmove(u->last, u->last + u->lasts - old, old);
+    memcpy(u->last + old, u->in + u->end - now, now);
+    u->lasts = old + now;
+    return (la_ssize_t)n;
 }
 
 static int64_t xz_fault(const Unpack *u, char *fault) {
@@ -344,9 +338,9 @@ typedef struct {
 
 struct TextFile {
     int          fd;
-    const char  *memory;       /* borrowed [memory_bytes]: the file in memory; NULL if fd is read instead */
-    size_t       memory_bytes;
-    int          is_memory;
+    /* borrowed [memory_bytes]: a file in memory, of which memory_at bytes are used; NULL if fd is read instead */
+    const char  *memory;
+    size_t       memory_bytes, memory_at;
     Unpack      *packed;       /* owned; NULL if the file is not packed */
     Packing      packing;
     char         raw[TEXT_FILE_START]; /* [raws] start of the file before unpacking; raw_at bytes of it are used */
@@ -364,43 +358,40 @@ struct TextFile {
 
 /* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
-static int64_t read_file(TextFile *f, char *data, size_t bytes, char *fault) {
-    if (f->memory) {
-        size_t n = bytes < f->memory_bytes ? bytes : f->memory_bytes;
-        memcpy(data, f->memory, n);
-        f->memory += n, f->memory_bytes -= n;
-        return (int64_t)n;
-    }
-    ssize_t n;
+/* Copies the next of `have` bytes, of which *used are used, to data. Returns how many. */
+static int64_t take_kept(const char *kept, size_t have, size_t *used, char *data, size_t bytes) {
+    size_t n = have - *used < bytes ? have - *used : bytes;
+    memcpy(data, kept + *used, n);
+    *used += n;
+    return (int64_t)n;
+}
+
+/* Reads the file from its first byte on: first the start kept in raw, then the rest. */
+static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
+    TextFile *f = (TextFile *)file;
+    ssize_t   n = take_kept(f->raw, f->raws, &f->raw_at, data, bytes);
+    if (n > 0) return n;
+    if (f->memory) return take_kept(f->memory, f->memory_bytes, &f->memory_at, data, bytes);
     do n = read(f->fd, data, bytes);
     while (n < 0 && errno == EINTR);
     if (n < 0) return -FAULT(EXIT_IO, "cannot be read: %s", io_error_text(errno));
     return n;
 }
 
-/* Reads the file from its first byte on: first the start kept in raw, then the rest. */
-static int64_t read_raw(void *file, char *data, size_t bytes, char *fault) {
-    TextFile *f = (TextFile *)file;
-    size_t    n = f->raws - f->raw_at < bytes ? f->raws - f->raw_at : bytes;
-    if (n == 0) return read_file(f, data, bytes, fault);
-    memcpy(data, f->raw + f->raw_at, n);
-    f->raw_at += n;
-    return (int64_t)n;
-}
-
-static int64_t read_unpacked(TextFile *f, char *data, size_t bytes, char *fault) {
+/* Reads the next unpacked bytes: first those kept in start, then the rest. */
+static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
+    int64_t n = take_kept(f->start, f->starts, &f->given, data, bytes);
+    if (n > 0) return n;
     return f->packed ? unpack_read(f->packed, data, bytes, fault) : read_raw(f, data, bytes, fault);
 }
 
-/* Fills data with bytes of the file, before unpacking if is_raw. Returns fewer only at the end of the file. */
-static int64_t fill(TextFile *f, char *data, size_t bytes, int is_raw, char *fault) {
-    size_t got = 0;
-    for (int64_t n; got < bytes; got += (size_t)n) {
-        n = is_raw ? read_file(f, data + got, bytes - got, fault) : read_unpacked(f, data + got, bytes - got, fault);
-        if (n < 0) return n;
-        if (n == 0) break;
-    }
-    return (int64_t)got;
+/* Fills a start, of which nothing is kept yet. It is shorter only if the file is. Returns 0 or minus an exit code. */
+static int64_t fill(TextFile *f, char start[TEXT_FILE_START], size_t *bytes, char *fault) {
+    size_t  got = 0;
+    int64_t n = 0;
+    while (got < TEXT_FILE_START && (n = read_next(f, start + got, TEXT_FILE_START - got, fault)) > 0) got += (size_t)n;
+    *bytes = got;
+    return n < 0 ? n : 0;
 }
 
 /* --- characters --------------------------------------------------------------------------------------------------- */
@@ -591,6 +582,7 @@ TextEncoding text_wide_encoding(const uint8_t *start, size_t bytes) {
 /* IF_BINARY: a text could begin with these bytes, so they count only if the start has too many control bytes for a
  * text. */
 enum { ALWAYS, IF_BINARY };
+/* clang-format off */
 static const struct { const char *start; size_t bytes, at; int when; TextKind kind; const char *what; } OTHERS[] = {
     {"1AY&SY", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, which is not read: $ bzip2 -dc < FILE > NEW unpacks it"},
     {"\x17\x72\x45\x38\x50\x90", 6, 4, ALWAYS, TEXT_PACKED, "packed by bzip2, and empty"},
@@ -697,6 +689,7 @@ static const struct { const char *start; size_t bytes, at; int when; TextKind ki
     {"MMIDIDX\0", 8, 0, ALWAYS, TEXT_SHARD, "a Megatron index, which belongs to tokens"},
     {"BIN.TOK\n", 8, 0, IF_BINARY, TEXT_SHARD, "a file of llmq tokens already"},
 };
+/* clang-format on */
 
 void text_count_controls(TextControls *c, const char *text, size_t bytes) {
     int64_t controls = 0;
@@ -768,16 +761,17 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
             (OTHERS[i].bytes > 2 || !is_wide)) /* a mark of two bytes may be a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
-        static const char *const ONCE[] = {[PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
-                                           [PACKED_ZSTD] =
-                                               "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
-                                           [PACKED_XZ] = "packed twice: $ xz -dc < PACKED > NEW unpacks it once"};
+        static const char *const ONCE[] = {
+            [PACKED_GZIP] = "packed twice: $ gzip -dc < PACKED > NEW unpacks it once",
+            [PACKED_ZSTD] = "packed twice: $ zstd -dc --long=31 < PACKED > NEW unpacks it once",
+            [PACKED_XZ] = "packed twice: $ xz -dc < PACKED > NEW unpacks it once"};
         return *what = ONCE[f->packing], TEXT_PACKED;
     }
 #define ISO_2022(country)                                                                                              \
     "text in ISO-2022, which is not read: $ iconv -f ISO-2022-" country " -t utf-8 < FILE > NEW makes UTF-8 of it"
-    static const struct { const char *escape, *what; } SHIFTS[] = {/* escapes that announce 7-bit characters */
-        {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")}, {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
+    static const struct { const char *escape, *what; } SHIFTS[] = { /* escapes that announce 7-bit characters */
+        {"\x1b$B", ISO_2022("JP")}, {"\x1b$@", ISO_2022("JP")},
+        {"\x1b$)C", ISO_2022("KR")}, {"\x1b$)A", ISO_2022("CN")}};
 #undef ISO_2022
     for (size_t i = 0; i < sizeof SHIFTS / sizeof *SHIFTS && !is_wide; i++)
         if (memmem(f->start, f->starts, SHIFTS[i].escape, strlen(SHIFTS[i].escape)))
@@ -791,39 +785,30 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 static int open_start(TextFile *f, TextEncoding asked, char *fault) {
-    int64_t n = fill(f, f->raw, sizeof f->raw, 1, fault);
+    int64_t n = fill(f, f->raw, &f->raws, fault);
     if (n < 0) return (int)-n;
-    f->raws = (size_t)n;
     f->packing = unpack_kind(f->raw, f->raws);
     if (f->packing != PACKED_NOT) f->packed = unpack_create(f->packing, read_raw, f);
-    n = fill(f, f->start, sizeof f->start, 0, fault);
+    n = fill(f, f->start, &f->starts, fault);
     if (n < 0) return (int)-n;
-    f->starts = (size_t)n;
     int exit_code = take_mark(f, asked, fault);
     if (exit_code || f->mark || asked != ENCODING_FOUND) return exit_code;
     const char  *what;
     TextKind     kind = text_file_kind(f, &what);
     TextEncoding found = kind == TEXT_PLAIN || kind == TEXT_BINARY ? unmarked_encoding(f) : ENCODING_FOUND;
     if (found == ENCODING_FOUND) return 0;
-    if (f->is_memory)
-        return FAULT(EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > "
-                     "NEW makes UTF-8 of it", found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
-    return FAULT(EXIT_DATA,
-                 "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its bytes as "
-                 "they are)",
-                 found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", encoding_name(found));
-}
-
-static TextFile *create(void) {
-    TextFile *f = xcalloc(1, sizeof *f, "reading a text");
-    f->fd = -1;
-    return f;
+    const char *family = found <= ENCODING_UTF16BE ? "UTF-16" : "UTF-32", *name = encoding_name(found);
+    if (f->memory)
+        return FAULT(EXIT_DATA, "looks like %s without a byte-order mark: $ iconv -f %s -t utf-8 < FILE > NEW makes "
+                     "UTF-8 of it", family, name);
+    return FAULT(EXIT_DATA, "looks like %s without a byte-order mark: encoding=%s reads it (encoding=utf-8 keeps its "
+                 "bytes as they are)", family, name);
 }
 
 int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding encoding,
                    char fault[TEXT_FILE_FAULT_CHARS]) {
     struct stat st;
-    TextFile   *f = create();
+    TextFile   *f = xcalloc(1, sizeof *f, "reading a text");
     int         exit_code = 0;
     f->fd = io_open(path, how);
     if (f->fd < 0) exit_code = FAULT(EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
@@ -844,19 +829,10 @@ void text_file_close(TextFile *f) {
 TextForm text_file_form(const TextFile *f) { return (TextForm){f->packing, f->encoding, f->mark}; }
 int64_t  text_file_invalid(const TextFile *f, int64_t *first) { return *first = f->first_invalid, f->invalid; }
 
-/* Reads the next unpacked bytes: first those kept in start, then the rest. */
-static int64_t read_next(TextFile *f, char *data, size_t bytes, char *fault) {
-    size_t n = f->starts - f->given < bytes ? f->starts - f->given : bytes;
-    if (n == 0) return read_unpacked(f, data, bytes, fault);
-    memcpy(data, f->start + f->given, n);
-    f->given += n;
-    return (int64_t)n;
-}
-
 /* Returns what to do if a file is not in its encoding. A file in memory belongs to a tokenizer or a task, for which
  * there is no encoding= key. */
 static const char *encoding_cure(const TextFile *f) {
-    return f->is_memory ? "write it as UTF-8, or copy it again"
+    return f->memory ? "write it as UTF-8, or copy it again"
                         : "give the encoding it has, encoding=utf-8, utf-16le, utf-16be, utf-32le, utf-32be or latin-1";
 }
 
@@ -870,11 +846,9 @@ static int64_t read_decoded(TextFile *f, char *data, size_t bytes, char *fault) 
         int64_t n = read_next(f, (char *)in + f->carried, room - f->carried, fault);
         if (n < 0) return n;
         if (n == 0 && f->carried > 0)
-            return -FAULT(EXIT_DATA,
-                          "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a whole "
-                          "character; %s",
-                          encoding_name(f->encoding), f->carried, f->carried == 1 ? "" : "s", (long long)f->at,
-                          encoding_cure(f));
+            return -FAULT(EXIT_DATA, "is not %s, or was cut off: the last %zu byte%s, from byte %lld on, are not a "
+                          "whole character; %s", encoding_name(f->encoding), f->carried, plural((int64_t)f->carried),
+                          (long long)f->at, encoding_cure(f));
         if (n == 0) return 0;
         size_t have = f->carried + (size_t)n, at = 0;
         for (int took; at < have; at += (size_t)took) {
@@ -910,22 +884,19 @@ int64_t text_file_read(TextFile *f, char *data, size_t bytes, char fault[TEXT_FI
 /* --- a file in memory --------------------------------------------------------------------------------------------- */
 
 int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char fault[TEXT_FILE_FAULT_CHARS]) {
-    TextFile   *f = create();
+    TextFile   *f = xcalloc(1, sizeof *f, "reading a text");
     const char *what;
-    char       *clean = NULL;
     size_t      used = 0, room = *bytes + 16;
+    char       *clean = xmalloc(room + 1, "a text");
     int64_t     n = 0;
-    f->memory = *text, f->memory_bytes = *bytes, f->is_memory = 1;
+    f->fd = -1, f->memory = *text, f->memory_bytes = *bytes;
     int exit_code = open_start(f, ENCODING_FOUND, fault);
     TextKind kind = exit_code ? TEXT_PLAIN : text_file_kind(f, &what);
     /* binary bytes are no fault here, because the caller's parser judges them */
     if (kind != TEXT_PLAIN && kind != TEXT_BINARY)
         exit_code = FAULT(EXIT_DATA, "is %s", what ? what : "a parquet file, not text");
     while (exit_code == 0) {
-        if (!clean || room - used < 16) {
-            if (clean) room *= 2;
-            clean = xrealloc(clean, room + 1, "a text");
-        }
+        if (room - used < 16) clean = xrealloc(clean, (room *= 2) + 1, "a text");
         n = text_file_read(f, clean + used, room - used, fault);
         if (n <= 0) break;
         used += (size_t)n;
@@ -934,7 +905,7 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     }
     if (n < 0) exit_code = (int)-n;
     if (exit_code)
-        shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = unpack_command(f->packing)});
+        shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = PACKINGS[f->packing].command});
     text_file_close(f);
     if (exit_code) return free(clean), exit_code;
     clean[used] = 0;

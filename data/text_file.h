@@ -26,17 +26,18 @@ typedef int64_t UnpackSource(void *with, char *data, size_t bytes, char fault[TE
 
 typedef struct Unpack Unpack;
 
+/* Each packing's name ("none" for PACKED_NOT), and the filter that unpacks it in a shell (NULL for PACKED_NOT). */
+typedef struct { const char *name, *command; } PackingText;
+extern const PackingText PACKINGS[];
+
 /* Returns the packing, detected from the first bytes of a file. */
-Packing     unpack_kind(const char *data, size_t bytes);
-const char *unpack_name(Packing packing); /* returns the name of the packing: "gzip", ...; "none" for PACKED_NOT */
-/* returns the filter that unpacks this packing in a shell; NULL for PACKED_NOT */
-const char *unpack_command(Packing packing);
+Packing unpack_kind(const char *data, size_t bytes);
 /* Creates a stream; source must begin at the first byte of the packed file. `with` is borrowed until unpack_destroy. */
-Unpack     *unpack_create(Packing packing, UnpackSource *source, void *with);
+Unpack *unpack_create(Packing packing, UnpackSource *source, void *with);
 /* Reads the next unpacked bytes. Returns their number, 0 at the end, or minus the exit code (65, 71, 74) with the
  * reason in fault. */
-int64_t     unpack_read(Unpack *u, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
-void        unpack_destroy(Unpack *u);
+int64_t unpack_read(Unpack *u, char *data, size_t bytes, char fault[TEXT_FILE_FAULT_CHARS]);
+void    unpack_destroy(Unpack *u);
 
 /* --- a file as text ----------------------------------------------------------------------------------------------- */
 

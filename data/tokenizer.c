@@ -39,11 +39,11 @@ int tokenizer_try(const char *path, Tokenizer *t, char fault[BPE_FAULT_CHARS]) {
 }
 
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
-    if (!*path)
-        return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
     char    fault[BPE_FAULT_CHARS];
     BpeFile file;
-    int     exit_code = bpe_file_read(path, &file, fault);
+    if (!*path)
+        return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
+    int exit_code = bpe_file_read(path, &file, fault);
     if (exit_code) fail(exit_code, "%s", fault);
     for (char *line = file.notes, *end; line && *line; line = end) {
         end = line + strcspn(line, "\n");
@@ -63,10 +63,9 @@ static int find_tiktoken(const char *folder, char *out, size_t capacity) {
     DIR           *d = opendir(folder);
     struct dirent *entry;
     while (d && (entry = readdir(d))) {
-        const char *dot = strrchr(entry->d_name, '.');
-        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best &&
-            (!*best || strcmp(entry->d_name, best) < 0))
-            strcpy(best, entry->d_name);
+        const char *name = entry->d_name;
+        if (has_ending(name, ".tiktoken") && strlen(name) < sizeof best && (!*best || strcmp(name, best) < 0))
+            strcpy(best, name);
     }
     if (d) closedir(d);
     return *best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity;
@@ -94,6 +93,7 @@ static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *
 
 /* Fragments of the sample text: characters of every kind that patterns distinguish, and words that some patterns
  * contain. */
+/* clang-format off */
 static const char *const FRAGMENTS[] = {
     "a", "b", "Z", "Q", "\xc3\xa9", "\xc3\x89", "\xc7\x85", "\xc2\xaa", "\xca\xb0", "\xe4\xb8\xad", "\xe3\x81\x82", "\xe0\xb8\x81", "\xd7\x90",
     "\xcc\x81", "\xe0\xa4\xbf", "\xe2\x83\x9d", "0", "7", "42", "1234567890123", "\xd9\xa3", "\xe2\x85\xa7", "\xc2\xbd", " ", "  ", "     ", "\t", "\n",
@@ -101,6 +101,7 @@ static const char *const FRAGMENTS[] = {
     "\xe2\x80\x99", "\"", "(", ")", "[", "]", "{", "}", "_", "-", "#", "$", "%", "&", "*", "+", "=", "<", ">", "@", "\\", "^", "`", "~", "|", "\xe2\x82\xac",
     "\xf0\x9f\x98\x80", "\xe2\x80\x8d", "\xef\xb8\x8f", "'s", "'S", "'t", "'re", "'ve", "'VE", "'m", "'ll", "'LL", "'d", "\x01", "\x7f", "word", "Hello", "WORLD",
     "camelCase", "ALLc", "e\xcc\x81", "...", "http://", "--", "!!", "\xc2\xad", "\xef\xbb\xbf", "\xf0\x9d\x92\x9c", "\xee\x80\x80"};
+/* clang-format on */
 
 static void add_length(void *with, const char *begin, size_t bytes) {
     uint64_t *hash = (uint64_t *)with;
@@ -151,13 +152,14 @@ uint64_t tokenizer_fingerprint(const Tokenizer *t) {
     return t->kind == TOKENIZER_BPE ? XXH3_64bits(&p, sizeof p) : 0;
 }
 
+/* Returns the number of ids of the tokenizer, 0 if not known. */
+static int64_t ids_of(const Tokenizer *t) {
+    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
+}
+
 /* Returns the first id that has different text in the two tokenizers, or -1. */
 static int32_t other_text(const Tokenizer *a, const Tokenizer *b) {
-    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0,
-            b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
-    if (a_ids > most) most = a_ids;
-    if (b_ids > most) most = b_ids;
-    for (int32_t id = 0; id < most; id++) {
+    for (int32_t id = 0; id < 256 || id < ids_of(a) || id < ids_of(b); id++) {
         size_t      n = 0, m = 0;
         char        x, y;
         const char *in_a = bytes_of(a, id, &x, &n), *in_b = bytes_of(b, id, &y, &m);
@@ -177,11 +179,6 @@ int tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENI
                                               : NULL;
     if (what) snprintf(why, TOKENIZER_WHY_CHARS, "%s", what);
     return what != NULL;
-}
-
-/* Returns the number of ids of the tokenizer, 0 if not known. */
-static int64_t ids_of(const Tokenizer *t) {
-    return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->kind == TOKENIZER_BYTES ? 256 : 0;
 }
 
 void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
@@ -220,21 +217,17 @@ static int are_noted_bytes(const char *const *file, int64_t files) {
 
 /* Checks each folder once if its files are adjacent in the list. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size) {
-    char        beside[4200] = "", name[4300];
-    int64_t     from = 0;
-    int         is_given = *path != 0;
+    char        beside[4200], name[4300];
+    int         is_given = *path != 0, is_beside = 0;
     const char *cure = is_given ? "leave data.tokenizer empty"
                                 : "make the shards of all texts with one tokenizer: ./train_gpt tokenize TEXT "
                                   "out=FOLDER tokenizer=FOLDER_OR_FILE";
-    for (; !is_given && from < files && !tokenizer_beside(file[from], beside, sizeof beside);) from++;
-    if (!is_given && from == files) *beside = 0;
-    Tokenizer t = tokenizer_create(is_given ? path : beside, vocab_size);
+    for (int64_t i = 0; !is_given && !is_beside && i < files; i++)
+        is_beside = tokenizer_beside(file[i], beside, sizeof beside);
+    if (is_beside) path = beside;
+    Tokenizer t = tokenizer_create(path, vocab_size);
     if (t.kind == TOKENIZER_IDS && vocab_size > 256 && are_noted_bytes(file, files)) t.kind = TOKENIZER_BYTES;
-    snprintf(name, sizeof name, "%s%s",
-             is_given  ? "data.tokenizer: "
-             : *beside ? ""
-                       : "a vocabulary of bytes",
-             is_given ? path : beside);
+    snprintf(name, sizeof name, "%s%s", is_given ? "data.tokenizer: " : *path ? "" : "a vocabulary of bytes", path);
     for (int64_t i = 0, noted = -1; i < files; i++) {
         if (i > 0 && tokens_json_is_same(file[i - 1], file[i])) continue;
         tokens_json_check(file[i]);
@@ -251,17 +244,16 @@ void tokenizer_destroy(Tokenizer *t) {
 
 /* --- encoding: text in parts -------------------------------------------------------------------------------------- */
 
-static size_t chunk_of(const Cutter *c) { return c->chunk ? c->chunk : ENCODER_CHUNK; }
-
 static void take(Cutter *c, SplitEnd end) {
     size_t taken = c->bytes ? c->take(c->with, c->text, c->bytes, end) : 0;
     if (taken < c->bytes) memmove(c->text, c->text + taken, c->bytes - taken);
     c->bytes -= taken;
-    c->enough = c->bytes <= chunk_of(c) / 2 ? chunk_of(c) : 2 * c->bytes;
+    c->enough = c->bytes <= c->chunk / 2 ? c->chunk : 2 * c->bytes;
 }
 
 void cutter_put(Cutter *c, const char *text, size_t bytes) {
-    if (!c->enough) c->enough = chunk_of(c);
+    if (!c->chunk) c->chunk = ENCODER_CHUNK;
+    if (!c->enough) c->enough = c->chunk;
     for (size_t n; bytes > 0; text += n, bytes -= n) {
         if (c->enough > ENCODER_LONGEST)
             fail(EXIT_DATA, "the tokenizer's pattern needs over %d MiB of a document at once. Divide the text into "
@@ -334,19 +326,15 @@ static size_t take_normal(void *with, const char *text, size_t bytes, SplitEnd e
     return take_between((Encoder *)with, BPE_NORMALIZED, take_split, text, bytes, end);
 }
 
-static int is_ascii(const char *text, size_t bytes) {
-    unsigned char all = 0;
-    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
-    return all < 0x80;
-}
-
 /* Normalizes text up to its last ASCII character. No normal form joins an ASCII character with the text before it. */
 static size_t take_plain(Encoder *e, const char *text, size_t bytes, SplitEnd end) {
     const BpeFile *f = &e->tokenizer->file;
     size_t         cut = bytes, invalid;
+    unsigned char  all = 0; /* below 0x80 if the text is ASCII, which no normal form changes */
     if (f->normal_forms == 0) return take_normal(e, text, bytes, end);
     while (end == SPLIT_MORE && cut > 0 && (unsigned char)text[--cut] >= 0x80) {}
-    if (e->normal.bytes == 0 && is_ascii(text, cut)) return take_normal(e, text, cut, end);
+    for (size_t i = 0; e->normal.bytes == 0 && i < cut; i++) all |= (unsigned char)text[i];
+    if (e->normal.bytes == 0 && all < 0x80) return take_normal(e, text, cut, end);
     e->normal.take = take_normal, e->normal.with = e, e->normal.chunk = e->cutter.chunk;
     for (size_t at = 0, n, made; at < cut; at += n + invalid) {
         n = utf8_valid(text + at, cut - at, SPLIT_END, &invalid);
@@ -452,7 +440,7 @@ static void put_json_text(FILE *f, const char *text) {
     free(quoted);
 }
 
-/* Writes the characters that represent a token's bytes, in quotes. */
+/* Writes the characters that represent a token's bytes. */
 static void put_token(FILE *f, const Bpe *b, int32_t id) {
     size_t      bytes;
     const char *text = bpe_bytes(b, id, &bytes);
@@ -465,10 +453,10 @@ static void put_token(FILE *f, const Bpe *b, int32_t id) {
 }
 
 static void put_special(FILE *f, const Bpe *b, int32_t id) {
-    size_t bytes;
-    char   text[256];
-    snprintf(text, sizeof text, "%.*s", (int)(bpe_bytes(b, id, &bytes), bytes < 255 ? bytes : 255),
-             bpe_bytes(b, id, &bytes));
+    size_t      bytes;
+    const char *token = bpe_bytes(b, id, &bytes);
+    char        text[256];
+    snprintf(text, sizeof text, "%.*s", (int)(bytes < 255 ? bytes : 255), token);
     put_json_text(f, text);
 }
 
@@ -491,12 +479,9 @@ static void put_model(FILE *f, const Bpe *b) {
     fputs("\n    },\n    \"merges\": [", f);
     for (int64_t i = 0; i < merges; i++) {
         fputs(i ? ",\n      \"" : "\n      \"", f);
-        put_token(f, b, pair[2 * i]);
-        fputc(' ', f);
-        put_token(f, b, pair[2 * i + 1]);
-        fputc('"', f);
+        put_token(f, b, pair[2 * i]), fputc(' ', f), put_token(f, b, pair[2 * i + 1]), fputc('"', f);
     }
-    fputs(merges ? "\n    ]\n  }\n}\n" : "]\n  }\n}\n", f);
+    fprintf(f, "%s]\n  }\n}\n", merges ? "\n    " : "");
     free(pair);
 }
 
@@ -514,18 +499,14 @@ char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes) {
         fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": "
               "true}", f);
     }
-    fputs(several ? "\n  ],\n" : "],\n", f);
-    fputs("  \"normalizer\": null,\n  \"pre_tokenizer\": ", f);
+    fprintf(f, "%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", several ? "\n  " : "");
     if (pattern) {
         fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
         put_json_text(f, pattern);
-        fprintf(f, "}, \"behavior\": \"Isolated\", \"invert\": false},\n    %s\n  ]},\n", BYTE_LEVEL);
-    } else {
-        fprintf(f, "%s,\n", BYTE_LEVEL);
+        fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", f);
     }
-    fputs("  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
-          "\"trim_offsets\": true, \"use_regex\": true},\n",
-          f);
+    fprintf(f, "%s%s,\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+            "true, \"trim_offsets\": true, \"use_regex\": true},\n", BYTE_LEVEL, pattern ? "\n  ]}" : "");
     put_model(f, b);
     fclose(f);
     return text;

@@ -25,16 +25,18 @@ static int is_link(const char *path) {
 int tokens_folder(const char *shard, int is_target, char *folder, size_t capacity) {
     char       *real = is_target && is_link(shard) ? realpath(shard, NULL) : NULL;
     const char *file = is_target ? real : shard, *slash = file ? strrchr(file, '/') : NULL;
-    int         bytes = slash ? (int)(slash - file) : 0;
-    int fits = file && snprintf(folder, capacity, "%.*s", slash ? bytes : 1, slash ? file : ".") < (int)capacity;
+    int fits = file && snprintf(folder, capacity, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".") <
+                           (int)capacity;
     free(real);
     return fits;
 }
 
+/* Returns the bytes of the folder in a path, with its slash. */
+static int folder_bytes(const char *path) { return (int)(basename(path) - path); }
+
 void tokens_json_path(const char *shard, char *path, size_t capacity) {
-    char        folder[4200];
-    const char *slash = strrchr(shard, '/');
-    snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
+    char folder[4200];
+    snprintf(path, capacity, "%.*stokens.json", folder_bytes(shard), shard);
     if (access(path, F_OK) == 0 || !tokens_folder(shard, 1, folder, sizeof folder)) return;
     char there[4300];
     snprintf(there, sizeof there, "%s/tokens.json", folder);
@@ -42,15 +44,14 @@ void tokens_json_path(const char *shard, char *path, size_t capacity) {
 }
 
 int tokens_json_is_same(const char *a, const char *b) {
-    const char *end_a = strrchr(a, '/'), *end_b = strrchr(b, '/');
-    size_t      n = end_a ? (size_t)(end_a - a) + 1 : 0, m = end_b ? (size_t)(end_b - b) + 1 : 0;
-    return n == m && memcmp(a, b, n) == 0 && !is_link(a) && !is_link(b);
+    int n = folder_bytes(a);
+    return n == folder_bytes(b) && memcmp(a, b, (size_t)n) == 0 && !is_link(a) && !is_link(b);
 }
 
 /* Refuses notes that cannot be read, because a training on their shards would go on without their checks. */
 NORETURN static void refuse(const char *path, const char *why) {
-    fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt tokenize "
-         "TEXT out=FOLDER", path, why, shell_word(path).text);
+    fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt "
+         "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
 }
 
 /* The numbers of a tokens.json. A number that is not in the file is NaN. */
@@ -116,20 +117,19 @@ int tokens_json_counts(const char *shard, int64_t tokens[2]) {
 
 /* Returns the tokens in FOLDER/SPLIT_000000.bin and the files that follow it, -1 if one of them is no llm.c shard. */
 static int64_t tokens_of(const char *notes_path, const char *split) {
-    int64_t     tokens = 0;
-    const char *slash = strrchr(notes_path, '/');
+    int64_t tokens = 0;
     for (int i = 0;; i++) {
         char        path[4300], fault[SHARD_FAULT_CHARS];
         uint8_t     start[16];
         ShardHeader header;
-        snprintf(path, sizeof path, "%.*s%s_%06d.bin", slash ? (int)(slash - notes_path) + 1 : 0, notes_path, split, i);
+        snprintf(path, sizeof path, "%.*s%s_%06d.bin", folder_bytes(notes_path), notes_path, split, i);
         int64_t bytes = io_file_bytes(path);
         if (bytes < 0) return tokens;
         int fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ),
             rc = fd < 0 ? fd : io_pread(fd, start, sizeof start, 0);
         if (fd >= 0) io_close(fd);
-        if (rc < 0 || !shard_is_llmc(start, sizeof start) || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0,
-                                                                                &header, fault) < 0)
+        if (rc < 0 || !shard_is_llmc(start, sizeof start) ||
+            shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0)
             return -1;
         tokens += header.tokens;
     }

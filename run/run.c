@@ -40,11 +40,11 @@ static void open_inputs(Run *r) {
     run_folder_check(c);
     r->tokenizer = run_tokenizer(c);
     r->end_of_text = run_documents(c, &r->tokenizer);
-    r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
-                                  c->batch.seq_len, c->model.shape.vocab_size);
+    r->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
+                            c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
-        r->val =
-            dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
+        r->val = dataset_open("data.val", c->data.val.item, NULL, c->data.val.count, c->batch.seq_len,
+                              c->model.shape.vocab_size);
     open_tasks(r);
     dataset_warn_shared(&r->val, &r->train);
     r->bytes_per_token =

@@ -38,8 +38,8 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
         line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
         return (Dataset){0};
     }
-    Dataset     data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len,
-                                          c->model.shape.vocab_size);
+    Dataset     data = dataset_open(key, globs->item, globs->share, globs->count, c->batch.seq_len,
+                                    c->model.shape.vocab_size);
     int64_t     run_samples = position_after((Position){0, 0, 0}, c, c->run.steps).samples;
     SampleCount count = dataset_count(&data);
     if (globs == &c->data.val)

@@ -133,13 +133,13 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
 /* Opens the token shards of data=, or of the run if data= is not given. shards is 0 if there are none. */
 static Dataset open_data(const RunWords *words, int64_t T, int64_t vocab_size) {
     if (asked.data && !*asked.data) return (Dataset){0};
-    if (asked.data) return dataset_open("eval: data", &asked.data, 1, T, vocab_size);
+    if (asked.data) return dataset_open("eval: data", &asked.data, NULL, 1, T, vocab_size);
     if (!words->val) return (Dataset){0};
     int          count = cJSON_GetArraySize(words->val), i = 0;
     const char **glob = xcalloc((size_t)count, sizeof *glob, "a list of globs");
     const cJSON *item;
     cJSON_ArrayForEach(item, words->val) glob[i++] = cJSON_IsString(item) ? item->valuestring : "";
-    Dataset d = dataset_open("eval: data.val", glob, count, T, vocab_size);
+    Dataset d = dataset_open("eval: data.val", glob, NULL, count, T, vocab_size);
     free(glob);
     return d;
 }

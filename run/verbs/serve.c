@@ -104,8 +104,8 @@ static void open_run(Serving *s) {
     run_folder_check(c);
     s->tokenizer = run_tokenizer(c);
     run_documents(c, &s->tokenizer);
-    s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
-                                  c->batch.seq_len, c->model.shape.vocab_size);
+    s->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
+                            c->batch.seq_len, c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
     checkpoint_precheck_source(c, &s->tokenizer);
     World *w = world_join((Launch){.size = 1});

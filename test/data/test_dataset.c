@@ -14,7 +14,7 @@ static Dataset open_globs(int64_t seq_len, int count, ...) {
     va_start(args, count);
     for (int i = 0; i < count; i++) globs[i] = va_arg(args, const char *);
     va_end(args);
-    return dataset_open("data.train", globs, count, seq_len, 50000);
+    return dataset_open("data.train", globs, NULL, count, seq_len, 50000);
 }
 
 static void samples_are_numbered_shard_after_shard(void **state) {
@@ -65,7 +65,7 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     write_counting_shard("a_1", 17, 0);
     write_counting_shard("a_2", 9, 100);
     write_counting_shard("b_1", 13, 200);
-    Dataset d = dataset_open_blend("data.train", globs, share, 3, 4, 50000);
+    Dataset d = dataset_open("data.train", globs, share, 3, 4, 50000);
     assert_int_equal(d.shards, 3);
     assert_int_equal(d.samples, 9);
     static const int64_t first_of_source[] = {0, 6, 9};
@@ -84,7 +84,7 @@ static void a_blend_reads_each_source_in_epochs(void **state) {
     assert_true(tokens[0] == 24 * 4 && tokens[1] == 6 * 4);
     uint64_t hash = dataset_fingerprint(&d);
     dataset_close(&d);
-    d = dataset_open("data.train", globs, 2, 4, 50000); /* opens the same files without a blend */
+    d = dataset_open("data.train", globs, NULL, 2, 4, 50000); /* opens the same files without a blend */
     assert_true(hash != dataset_fingerprint(&d));
     assert_int_equal(dataset_source_tokens(&d, 30, tokens), 0);
     dataset_close(&d);
@@ -96,7 +96,7 @@ static void sources_have_orders_of_their_own(void **state) {
     static const char *const globs[] = {"a", "b"};
     write_counting_shard("a", 101, 0);
     write_counting_shard("b", 101, 0);
-    Dataset d = dataset_open_blend("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 1, 50000);
+    Dataset d = dataset_open("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 1, 50000);
     int     same = 0;
     for (int64_t g = 0; g < 200; g += 2)
         same += dataset_order(&d, (SampleOrder){1, 5}, g) % 100 == dataset_order(&d, (SampleOrder){1, 5}, g + 1) % 100;
@@ -105,7 +105,7 @@ static void sources_have_orders_of_their_own(void **state) {
 }
 
 static void open_blend(const void *globs) {
-    Dataset d = dataset_open_blend("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 8, 256);
+    Dataset d = dataset_open("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 8, 256);
     dataset_close(&d);
 }
 
@@ -210,7 +210,7 @@ typedef struct { const char *globs[4]; int count; int64_t seq_len, vocab_size; }
 
 static void open_dataset(const void *opening) {
     const Opening *o = opening;
-    Dataset        d = dataset_open("data.train", o->globs, o->count, o->seq_len, o->vocab_size);
+    Dataset        d = dataset_open("data.train", o->globs, NULL, o->count, o->seq_len, o->vocab_size);
     dataset_close(&d);
 }
 
@@ -272,7 +272,7 @@ static void read_after_change(const void *changed) {
     const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
     int32_t tokens[2049];
-    Dataset d = dataset_open("data.train", globs, 1, 2048, 50000);
+    Dataset d = dataset_open("data.train", globs, NULL, 1, 2048, 50000);
     if (at < 0) {
         if (truncate("changing.bin", 4096 + 1024) != 0) _exit(1);
     } else {
@@ -366,7 +366,7 @@ static void far_samples_are_found(void **state) {
         io_close(fd);
     }
     /* the vocabulary contains every uint16, so the tokens need not be checked */
-    Dataset d = dataset_open("data.train", globs, 1, 1, 1 << 16);
+    Dataset d = dataset_open("data.train", globs, NULL, 1, 1, 1 << 16);
     assert_int_equal(d.samples, 2 * (tokens - 1));
     int32_t pair[2];
     for (int i = 1; i <= 2; i++) {

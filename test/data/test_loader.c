@@ -15,7 +15,7 @@ static Dataset open_data(void) {
     /* 37 samples are not a multiple of a step's samples, so epochs end inside steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
-    return dataset_open("data.train", globs, 1, T, 50000);
+    return dataset_open("data.train", globs, NULL, 1, T, 50000);
 }
 
 /* Reads `steps` steps from a loader. Compares each row with the dataset's sample, or with the part of it that this
@@ -97,7 +97,7 @@ static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);
     static const char *const globs[] = {"a.bin"};
-    Dataset d = dataset_open("data.train", globs, 1, T, 50000);
+    Dataset d = dataset_open("data.train", globs, NULL, 1, T, 50000);
     enum { G = 24 };
     for (int ranks = 1; ranks <= 4; ranks++)
         for (int64_t micro = 1; micro <= 2; micro++) {

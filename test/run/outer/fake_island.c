@@ -62,8 +62,8 @@ static void say(MessageKind kind, int64_t round, const void *m) {
 }
 
 static void say_hello(void) {
-    Dataset    train = dataset_open("data.train", config.data.train.item, config.data.train.count, config.batch.seq_len,
-                                    config.model.shape.vocab_size);
+    Dataset    train = dataset_open("data.train", config.data.train.item, NULL, config.data.train.count,
+                                    config.batch.seq_len, config.model.shape.vocab_size);
     HelloData *data = hello_data(&train);
     Hello      hello = {.protocol = CHANNEL_PROTOCOL, .ranks = 1, .config = config_to_json(&config), .data = data,
                         .data_files = train.shards, .elems = elems, .samples = train.samples};
