@@ -587,6 +587,16 @@ size_t json_quote(char *out, size_t capacity, const char *text) {
     return used;
 }
 
+void json_print_string(FILE *out, const char *text) {
+    char piece[8];
+    fputc('"', out);
+    while (*text) {
+        text += escape(text, piece);
+        fputs(piece, out);
+    }
+    fputc('"', out);
+}
+
 char *json_quote_short(char *out, size_t capacity, const char *text) {
     static const char cut[] = "...\"";
     if (json_quote(out, capacity, text) < capacity) return out;

@@ -16,6 +16,7 @@
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "core/format.h"
 
@@ -73,6 +74,8 @@ cJSON *json_member(const cJSON *object, const char *name);
 /* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the bytes that it needs, even if
  * they did not fit. */
 size_t json_quote(char *out, size_t capacity, const char *text);
+/* Prints text as the JSON string that json_quote writes. */
+void   json_print_string(FILE *out, const char *text);
 /* Writes text as a JSON string to out [capacity], capacity at least 16. Unlike json_quote it always ends in a quote: a
  * text that does not fit is cut and ends in "...". Returns out. */
 char  *json_quote_short(char *out, size_t capacity, const char *text);

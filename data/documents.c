@@ -1009,29 +1009,21 @@ void documents_print(const Documents *d, FILE *out) {
     }
 }
 
-static void write_string(const char *name, const char *value, FILE *out) {
-    size_t room = 6 * strlen(value) + 3;
-    char  *quoted = xmalloc(room, "the notes beside the shards");
-    json_quote(quoted, room, value);
-    fprintf(out, "\"%s\": %s", name, quoted);
-    free(quoted);
-}
-
 int64_t documents_write_json(const Documents *d, DocumentList which, const char *between, FILE *out) {
     const Sources *list = which == DOCUMENTS_READ ? &d->read : &d->left_out;
     char           reason[NAME_CHARS];
     for (int64_t i = 0; i < list->count; i++) {
         const Source *s = &list->source[i];
-        fprintf(out, "%s{", i ? between : "");
-        write_string("path", s->typed, out);
+        fprintf(out, "%s{\"path\": ", i ? between : "");
+        json_print_string(out, s->typed);
         if (utf8_invalid(s->typed, strlen(s->typed)) > 0) { /* JSON must be UTF-8, and a path need not be */
             fputs(", \"path_hex\": \"", out);
             for (const char *c = s->typed; *c; c++) fprintf(out, "%02x", (unsigned char)*c);
             fputc('"', out);
         }
         if (which == DOCUMENTS_LEFT_OUT) {
-            fputs(", ", out);
-            write_string("left_out", reason_of(s, s->typed, reason), out);
+            fputs(", \"left_out\": ", out);
+            json_print_string(out, reason_of(s, s->typed, reason));
         } else {
             fprintf(out, ", \"format\": \"%s\", \"encoding\": \"%s\", \"packing\": \"%s\", \"documents\": %lld, "
                     "\"bytes\": %lld, \"invalid_bytes\": %lld", DOCUMENT_FORMATS[s->format - 1],

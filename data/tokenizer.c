@@ -432,14 +432,6 @@ int64_t tokenizer_begin(const Tokenizer *t, int32_t *ids) {
 
 /* The tokenizer.json that is written has the fields of those that Hugging Face tokenizers 0.23 writes. */
 
-static void put_json_text(FILE *f, const char *text) {
-    size_t room = json_quote(NULL, 0, text) + 1;
-    char  *quoted = xmalloc(room, "a tokenizer");
-    json_quote(quoted, room, text);
-    fputs(quoted, f);
-    free(quoted);
-}
-
 /* Writes the characters that represent a token's bytes. */
 static void put_token(FILE *f, const Bpe *b, int32_t id) {
     size_t      bytes;
@@ -457,7 +449,7 @@ static void put_special(FILE *f, const Bpe *b, int32_t id) {
     const char *token = bpe_bytes(b, id, &bytes);
     char        text[256];
     snprintf(text, sizeof text, "%.*s", (int)(bytes < 255 ? bytes : 255), token);
-    put_json_text(f, text);
+    json_print_string(f, text);
 }
 
 static void put_model(FILE *f, const Bpe *b) {
@@ -502,7 +494,7 @@ char *tokenizer_json_of(const Bpe *b, const char *pattern, size_t *bytes) {
     fprintf(f, "%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", several ? "\n  " : "");
     if (pattern) {
         fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
-        put_json_text(f, pattern);
+        json_print_string(f, pattern);
         fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", f);
     }
     fprintf(f, "%s%s,\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "

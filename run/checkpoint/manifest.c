@@ -36,14 +36,6 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void write_string(FILE *out, const char *text) {
-    size_t bytes = 6 * strlen(text) + 3; /* every byte may become \u00XX; quotes, NUL */
-    char  *quoted = xmalloc(bytes, "the manifest of a checkpoint");
-    json_quote(quoted, bytes, text);
-    fputs(quoted, out);
-    free(quoted);
-}
-
 /* Writes a member whose value is a JSON tree. NULL: writes nothing. */
 static void write_json(FILE *out, const char *key, const cJSON *value) {
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
@@ -73,7 +65,7 @@ static void write_body(FILE *out, const Manifest *m) {
         fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
     if (m->folder) {
         fprintf(out, "\"folder\":");
-        write_string(out, m->folder);
+        json_print_string(out, m->folder);
         fprintf(out, ",\n");
     }
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
@@ -99,7 +91,7 @@ static void write_body(FILE *out, const Manifest *m) {
     fprintf(out, "\"data\":[");
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
-        write_string(out, m->data[i].name);
+        json_print_string(out, m->data[i].name);
         fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\"}", m->data[i].bytes, m->data[i].tokens);
     }
     fprintf(out, "],\n\"files\":[");

@@ -223,14 +223,6 @@ HelloData *hello_data(const Dataset *train) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void write_quoted(FILE *out, const char *text) {
-    size_t bytes = json_quote(NULL, 0, text) + 1;
-    char  *quoted = xmalloc(bytes, "a message");
-    json_quote(quoted, bytes, text);
-    fputs(quoted, out);
-    free(quoted);
-}
-
 /* Writes a sum of squares as hex digits, 8 for each of its words. Settles the carries first, so that each word fits. */
 enum { WORD_DIGITS = 8, SQUARES_DIGITS = EXACT_WORDS * WORD_DIGITS };
 static void write_squares(FILE *out, const Exact *sum) {
@@ -262,8 +254,8 @@ static void write_value(FILE *out, const Field *f, const void *m) {
         case FIELD_WEIGHT:  fputs(isfinite(*(const double *)at) ? number_text(*(const double *)at, text) : "null", out);
                             break;
         case FIELD_HEX:     fprintf(out, "\"%s\"", (const char *)at); break;
-        case FIELD_TEXT:    write_quoted(out, at); break;
-        case FIELD_NAME:    write_quoted(out, *(const char *const *)at); break;
+        case FIELD_TEXT:    json_print_string(out, at); break;
+        case FIELD_NAME:    json_print_string(out, *(const char *const *)at); break;
         case FIELD_SQUARES: write_squares(out, at); break;
         case FIELD_CONFIG:
             config = cJSON_PrintUnformatted(*(cJSON *const *)at);
