@@ -634,7 +634,7 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 /* --- which of them ------------------------------------------------------------------------------------------------ */
 
 /* Writes the sentence into `fault` and gives exit_code. */
-#define FAULT(exit_code, ...) (snprintf(fault, BPE_FAULT_CHARS, __VA_ARGS__), (exit_code))
+#define FAULT(exit_code, ...) fault_text(fault, BPE_FAULT_CHARS, exit_code, __VA_ARGS__)
 
 /* Reads a file into *read. Returns 0, or an exit code with the sentence in fault. */
 static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
@@ -710,7 +710,7 @@ static void take_config(const Reading *r, const cJSON *json) {
 
 static void set_start_from(BpeFile *f, const char *path, const char *member_name) {
     free(f->start_from);
-    if (asprintf(&f->start_from, "%s: %s", path, member_name) < 0) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    f->start_from = xformat("a tokenizer", "%s: %s", path, member_name);
 }
 
 /* Reads bos_token, which is a text or an object with its text. As in transformers 5, add_bos_token and add_eos_token

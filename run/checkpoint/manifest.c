@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <omp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,14 +112,6 @@ int manifest_has_room(int64_t extents, int64_t data_files) {
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
-
-int manifest_fault(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, MANIFEST_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
 
 /* Reads a 64-bit integer from a string of decimal digits. Returns 0 if value is no such string. */
 static int read_u64(const cJSON *value, uint64_t *out) {

@@ -103,7 +103,7 @@ typedef enum {
 #define MANIFEST_UNREADABLE "cannot read "
 
 /* Writes a phrase into fault [MANIFEST_FAULT_BYTES]. Returns 0, so that a caller can fail with it. */
-int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+#define manifest_fault(fault, ...) fault_text(fault, MANIFEST_FAULT_BYTES, 0, __VA_ARGS__)
 /* Writes the fault of a file that could not be read. error is its errno, and the text says what it means: missing, cut
  * short, too long, or not readable (EIO, EACCES, ESTALE, ...). Returns 0. */
 int manifest_unread(char *fault, const char *name, int error);

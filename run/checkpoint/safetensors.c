@@ -3,7 +3,6 @@
 #include "run/checkpoint/safetensors.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,13 +29,7 @@ static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] =
 const char *safetensors_type_name(SafeType type) { return type_table[type].name; }
 size_t      safetensors_type_bytes(SafeType type) { return type_table[type].bytes; }
 
-PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, SAFETENSORS_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
+#define fault_is(fault, ...) fault_text(fault, SAFETENSORS_FAULT_BYTES, 0, __VA_ARGS__)
 
 /* Returns an upper bound of the number of values in a JSON text. One of the counted characters comes before each
  * value. */

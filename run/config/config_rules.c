@@ -1,7 +1,6 @@
 /* config_rules.c - the rules between options: sizes of the model, the batch and its ranks, settings that exclude each
  * other, names of files. A rule that needs a faulty option is skipped, so that one cause has one message. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,7 @@ static int is_usable(ConfigLoad *load, Keys keys) {
 }
 
 /* Formats a text. Returns it, from malloc. */
-static char *PRINTF_LIKE(1, 2) sentence(const char *fmt, ...) {
-    char   *text;
-    va_list args;
-    va_start(args, fmt);
-    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
-    va_end(args);
-    return text;
-}
+#define sentence(...) xformat("a fault of the config", __VA_ARGS__)
 
 /* Adds a fault and frees its text. text NULL: there is no fault. The place is the first of these keys that an override
  * sets, otherwise the first in the file, otherwise the file. */

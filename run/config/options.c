@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -404,13 +403,7 @@ void config_free(Config *config) {
 }
 
 /* Writes the sentence of a fault. Returns 0. */
-static int PRINTF_LIKE(2, 3) refuse(OptionFault *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault->text, sizeof fault->text, fmt, args);
-    va_end(args);
-    return 0;
-}
+#define refuse(fault, ...) fault_text((fault)->text, sizeof (fault)->text, 0, __VA_ARGS__)
 
 static int refuse_value(OptionFault *fault, const Option *o, const cJSON *value) {
     char allowed[ALLOWED_BYTES], got[SHOWN_BYTES];

@@ -2,7 +2,6 @@
 #include "run/guard/guard.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,15 +179,6 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) PRINTF_LIKE(2, 3);
-static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(said, GUARD_SAID, fmt, args);
-    va_end(args);
-    return GUARD_STOP;
-}
-
 /* Computes a step again. If it gives the same bits, the data or the model is the cause of the fault. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
@@ -217,11 +207,10 @@ static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Aga
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]) {
     char ranks[GUARD_TEXT];
     if (guard_is_same(comm, replicas, ranks)) return 1;
-    stop(said,
-         "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the "
-         "same command goes on from the newest checkpoint",
-         shares_moments ? " or moments" : "", (long long)step, ranks);
-    return 0;
+    return fault_text(said, GUARD_SAID, 0,
+                      "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is "
+                      "saved, the same command goes on from the newest checkpoint",
+                      shares_moments ? " or moments" : "", (long long)step, ranks);
 }
 
 GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c, Comm *comm, int64_t step,
@@ -230,10 +219,10 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
     said[0] = 0;
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     if (!verify(c, comm, step, n, again, ranks))
-        return stop(said,
-                    "step %lld, computed three times from the same batches, never gave the same gradients: %s; the "
-                    "weights are those of step %lld (run.verify_every = 0 does not look)",
-                    (long long)step + 1, ranks, (long long)step);
+        return fault_text(said, GUARD_SAID, GUARD_STOP,
+                          "step %lld, computed three times from the same batches, never gave the same gradients: %s; "
+                          "the weights are those of step %lld (run.verify_every = 0 does not look)",
+                          (long long)step + 1, ranks, (long long)step);
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     /* A gradient overflows fp16 from time to time, because the loss scale is too large. */
     if (isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale)) {
@@ -257,9 +246,10 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
     if (judgement == STEP_FINE) return act;
     if (act == GUARD_STOP) {
         guard_name_ranks(comm, n->suspect, ranks);
-        return stop(said, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)",
-                    (long long)step + 1, what, judgement == STEP_SPIKE ? "" : "; ",
-                    judgement == STEP_SPIKE ? "" : ranks, (long long)step, advise(g, c, judgement, advice));
+        return fault_text(said, GUARD_SAID, GUARD_STOP,
+                          "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)",
+                          (long long)step + 1, what, judgement == STEP_SPIKE ? "" : "; ",
+                          judgement == STEP_SPIKE ? "" : ranks, (long long)step, advise(g, c, judgement, advice));
     }
     snprintf(said, GUARD_SAID, "step %lld%s: %s", (long long)step + 1,
              act == GUARD_UPDATE ? ""

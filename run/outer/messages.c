@@ -60,14 +60,6 @@ MessageKind message_answer(int kind) {
     }
 }
 
-int message_fault(char fault[MESSAGE_FAULT_BYTES], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, MESSAGE_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
-
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]) {
     const Kind *kind = h->kind < MESSAGE_KINDS ? &KINDS[h->kind] : NULL;
     if (!kind || !kind->name || !(kind->from & 1u << from))

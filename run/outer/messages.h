@@ -67,7 +67,7 @@ enum {
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
 /* Writes the reason for a refusal to fault. Returns 0, so that a check can return it. */
-int message_fault(char fault[MESSAGE_FAULT_BYTES], const char *fmt, ...) PRINTF_LIKE(2, 3);
+#define message_fault(fault, ...) fault_text(fault, MESSAGE_FAULT_BYTES, 0, __VA_ARGS__)
 
 /* Returns the name of a kind, "HELLO", or "?" for a number that is not a kind. */
 const char *message_name(int kind);

@@ -2,7 +2,6 @@
 #include "run/text/tasks.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,14 +77,7 @@ void task_free(Task *t) {
 
 enum { MOST_TEXTS = 256, LINE_LIMIT = 1 << 28 /* most bytes of a line */ };
 
-static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
-static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, TASK_FAULT_CHARS, fmt, args);
-    va_end(args);
-    return 0;
-}
+#define fault_is(fault, ...) fault_text(fault, TASK_FAULT_CHARS, 0, __VA_ARGS__)
 
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
