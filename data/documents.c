@@ -393,7 +393,7 @@ static int judge(OpenSource *r) {
                                                  "NEW.jsonl makes a row of it)", NAMES);
     else if (line == LINE_ARRAY && (says == NAME_JSON || begins_json(r))) {
         const char *rows = json_line_array_rows(r->held + r->first, r->helds - r->first);
-        if (asprintf(&s->note, "a JSON array, not rows (%s)", rows) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
+        s->note = xformat(NAMES, "a JSON array, not rows (%s)", rows);
     }
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS && !s->note && s->format == FORMAT_TEXT; i++)
         if (name_ends_in(s->typed, FORMS[i].ending)) s->note = xstrdup(FORMS[i].note, NAMES);
@@ -712,10 +712,9 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
     d->fault = fault;
     for (int64_t i = 0; i < d->read.count; i++) {
         Source *s = &d->read.source[i], start = *s;
-        char   *copy = NULL;
         if (!s->is_pipe) continue;
-        if (asprintf(&copy, "%s/input_%lld", folder, (long long)i) < 0) fail(EXIT_MEMORY, "no memory for %s", NAMES);
-        int from = io_open(s->path, IO_READ_ANY), exit_code = 0;
+        char *copy = xformat(NAMES, "%s/input_%lld", folder, (long long)i);
+        int   from = io_open(s->path, IO_READ_ANY), exit_code = 0;
         if (from < 0) {
             free(copy);
             snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %.*s: %s", NAME_CHARS, s->name, io_error_text(from));

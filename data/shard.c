@@ -659,21 +659,19 @@ struct ShardWriter {
 };
 
 int shard_writer_create(ShardWriter **out, const char *path, int64_t vocab_size) {
-    ShardWriter *w = calloc(1, sizeof *w);
-    if (!w) return -ENOMEM;
-    w->fd = -1;
+    ShardWriter *w = xcalloc(1, sizeof *w, "the writer of a shard");
     w->token_bytes = vocab_size <= 65536 ? 2 : 4;
     w->vocab_size = vocab_size;
     /* a header of zeros until shard_writer_finish, so a shard whose writer died has no tokens */
     w->used_bytes = SHARD_HEADER_BYTES;
-    w->path = strdup(path);
-    if (asprintf(&w->tmp, "%s.tmp", path) < 0) w->tmp = NULL;
-    int rc = w->path && w->tmp ? io_open(w->tmp, IO_CREATE) : -ENOMEM;
-    if (rc < 0) {
+    w->path = xstrdup(path, "the path of a shard");
+    w->tmp = xformat("the path of a shard", "%s.tmp", path);
+    w->fd = io_open(w->tmp, IO_CREATE);
+    if (w->fd < 0) {
+        int rc = w->fd;
         shard_writer_destroy(w);
         return rc;
     }
-    w->fd = rc;
     *out = w;
     return 0;
 }

@@ -498,10 +498,8 @@ typedef struct {
 static Path path_in(const Rescue *r, const char *name) { return path_of("%s/%s", r->folder.text, name); }
 
 static void note(Rescue *r, const Path *path, const char *fault) {
-    char       *more = NULL;
-    const char *before = r->warnings ? r->warnings : "";
-    if (asprintf(&more, "%sthe copy in memory %s is passed over: %s\n", before, path->text, fault) < 0)
-        fail(EXIT_MEMORY, "no memory for a warning");
+    char *more = xformat("a warning", "%sthe copy in memory %s is passed over: %s\n", r->warnings ? r->warnings : "",
+                         path->text, fault);
     free(r->warnings);
     r->warnings = more;
 }

@@ -169,9 +169,9 @@ static void refuse_kind(const char *key, const char *path) {
 /* Returns the absolute path of a file that may be missing, malloc'ed. Returns NULL if its folder is missing. */
 static char *absolute(const char *path) {
     const char *name = basename(path);
-    char       *whole = realpath(path, NULL), *typed = strndup(path, (size_t)(name - path));
-    char       *folder = whole || !typed ? NULL : realpath(*typed ? typed : ".", NULL);
-    if (folder && asprintf(&whole, "%s/%s", folder, name) < 0) whole = NULL;
+    char       *whole = realpath(path, NULL), *typed = xstrndup(path, (size_t)(name - path), "a path");
+    char       *folder = whole ? NULL : realpath(*typed ? typed : ".", NULL);
+    if (folder) whole = xformat("a path", "%s/%s", folder, name);
     free(typed), free(folder);
     return whole;
 }
