@@ -16,6 +16,7 @@
 #include "comm/tls.h"
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/format.h"
 
 enum { HOST_BYTES = 256, PORT_BYTES = 6, BETWEEN_MS = 100 };
 
@@ -319,8 +320,7 @@ static int is_tls(Channel *c) {
                                                                                  * send fails */
         break_channel(c, EXIT_CONFIG,
                       "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
-                      head[4] | (unsigned)head[5] << 8 | (unsigned)head[6] << 16 | (unsigned)head[7] << 24,
-                      CHANNEL_PROTOCOL);
+                      (unsigned)little_endian(head + 4, 4), CHANNEL_PROTOCOL);
     }
     return 0;
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utf8proc.h>
 
@@ -777,9 +776,8 @@ static int read_files(BpeKind kind, const char *first, const char *second, BpeFi
 }
 
 int bpe_file_read(const char *path, BpeFile *f, char fault[BPE_FAULT_CHARS]) {
-    struct stat st;
     char        json[PATH_ROOM], vocab[PATH_ROOM], merges[PATH_ROOM];
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    int         is_folder = io_is_folder(path);
     const char *slash = strrchr(path, '/'), *base = basename(path);
     int         folder = (int)(is_folder ? strlen(path) : slash ? (size_t)(slash - path) : 0);
     const char *at = folder ? path : ".";

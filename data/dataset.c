@@ -16,8 +16,6 @@
 #include "core/format.h"
 #include "data/tokens_json.h"
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
 /* --- counting ----------------------------------------------------------------------------------------------------- */
 
 void sample_count_add(SampleCount *c, int64_t tokens, int64_t seq_len) {
@@ -142,7 +140,7 @@ static void refuse_duplicates(const IoPaths *list, const char *key) {
         io_paths_add(&real, resolved ? resolved : list->path[i]);
         free(resolved);
     }
-    qsort(real.path, real.count, sizeof *real.path, by_bytes);
+    qsort(real.path, real.count, sizeof *real.path, ascending_texts);
     for (size_t i = 1; i < real.count; i++)
         if (strcmp(real.path[i - 1], real.path[i]) == 0)
             fail(EXIT_DATA, "%s names the file %s twice; name each file once", key, real.path[i]);

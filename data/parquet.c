@@ -648,9 +648,7 @@ static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) 
     return 1;
 }
 
-static uint32_t length_at(const uint8_t *at) {
-    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
+static uint32_t length_at(const uint8_t *at) { return (uint32_t)little_endian(at, 4); }
 
 /* Reads the next text of a sequence, each with its length before it. Returns 0 if there is none. */
 static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {

@@ -148,11 +148,10 @@ static uint64_t window_of(const unsigned char *header, int64_t bytes) {
     /* bytes of the two fields, by the bits that announce them (RFC 8878 3.1.1.1) */
     static const int DICTIONARY[] = {0, 1, 2, 4}, SIZE[] = {0, 2, 4, 8};
     if (bytes < 6 || memcmp(header, "\x28\xb5\x2f\xfd", 4) != 0 || header[4] & 0x20) return 0;
-    uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7), size = 0;
+    uint64_t base = (uint64_t)1 << (10 + (header[5] >> 3)), window = base + base / 8 * (header[5] & 7);
     int      at = 6 + DICTIONARY[header[4] & 3], count = SIZE[header[4] >> 6];
     if (at + count > bytes || count == 0) return window;
-    for (int i = count - 1; i >= 0; i--) size = size << 8 | header[at + i];
-    if (count == 2) size += 256;
+    uint64_t size = little_endian(header + at, count) + (count == 2 ? 256 : 0);
     return size < window && window <= (uint64_t)1 << ZSTD_MOST ? size : window;
 }
 
@@ -233,8 +232,7 @@ static int64_t read_zstd(Unpack *u, char *data, size_t bytes, char *fault) {
 static int is_behind_xz(const Unpack *u) {
     for (size_t n = 1; n < XZ_HEADER && n + XZ_FOOTER <= u->lasts; n++) {
         const unsigned char *behind = u->last + u->lasts - n, *footer = behind - XZ_FOOTER;
-        uint32_t sum = footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 | (uint32_t)footer[3] << 24;
-        if (memcmp(footer + 10, "YZ", 2) == 0 && crc32(0, footer + 4, 6) == sum)
+        if (memcmp(footer + 10, "YZ", 2) == 0 && crc32(0, footer + 4, 6) == little_endian(footer, 4))
             return memcmp(behind, "\xfd" "7zXZ", n < 6 ? n : 6) != 0;
     }
     return 0;

@@ -276,7 +276,6 @@ static void product_by_sgemm(Matmul p) {
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
 
-static int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
 
 /* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -294,27 +293,27 @@ static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column,
     #pragma omp parallel for schedule(static)
     for (int64_t j = 0; j < columns; j += LANES)
         turn(BF16, y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld,
-             at_most(columns - j, LANES), rows);
+             smaller_of(columns - j, LANES), rows);
     return (Matrix){y, F32, columns, PLAIN};
 }
 
 static void product_in_f32(Stream *s, Matmul p);
 
 static void product_by_panels(Stream *s, Matmul p) {
-    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
+    int64_t m = smaller_of(p.m, PANEL_M), n = smaller_of(p.n, PANEL_N), k = smaller_of(p.k, PANEL_K);
     size_t  mark = arena_mark(&s->scratch);
     float  *a = (float *)arena_take(&s->scratch, (size_t)(m * k) * sizeof(float));
     float  *b = (float *)arena_take(&s->scratch, (size_t)(k * n) * sizeof(float));
     float  *c = (float *)arena_take(&s->scratch, (size_t)(p.c.type == BF16 ? m * n : 0) * sizeof(float));
     Matmul  q = {.bias = NULL};
     for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
-        q.n = at_most(p.n - j, PANEL_N);
+        q.n = smaller_of(p.n - j, PANEL_N);
         for (int64_t i = 0; i < p.m; i += PANEL_M) {
-            q.m = at_most(p.m - i, PANEL_M);
+            q.m = smaller_of(p.m - i, PANEL_M);
             q.c = (Matrix){c, F32, q.n, PLAIN};
             if (p.c.type == F32) q.c = (Matrix){(float *)p.c.data + i * p.c.ld + j, F32, p.c.ld, PLAIN};
             for (int64_t l = 0; l < p.k; l += PANEL_K) {
-                q.k = at_most(p.k - l, PANEL_K);
+                q.k = smaller_of(p.k - l, PANEL_K);
                 q.write = l > 0 ? MATMUL_ADD : p.write;
                 q.a = widen_panel(a, p.a, i, l, q.m, q.k);
                 if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
@@ -362,7 +361,7 @@ static Matmul tile_of(Matmul p, Cut cut, int64_t tile) {
     int64_t i = tile / cut.columns * cut.m, j = tile % cut.columns * cut.n;
     p.c = matrix_from(p.c, i, j), p.a = matrix_from(p.a, i, 0), p.b = matrix_from(p.b, 0, j);
     if (p.bias) p.bias = (const char *)p.bias + (size_t)j * dtype_bytes(p.a.type);
-    p.m = at_most(p.m - i, cut.m), p.n = at_most(p.n - j, cut.n);
+    p.m = smaller_of(p.m - i, cut.m), p.n = smaller_of(p.n - j, cut.n);
     return p;
 }
 
@@ -379,7 +378,7 @@ static void make_strips(int threads) {
 static void turned_tile(Matmul p, float *strip) {
     Matmul q = p;
     for (int64_t l = 0; l < p.k; l += STRIP_K) {
-        q.k = at_most(p.k - l, STRIP_K);
+        q.k = smaller_of(p.k - l, STRIP_K);
         turn(F32, strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
         q.a = (Matrix){strip, F32, q.k, PLAIN};
         q.b = matrix_from(p.b, l, 0);

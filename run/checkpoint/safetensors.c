@@ -215,8 +215,6 @@ static int is_file_name(const char *name) {
     return has_ending(name, ".safetensors") && strlen(name) > strlen(".safetensors");
 }
 
-static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
-
 static int by_name(const void *a, const void *b) {
     return strcmp(((const IndexedTensor *)a)->name, ((const IndexedTensor *)b)->name);
 }
@@ -225,12 +223,12 @@ static int by_name(const void *a, const void *b) {
 static void list_map(WeightsIndex *index, const cJSON *map) {
     size_t count = 0, files = 0;
     for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;
-    qsort(index->file, count, sizeof *index->file, by_text);
+    qsort(index->file, count, sizeof *index->file, ascending_texts);
     for (size_t i = 0; i < count; i++)
         if (i == 0 || strcmp(index->file[i], index->file[files - 1]) != 0) index->file[files++] = index->file[i];
     index->files = (int)files;
     for (const cJSON *entry = map->child; entry; entry = entry->next) {
-        const char *const *at = bsearch(&entry->valuestring, index->file, files, sizeof *index->file, by_text);
+        const char *const *at = bsearch(&entry->valuestring, index->file, files, sizeof *index->file, ascending_texts);
         index->tensor[index->tensors++] = (IndexedTensor){entry->string, (int)(at - index->file)};
     }
     qsort(index->tensor, count, sizeof *index->tensor, by_name);

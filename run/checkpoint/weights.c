@@ -192,7 +192,6 @@ enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
 
 double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
 
-static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void weights_stats_add(WeightsStats *a, const WeightsStats *b) {
     a->elems += b->elems, a->nans += b->nans, a->infs += b->infs, a->squares += b->squares;
@@ -223,10 +222,10 @@ WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t) {
     int64_t      elems = weights_elems(t);
     float       *values = xmalloc(WEIGHTS_BLOCK * sizeof *values, "a block of weights");
     for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
-        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        int64_t n = smaller_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
         weights_read(w, t, at, n, values);
         #pragma omp parallel for schedule(static)
-        for (int64_t p = 0; p < chunks; p++) chunk[p] = stats_of(values + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
+        for (int64_t p = 0; p < chunks; p++) chunk[p] = stats_of(values + p * CHUNK, smaller_of(n - p * CHUNK, CHUNK));
         for (int64_t p = 0; p < chunks; p++) weights_stats_add(&all, &chunk[p]);
     }
     free(values);
@@ -252,12 +251,12 @@ WeightsDiff weights_diff(const WeightsFile *wa, const SafeTensor *a, const Weigh
     float      *x = xmalloc(WEIGHTS_BLOCK * sizeof *x, "a block of weights"),
                *y = xmalloc(WEIGHTS_BLOCK * sizeof *y, "a block of weights");
     for (int64_t at = 0; at < elems; at += WEIGHTS_BLOCK) {
-        int64_t n = least_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
+        int64_t n = smaller_of(elems - at, WEIGHTS_BLOCK), chunks = (n + CHUNK - 1) / CHUNK;
         weights_read(wa, a, at, n, x);
         weights_read(wb, b, at, n, y);
         #pragma omp parallel for schedule(static)
         for (int64_t p = 0; p < chunks; p++)
-            chunk[p] = diff_of(x + p * CHUNK, y + p * CHUNK, least_of(n - p * CHUNK, CHUNK));
+            chunk[p] = diff_of(x + p * CHUNK, y + p * CHUNK, smaller_of(n - p * CHUNK, CHUNK));
         for (int64_t p = 0; p < chunks; p++) {
             const WeightsDiff *d = &chunk[p];
             all.elems += d->elems, all.differ += d->differ, all.nans += d->nans;
@@ -280,11 +279,6 @@ static int exists(Path path) {
 }
 
 static int has_file(const char *folder, const char *name) { return exists(path_of("%s/%s", folder, name)); }
-
-static int is_folder(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* Returns 1 for NAME or ORGANISATION/NAME in letters that the Hugging Face hub allows. A path into an existing folder
  * is no such name. */
@@ -455,7 +449,7 @@ static Path path_in(const char *path) {
     struct stat st;
     Path        newest;
     if (stat(path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR)) refuse_missing(path);
-    if (!is_folder(path)) return path_of("%s", path);
+    if (!io_is_folder(path)) return path_of("%s", path);
     if (has_file(path, WEIGHTS_SINGLE)) return path_of("%s/" WEIGHTS_SINGLE, path);
     if (has_file(path, WEIGHTS_INDEX)) return path_of("%s/" WEIGHTS_INDEX, path);
     if (has_parts(path)) return path_of("%s", path);
@@ -499,7 +493,7 @@ void weights_set_check_json(const char *path) {
         {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
                                                      * model.safetensors exists */
     };
-    int in_folder = is_folder(path);
+    int in_folder = io_is_folder(path);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char fault[JSON_FILE_FAULT_CHARS];
         Json json;
@@ -537,9 +531,9 @@ static void open_indexed(WeightsSet *set) {
 
 WeightsSet weights_set_open(const char *path) {
     WeightsSet  set = {.path = xstrdup(path_in(path).text, FILE_NAME)};
-    const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
+    const char *slash = strrchr(set.path, '/'), *name = basename(set.path);
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
-    if (is_folder(set.path)) {
+    if (io_is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
         IoPaths list = list_ending(set.path, ".safetensors"); /* NAME-00001-of-0000N and so on */
         set.folder = xstrdup(set.path, FILE_NAME);
@@ -547,7 +541,7 @@ WeightsSet weights_set_open(const char *path) {
         io_paths_free(&list);
         return set;
     }
-    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && is_folder(path)))
+    if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0 || (is_weights && io_is_folder(path)))
         set.folder = !slash ? xstrdup(".", FILE_NAME)
                             : xstrndup(set.path, slash == set.path ? 1 : (size_t)(slash - set.path), FILE_NAME);
     if (is_index) open_indexed(&set);

@@ -390,7 +390,7 @@ static void resolve(ConfigLoad *load, int is_saved) {
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
     if (!config_given(load, "run.dir")->given) { /* "runs/demo" for "configs/demo.json" */
-        const char *slash = strrchr(c->path, '/'), *name = slash ? slash + 1 : c->path, *dot = strrchr(name, '.');
+        const char *name = basename(c->path), *dot = strrchr(name, '.');
         char        dir[sizeof c->path + 8];
         snprintf(dir, sizeof dir, "runs/%.*s", dot && dot != name ? (int)(dot - name) : (int)strlen(name), name);
         c->run.dir = config_keep(c, dir);

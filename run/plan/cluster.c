@@ -268,7 +268,7 @@ Cluster cluster_load(const char *name_or_file) {
         plan_file_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     plan_file_close(&r);
     if (c.attention < 0) c.attention = c.product;
-    const char *slash = strrchr(path.text, '/'), *base = slash ? slash + 1 : path.text;
+    const char *base = basename(path.text);
     size_t      length = strlen(base), ending = length > 5 && has_ending(base, ".json") ? 5 : 0;
     snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
     return c;

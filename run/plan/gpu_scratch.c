@@ -3,6 +3,7 @@
  * test/emu/test_plan_bound.sh compares the sum with what that code allocates. */
 #include "run/plan/simulate.h"
 
+#include "core/format.h"
 #include "model/matrices.h"
 #include "model/params.h"
 
@@ -15,9 +16,6 @@ typedef struct {
     int64_t          act_bytes;
 } Sizes;
 
-static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 /* Returns the workspace that layers/matmul.cu gives to cuBLASLt. */
 static int64_t workspace(void) { return 128 << 20; }
 
@@ -26,7 +24,7 @@ static int64_t workspace(void) { return 128 << 20; }
  * the weights of norms (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
-    return 4 * ((PARTS + ASIDE) * z.widest + most_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
+    return 4 * ((PARTS + ASIDE) * z.widest + larger_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
 }
 
 /* Returns the buffers of attention_backward.cu. These are lse and delta of padded queries, and delta. Sums of dq by
@@ -34,9 +32,9 @@ static int64_t column_sums(Sizes z) {
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);
-    int64_t sums = 4 * heads * rounded(z.T, KEYS) * D, columns = dim_size(DIM_QKV, z.shape) / z.tensor;
-    int64_t parts = z.B * most_of((z.T + ROWS - 1) / ROWS, PARTS);
-    return 4 * heads * (2 * rounded(z.T, PADDED) + z.T) + (sums < HEADS_BYTES ? sums : HEADS_BYTES) +
+    int64_t sums = 4 * heads * round_up(z.T, KEYS) * D, columns = dim_size(DIM_QKV, z.shape) / z.tensor;
+    int64_t parts = z.B * larger_of((z.T + ROWS - 1) / ROWS, PARTS);
+    return 4 * heads * (2 * round_up(z.T, PADDED) + z.T) + (sums < HEADS_BYTES ? sums : HEADS_BYTES) +
            4 * (parts + COLUMN_PARTS) * columns;
 }
 
@@ -48,11 +46,11 @@ static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 
  * transposed, and a gradient and the output of a norm in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };
-    int64_t most = 0, rows = rounded(z.N * most_of(1, z.shape.top_k), ROWS);
+    int64_t most = 0, rows = round_up(z.N * larger_of(1, z.shape.top_k), ROWS);
     if (!z.spec->fp8) return 0;
     for (int i = 0; i < l->params; i++) {
         int64_t m = l->param[i].local[0], n = l->param[i].local[1];
-        if (l->param[i].group == GROUP_MATRIX) most = most_of(most, 3 * rows * most_of(m, n) + m * n);
+        if (l->param[i].group == GROUP_MATRIX) most = larger_of(most, 3 * rows * larger_of(m, n) + m * n);
     }
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
@@ -62,15 +60,15 @@ static int64_t fp8(Sizes z, const Layout *l) {
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
     int64_t part = 0, whole = 0, newton = 0;
-    int64_t ranks = z.spec->shards.ranks * z.tensor * most_of(1, z.spec->shards.replicas);
+    int64_t ranks = z.spec->shards.ranks * z.tensor * larger_of(1, z.spec->shards.replicas);
     if (!z.spec->optimizer || !z.spec->optimizer->has_matrices) return 0;
     for (int i = 0; i < l->params; i++) {
         const Param *p = &l->param[i];
         if (p->group != GROUP_MATRIX) continue;
         int64_t side = p->dim[0] < p->dim[1] ? p->dim[0] : p->dim[1];
-        part = most_of(part, rounded(p->local_elems, LAYOUT_ALIGN) * z.tensor);
-        whole = most_of(whole, z.tensor > 1 ? p->elems : 0);
-        newton = most_of(newton, 2 * p->elems + 2 * side * side);
+        part = larger_of(part, round_up(p->local_elems, LAYOUT_ALIGN) * z.tensor);
+        whole = larger_of(whole, z.tensor > 1 ? p->elems : 0);
+        newton = larger_of(newton, 2 * p->elems + 2 * side * side);
     }
     return newton * z.act_bytes + FEW + (ranks > 1 ? DESKS * MATRIX_FIELDS * 4 * (part + whole) : 0);
 }
@@ -78,13 +76,13 @@ static int64_t muon(Sizes z, const Layout *l) {
 size_t gpu_scratch_bytes(const ModelSpec *spec) {
     enum { SLACK = 1 << 20 }; /* enough for rounding every buffer up to ARENA_ALIGN */
     Layout  l = model_spec_layout(spec);
-    int64_t context = most_of(1, spec->context_ranks);
+    int64_t context = larger_of(1, spec->context_ranks);
     Sizes   z = {.spec = spec, .shape = spec->shards.shape, .N = spec->B * spec->T / context, .B = spec->B,
-                 .T = spec->T / context, .tensor = most_of(1, spec->shards.tensor_ranks),
+                 .T = spec->T / context, .tensor = larger_of(1, spec->shards.tensor_ranks),
                  .act_bytes = (int64_t)dtype_bytes(spec->shards.act)};
     for (int i = 0; i < l.params; i++)
         if (l.param[i].group == GROUP_MATRIX)
-            z.widest = most_of(z.widest, most_of(l.param[i].local[0], l.param[i].local[1]));
+            z.widest = larger_of(z.widest, larger_of(l.param[i].local[0], l.param[i].local[1]));
     int64_t tokens = sorted(z.N) + sorted(z.N * z.shape.top_k) + 4 * z.shape.n_experts;
     int64_t sum = workspace() + column_sums(z) + attention(z) + tokens + fp8(z, &l) + muon(z, &l) + SLACK;
     layout_destroy(&l);

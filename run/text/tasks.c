@@ -414,7 +414,7 @@ static void read_lines(Task *t, TaskReader reader, const char *data, size_t byte
 
 Task task_read(const char *path, TaskReader reader) {
     /* the default name: arc_easy for "tasks/arc_easy.jsonl" */
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    const char *name = basename(path), *dot = strrchr(name, '.');
     size_t      length = dot && dot > name ? (size_t)(dot - name) : strlen(name);
     char   *data = NULL, fault[TASK_FAULT_CHARS];
     int64_t bytes = (reader.may_be_pipe ? io_read_input : io_read_file)(path, FILE_LIMIT, &data);

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/gpu_meter.h"
+#include "core/io.h"
 #include "core/simd.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
@@ -315,8 +315,7 @@ static const VerbKey DOCTOR_KEYS[] = {
 static int verb_doctor(int argc, char **argv) {
     int left = 1;
     for (int i = 1; i < argc; i++) {
-        struct stat st;
-        if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode)) dir = argv[i];
+        if (io_is_folder(argv[i])) dir = argv[i];
         else argv[left++] = argv[i];
     }
     verb_read("doctor", 1, left, argv, VERB_NOTHING);

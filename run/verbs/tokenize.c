@@ -433,12 +433,10 @@ static void copy_beside(const char *from, const char *name) {
 static void copy_tokenizer(void) {
     static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
                                         "special_tokens_map.json"};
-    const char *path = job.tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    int         is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
-    char        name[NAME_MAX + 16];
-    int         tiktoken = (int)bpe_file_tiktoken_name(path);
+    const char *path = job.tokenizer_path, *slash = strrchr(path, '/'), *base = basename(path);
+    int  is_folder = io_is_folder(path), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    char name[NAME_MAX + 16];
+    int  tiktoken = (int)bpe_file_tiktoken_name(path);
     snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
     if (!is_folder && !is_pair) copy_beside(path, tiktoken > 0 ? name : FILES[2]);
     for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {

@@ -18,7 +18,6 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "core/terminal.h"
-#include "core/format.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
@@ -404,8 +403,7 @@ static int verb_watch(int argc, char **argv) {
     WatchRun *run = xcalloc((size_t)runs, sizeof *run, "the curves of the runs");
     for (int i = 0; i < runs; i++) {
         const char *dir = argv[1 + i];
-        struct stat st;
-        if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)) fail(EXIT_DATA, "watch: %s is not the folder of a run", dir);
+        if (!io_is_folder(dir)) fail(EXIT_DATA, "watch: %s is not the folder of a run", dir);
         run[i].dir = dir;
         run_log_name(dir, run[i].name);
         begin_log(&run[i]);
