@@ -301,6 +301,15 @@ void say(FILE *stream, int indent, const char *fmt, ...) {
     say_text(stream, indent, text);
 }
 
+void say_labelled(int columns, const char *label, const char *fmt, ...) {
+    char    text[2048], plain[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say(stdout, columns, DIM "%-*s" PLAIN "%s", columns, label, terminal_plain(plain, sizeof plain, text));
+}
+
 void say_again(const char *text) {
     if (!terminal_is(stdout)) return;
     const char *end = text;

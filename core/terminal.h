@@ -37,6 +37,8 @@ void print_plain(FILE *out, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints whole lines: the text, which may have several lines, and a newline. A broken line continues at column
  * `indent`. A call is one write, unless the text is long. May be called by any thread. */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Prints a line to stdout: a label, dim and padded to `columns`, and a plain text of at most 2 KiB. */
+void say_labelled(int columns, const char *label, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void say_text(FILE *stream, int indent, const char *text); /* prints a text of any length, otherwise like say */
 
 /* Writes marked lines to `out`, broken at `columns`. */

@@ -2,7 +2,6 @@
 #include "run/banner.h"
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,15 +16,7 @@ static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI",
                                     [COMM_MPI] = "MPI's collectives",
                                     [COMM_NCCL] = "NCCL"};
 
-static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void line(const char *label, const char *fmt, ...) {
-    char    text[2048], plain[2048];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    say(stdout, LABEL_COLUMNS, DIM "%-*s" PLAIN "%s", LABEL_COLUMNS, label, terminal_plain(plain, sizeof plain, text));
-}
+#define line(...) say_labelled(LABEL_COLUMNS, __VA_ARGS__)
 
 /* Returns the name of the processor or GPU without trademarks and clock rate. */
 static const char *short_name(char out[128]) {

@@ -1,6 +1,5 @@
 /* check.c - the verb check: checks a config like a run, prints its sizes and looks at its data. Writes nothing. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +15,7 @@
 #include "run/text/tasks.h"
 #include "run/verbs/verbs.h"
 
-static void PRINTF_LIKE(2, 3) line(const char *label, const char *fmt, ...) {
-    char    text[2048], plain[2048];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    say(stdout, 12, DIM "%-11s" PLAIN " %s", label, terminal_plain(plain, sizeof plain, text));
-}
+#define line(...) say_labelled(12, __VA_ARGS__)
 
 /* Opens the data of a key like a run (exit 65 if it is faulty), and returns it. Missing data is no fault, because it
  * may be made later. */
