@@ -84,17 +84,11 @@ static CommKind choose_comm(const Config *c, Comm *comm, int device_sharers) {
     if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
         fail(EXIT_NODEVICE,
              "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
-    switch (c->parallel.comm) {
-        case PARALLEL_NCCL: return COMM_NCCL;
-        case PARALLEL_MPI: return COMM_MPI;
-        case PARALLEL_RING: return COMM_RING;
-        default: break;
-    }
     int has_nccl = strcmp(world_nccl(), "none") != 0;
-    if (own && !has_nccl && comm_rank(comm) == 0)
+    if (c->parallel.comm == PARALLEL_AUTO && own && !has_nccl && comm_rank(comm) == 0)
         warn("this build has no NCCL: gradients travel by way of host memory, which is slow; install libnccl-dev, "
              "then make BACKEND=cuda");
-    return own && has_nccl ? COMM_NCCL : COMM_RING;
+    return plan_comm(c, own && has_nccl);
 }
 
 static int stage_of(const Run *r) {

@@ -106,6 +106,15 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
 /* Plans each pipeline stage that differs and returns the one with the most memory. Of stages with equally many blocks,
  * the earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, like in the
  * metrics of a run. */
+CommKind plan_comm(const Config *c, int may_be_nccl) {
+    switch (c->parallel.comm) {
+        case PARALLEL_NCCL: return COMM_NCCL;
+        case PARALLEL_MPI: return COMM_MPI;
+        case PARALLEL_RING: return COMM_RING;
+        default: return may_be_nccl ? COMM_NCCL : COMM_RING;
+    }
+}
+
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     Plan most = {0}, first = {0};
     if (ranks.stage >= 0 || c->parallel.pipeline == 1) {

@@ -53,6 +53,8 @@ typedef struct {
     size_t    follower_bytes;    /* memory of the largest other server; 0 if there is one server */
 } Plan;
 
+/* Returns the library that parallel.comm names. For "auto" it is NCCL if may_be_nccl is 1, otherwise the ring. */
+CommKind plan_comm(const Config *config, int may_be_nccl);
 /* Makes a plan by dry runs of the model and the batches. act is the resolved type of activations. The scratch memory is
  * counted for the number of threads that is set now. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);

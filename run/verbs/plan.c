@@ -214,19 +214,6 @@ static void check_keys(void) {
              "search=, fit=, price= and mtbf_hours= are of the whole job");
 }
 
-/* Returns the library that a run on this machine uses for collectives. A CUDA build without a GPU assumes a GPU for
- * each rank. */
-static CommKind comm_of(const Config *c, int ranks) {
-    switch (c->parallel.comm) {
-        case PARALLEL_NCCL: return COMM_NCCL;
-        case PARALLEL_MPI: return COMM_MPI;
-        case PARALLEL_RING: return COMM_RING;
-        default:
-            return device_is_host() || (device_count() > 0 && ranks > device_count()) || !has_nccl() ? COMM_RING
-                                                                                                     : COMM_NCCL;
-    }
-}
-
 static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
     int overrides = 0;
@@ -275,8 +262,10 @@ static int verb_plan(int argc, char **argv) {
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
     int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */
     int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;
-    Plan     plan = plan_make(&config, numerics.act,
-                              (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts, 0});
+    /* a CUDA build without a GPU assumes a GPU for each rank */
+    int      may_be_nccl = per_host >= asked.ranks || (!device_is_host() && !present);
+    CommKind comm = plan_comm(&config, may_be_nccl && has_nccl());
+    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm, -1, hosts, 0});
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the measurement uses all cores */
