@@ -203,6 +203,11 @@ void *xrealloc(void *old, size_t bytes, const char *what) {
     return memory;
 }
 
+void *xgrow(void *list, int64_t count, size_t bytes, const char *what) {
+    int is_full = (count & (count - 1)) == 0;
+    return is_full ? xrealloc(list, bytes * (size_t)(count ? 2 * count : 1), what) : list;
+}
+
 void *xaligned(size_t bytes, const char *what) {
     enum { ALIGN = 256 };
     void *memory = aligned_alloc(ALIGN, (bytes / ALIGN + 1) * ALIGN);

@@ -114,6 +114,9 @@ int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) P
 void *xmalloc(size_t bytes, const char *what);
 void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product of over SIZE_MAX bytes is refused */
 void *xrealloc(void *old, size_t bytes, const char *what);
+/* Returns list [count] with memory for one more element of `bytes` bytes. The capacity is a power of two, and doubles
+ * where it is full. NULL is a list without elements. */
+void *xgrow(void *list, int64_t count, size_t bytes, const char *what);
 char *xstrdup(const char *text, const char *what);
 char *xstrndup(const char *text, size_t most, const char *what);
 void *xaligned(size_t bytes, const char *what); /* memory aligned to 256 bytes */

@@ -32,7 +32,6 @@ typedef struct {
     size_t      path_bytes;
     Json       *json;  /* the lists, under construction */
     Link       *link;  /* owned; parallel to json->entry */
-    int         capacity, soft_capacity;
     int         collect; /* 1: soft faults are collected in a list; 0: the first one ends the scan */
     JsonFault  *fault;
 } Scanner;
@@ -58,10 +57,7 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
 static int soften(Scanner *s) {
     Json *json = s->json;
     if (!s->collect) return 0;
-    if (json->softs == s->soft_capacity) {
-        s->soft_capacity = 2 * s->soft_capacity + 8;
-        json->soft = xrealloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity, "reading JSON");
-    }
+    json->soft = xgrow(json->soft, json->softs, sizeof *json->soft, "reading JSON");
     json->soft[json->softs++] = *s->fault;
     return 1;
 }
@@ -89,11 +85,8 @@ static void skip_space(Scanner *s) {
 
 static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
     Json *json = s->json;
-    if (json->entries == s->capacity) {
-        s->capacity = 2 * s->capacity + 64;
-        json->entry = xrealloc(json->entry, sizeof *json->entry * (size_t)s->capacity, "reading JSON");
-        s->link = xrealloc(s->link, sizeof *s->link * (size_t)s->capacity, "reading JSON");
-    }
+    json->entry = xgrow(json->entry, json->entries, sizeof *json->entry, "reading JSON");
+    s->link = xgrow(s->link, json->entries, sizeof *s->link, "reading JSON");
     json->entry[json->entries] = (JsonEntry){xstrdup(s->path, "reading JSON"), key, key, 0};
     s->link[json->entries] = (Link){parent, name_at};
     return json->entries++;

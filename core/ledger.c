@@ -16,10 +16,7 @@ void ledger_note(Ledger *l, LedgerEntry e) {
         same->count += count;
         return;
     }
-    if (l->entries == l->room) {
-        l->room = l->room ? 2 * l->room : 64;
-        l->entry = xrealloc(l->entry, sizeof e * (size_t)l->room, "a plan of operations");
-    }
+    l->entry = xgrow(l->entry, l->entries, sizeof e, "a plan of operations");
     e.count = count;
     l->entry[l->entries++] = e;
 }

@@ -40,7 +40,7 @@ typedef struct {
 
 typedef struct Ledger {
     LedgerEntry *entry;            /* owned [entries] */
-    int          entries, room;
+    int          entries;
     int64_t      times;            /* number of calls that each note counts for; 0 means 1, below 0 nothing is noted */
     int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
                                     * are left out */

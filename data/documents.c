@@ -110,8 +110,7 @@ PRINTF_LIKE(4, 5) static int refuse(const Documents *d, int exit_code, const cha
 
 /* Adds a source to a list. Returns its place there. */
 static Source *list_add(Sources *list, Source s) {
-    if ((list->count & (list->count - 1)) == 0) /* the list is full at each power of two, and doubles */
-        list->source = xrealloc(list->source, sizeof s * (size_t)(list->count ? 2 * list->count : 1), NAMES);
+    list->source = xgrow(list->source, list->count, sizeof s, NAMES);
     list->source[list->count] = s;
     return &list->source[list->count++];
 }

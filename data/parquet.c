@@ -513,10 +513,7 @@ static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *
     /* refused because overlapping chunks would let a small file hold any amount of text */
     if (before && (uint64_t)start < before->offset + before->bytes)
         REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
-    if ((column->chunks & (column->chunks - 1)) == 0) { /* the list is full at each power of two, and doubles */
-        size_t room = column->chunks ? 2 * (size_t)column->chunks : 1;
-        column->chunk = xrealloc(column->chunk, sizeof *column->chunk * room, "the footer of a parquet file");
-    }
+    column->chunk = xgrow(column->chunk, column->chunks, sizeof *column->chunk, "the footer of a parquet file");
     column->chunk[column->chunks++] = (ParquetChunk){(uint64_t)start, (uint64_t)m->bytes, rows, (int)m->codec};
     column->rows += rows;
     return 1;

@@ -18,10 +18,7 @@ void matmul_algorithms_set(MatmulAlgorithm a) {
     MatmulAlgorithms *t = &matmul_algorithms;
     a.key[ALGORITHM_KEY_ROOM - 1] = 0;
     int at = matmul_algorithms_find(a.key);
-    if (at < 0 && t->count == t->capacity) {
-        t->capacity = t->capacity ? 2 * t->capacity : 64;
-        t->record = xrealloc(t->record, sizeof a * (size_t)t->capacity, "the table of matrix products");
-    }
+    if (at < 0) t->record = xgrow(t->record, t->count, sizeof a, "the table of matrix products");
     t->record[at < 0 ? t->count++ : at] = a;
     t->version++;
 }

@@ -39,7 +39,7 @@ const char *matmul_library(void);
  * choose differently. */
 typedef struct {
     MatmulAlgorithm *record;   /* owned [count], in the order of first use */
-    int              count, capacity;
+    int              count;
     int              frozen;   /* 1: the table is frozen */
     uint64_t         version;  /* changes with every set and clear */
 } MatmulAlgorithms;

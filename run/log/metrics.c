@@ -58,9 +58,7 @@ static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
 }
 
 static void keep_eval(Metrics *m, int64_t step, double loss) {
-    if ((m->evals & (m->evals - 1)) == 0) /* a power of two: the list is full and doubles */
-        m->eval = xrealloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1),
-                           "the evaluations of metrics.jsonl");
+    m->eval = xgrow(m->eval, m->evals, sizeof *m->eval, "the evaluations of metrics.jsonl");
     m->eval[m->evals++] = (CurvePoint){step, loss};
     curve_eval(&m->curve, step, loss);
 }

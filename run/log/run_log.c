@@ -156,10 +156,8 @@ cJSON *run_log_config(const char *dir) {
     return config;
 }
 
-/* Appends to a list whose capacity doubles. */
 static void append(LogPoint **list, int64_t *count, LogPoint p) {
-    if ((*count & (*count - 1)) == 0) /* a power of two: the list is full */
-        *list = xrealloc(*list, sizeof p * (size_t)(*count ? 2 * *count : 1), "the log of a run");
+    *list = xgrow(*list, *count, sizeof p, "the log of a run");
     (*list)[(*count)++] = p;
 }
 

@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     Grid *grid; /* [count] owned */
-    int64_t count, room;
+    int64_t count;
 } Grids;
 
 static Config config_with(const Config *config, const Grid *g) {
@@ -70,10 +70,7 @@ typedef struct {
 static void add(Grids *all, const Job *j, Grid g) {
     Config c = config_with(j->config, &g);
     if (!is_allowed(&c, j->on.ranks)) return;
-    if (all->count == all->room) {
-        all->room = all->room ? 2 * all->room : 1024;
-        all->grid = xrealloc(all->grid, sizeof g * (size_t)all->room, "a search of grids");
-    }
+    all->grid = xgrow(all->grid, all->count, sizeof g, "a search of grids");
     g.least_s = simulate_least_s(&c, j->on);
     g.number = all->count;
     all->grid[all->count++] = g;

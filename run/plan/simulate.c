@@ -101,10 +101,7 @@ static void append(Chapter *c, Passage p) {
         last->seconds += p.seconds, last->sent += p.sent;
         return;
     }
-    if ((c->passages & (c->passages - 1)) == 0) { /* the number is a power of two: the list is full */
-        size_t most = c->passages ? 2 * (size_t)c->passages : 1;
-        c->passage = xrealloc(c->passage, sizeof p * most, "a history of passages");
-    }
+    c->passage = xgrow(c->passage, c->passages, sizeof p, "a history of passages");
     c->passage[c->passages++] = p;
 }
 

@@ -15,15 +15,10 @@
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the list with capacity for `more` elements after `used`. *room: its capacity. */
-static void *grown(void *list, int64_t used, int64_t more, int64_t *room, size_t element) {
-    if (used + more <= *room) return list;
-    *room = 2 * (used + more);
-    return xrealloc(list, (size_t)*room * element, "the questions and tokens of a task");
-}
+static const char MEMORY[] = "the questions and tokens of a task"; /* what is missing where memory runs out */
 
 void task_add_question(Task *t, int32_t gold) {
-    t->question = grown(t->question, t->questions, 1, &t->question_room, sizeof *t->question);
+    t->question = xgrow(t->question, t->questions, sizeof *t->question, MEMORY);
     t->question[t->questions++] = (Question){t->texts, 0, gold};
 }
 
@@ -36,8 +31,9 @@ void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored
         while (shared < count && shared < first->own && t->token[first->at + shared] == tokens[shared]) shared++;
     }
     int64_t own = count - shared;
-    t->text = grown(t->text, t->texts, 1, &t->text_room, sizeof *t->text);
-    t->token = (int32_t *)grown(t->token, t->tokens, own, &t->token_room, sizeof *t->token);
+    t->text = xgrow(t->text, t->texts, sizeof *t->text, MEMORY);
+    if (t->tokens + own > t->token_room)
+        t->token = xrealloc(t->token, sizeof *t->token * (size_t)(t->token_room = 2 * (t->tokens + own)), MEMORY);
     if (own > 0) memcpy(t->token + t->tokens, tokens + shared, sizeof *tokens * (size_t)own);
     t->text[t->texts++] = (TaskText){t->tokens, (int32_t)shared, (int32_t)own, (int32_t)scored, length};
     t->tokens += own;

@@ -36,7 +36,7 @@ typedef struct {
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
     int32_t  *token;              /* owned [tokens]: own tokens of all texts */
-    int64_t   questions, texts, tokens, question_room, text_room, token_room;
+    int64_t   questions, texts, tokens, token_room;
     int64_t   cut;                /* texts that lost tokens on the left, because the model has fewer positions */
     uint64_t  fingerprint;        /* XXH3 hash of the whole task */
 } Task;

@@ -373,6 +373,13 @@ static void test_quote(void **state) {
     assert_int_equal(json_quote(out, 4, "abcdef"), 8);
     assert_string_equal(out, "\"ab");
     assert_int_equal(json_quote(NULL, 0, "abc"), 5);
+    char  *printed;
+    size_t bytes;
+    FILE  *file = memory_file_open(&printed, &bytes);
+    json_print_string(file, "a\"\\\n\x01\xc3\xa9\xff");
+    fclose(file);
+    assert_string_equal(printed, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\\ufffd\"");
+    free(printed);
     assert_string_equal(json_quote_short(out, 16, "abc"), "\"abc\"");
     assert_string_equal(json_quote_short(out, 16, "0123456789abc"), "\"0123456789abc\"");
     assert_string_equal(json_quote_short(out, 16, "0123456789abcdefgh"), "\"0123456789...\"");

@@ -2,6 +2,7 @@
  * allocation fails. The allocating functions of core/error.h end the process with the purpose and the size. */
 #include "core/io.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -123,9 +124,25 @@ static void texts_are_copied(void **state) {
     free(whole), free(part), free(all);
 }
 
+static void lists_double(void **state) {
+    (void)state;
+    enum { COUNT = 1000, DOUBLINGS = 11 /* 1, 2, 4, ... 1024 elements */ };
+    int64_t *list = NULL;
+    asked = refused = 0;
+    for (int64_t i = 0; i < COUNT; i++) {
+        list = xgrow(list, i, sizeof *list, "a test");
+        assert_true(malloc_usable_size(list) >= sizeof *list * (size_t)(i + 1));
+        list[i] = i;
+    }
+    assert_int_equal(asked, DOUBLINGS);
+    for (int64_t i = 0; i < COUNT; i++) assert_int_equal(list[i], i);
+    free(list);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(text_is_there_or_the_process_ends), cmocka_unit_test(text_can_be_read_at_any_time),
                                        cmocka_unit_test(the_end_names_purpose_and_size),
-                                       cmocka_unit_test(zero_bytes_are_no_lack_of_memory), cmocka_unit_test(texts_are_copied)};
+                                       cmocka_unit_test(zero_bytes_are_no_lack_of_memory), cmocka_unit_test(texts_are_copied),
+                                       cmocka_unit_test(lists_double)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
