@@ -31,7 +31,7 @@ struct Saver {
     size_t           all_count;
     Part             part;        /* phase of the save in flight; PART_NONE: no save */
     double           stall_ms;
-    double           part_ms;     /* ms of the worker thread in the last phase; it sets them */
+    double           part_ms;     /* ms that the worker thread needed for the last phase; written by that thread */
     double           took_ms;     /* ms of the save so far: the copy, and the slowest rank in each phase */
     int64_t          step;
     FoldersKept      kept;        /* which checkpoints stay once the save in flight is complete */
@@ -154,7 +154,8 @@ static int next_part(Saver *s) {
         return 0;
     }
     if (s->part == PART_FOLDER) {
-        int64_t there = s->save.there; /* only rank 0 knows it */
+        int64_t there = s->save.there; /* 1 if this run has already saved this step; only rank 0 knows, so it tells the
+                                        * others */
         comm_broadcast(s->state->comm, &there, sizeof there, 0);
         if (!there) begin_part(s, PART_PIECES, 1);
         if (!there) return 0;

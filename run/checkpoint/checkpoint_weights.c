@@ -31,11 +31,11 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
     if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
 }
 
-/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t knows only
- * its token ids, it compares the notes that lie in the folder of the data. Warns if the tokenizer of the weights is not
- * known. */
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If the data have
+ * only token ids, compares the notes about the tokenizer in the folder of the data. Warns if the tokenizer of the
+ * weights is not known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
-    /* names of tokenizers that this program cannot read */
+    /* files of tokenizers in formats that this program cannot read */
     static const char *const UNREAD[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];

@@ -1,4 +1,5 @@
-/* exchange.c - see exchange.h. */
+/* exchange.c - computes which elements each rank writes into a checkpoint, and exchanges rows between tensor ranks; see
+ * exchange.h. */
 #include "run/checkpoint/exchange.h"
 
 #include <stdlib.h>
@@ -40,8 +41,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* Returns the extent that begins with element `at` of the columns of tensor rank j. It ends where the columns of that
- * rank end in the row (or in q, k or v within the row), or where r ends. */
+/* Returns the extent of the file that begins with element `at` of the columns of tensor rank j. It ends where the
+ * columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -63,7 +64,7 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents of a span to the list, in the order in which exchange_rows writes the elements. Within a row this is
+/* Adds the extents of a span to the list, in the order in which exchange_rows stores the elements. Within a row this is
  * the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
@@ -155,7 +156,7 @@ float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, 
     return to;
 }
 
-/* The masters (which 0) or optimizer state which - 1. */
+/* One tensor of the optimizer: the masters (fp32 weights) if `which` is 0, otherwise optimizer state which - 1. */
 typedef struct { const CheckpointState *state; int which; } StateTensor;
 
 static void copy_state(void *ctx, Span span, float *to) {

@@ -51,7 +51,8 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* Returns where a rank is. Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
+/* Returns the host of a rank and its place there. Assumes that the ranks of a host have consecutive numbers, as
+ * comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
     MemoryHost h = {0};
     for (int r = 0; r < comm_size(c); r++) {
@@ -187,15 +188,17 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of the head (manifest): losses, maxima of fp8 */
+enum { HEAD_SPARE = 256 << 10 }; /* bytes by which the head of a copy (its manifest) may grow, for losses and maxima of
+                                  * fp8 */
 static const double PAUSE_MS = 100.0;
 
-/* The slots of one rank. meta: bytes before the data. data: bytes of the data. slot: mapped files, owned. */
+/* The two slots (mapped files) of one rank for copies of its state. meta: bytes before the data. data: bytes of the
+ * data. slot: the mapped memory, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
 /* The connection between a rank and the rank of the next host that receives its copies. */
 typedef struct {
-    Comm *pair;       /* owned */
-    int   from;       /* the rank that sends */
+    Comm *pair;       /* communicator of the two ranks; owned */
+    int   from;       /* number of the rank that sends */
     Slots in;         /* slots of the receiving rank */
 } Link;
 
@@ -203,16 +206,18 @@ struct MemoryCopies {
     const CheckpointState *state;  /* borrowed */
     Path       folder;
     MemoryHost host;
-    FileExtents extents;  /* owned */
-    float     *scratch;   /* owned */
+    FileExtents extents;  /* extents that this rank copies; owned */
+    float     *scratch;   /* buffer of an exchange between tensor ranks; owned */
     uint64_t   session;
     Slots      own;
-    Link      *link;      /* owned; sorted by sender, so that all ranks free them in one order */
+    Link      *link;      /* [links] connections to ranks of other hosts, sorted by sender, so that all ranks free them
+                           * in one order; owned */
     int        links;
     int        at;        /* index of the slot that was filled last */
     Worker     worker;    /* thread that hashes and seals the copy */
     Save       save;      /* used by the worker thread while it is busy */
-    int        in_flight, is_sent, warned; /* is_sent: 1 once the worker is done and the sealed copy is being sent */
+    int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is sealed and being
+                                            * sent. warned: failures so far */
     int        is_whole;  /* 1 if the copy is sealed; used by the worker thread while it is busy */
     char       fault[MANIFEST_FAULT_BYTES]; /* why the copy is not whole */
     double     begin_ms;
@@ -237,7 +242,8 @@ static void seal(void *copies) {
     free(head);
 }
 
-/* Returns the rank at the same place of the next host, or -1 if there is only one host. */
+/* Returns the rank of the next host that has the same place on its host as this rank. Returns -1 if there is only one
+ * host. */
 static int next_of(Comm *c, int rank) {
     MemoryHost own = memory_host(c, rank);
     if (own.hosts == 1) return -1;
@@ -345,7 +351,8 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     make_folder(m, fault);
     if (!comm_any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
-        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the state is copied from the GPU into these slots */
+        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the GPU copies the state into these slots, so they are
+                                                             * pinned */
             m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
@@ -472,7 +479,7 @@ void memory_copies_end(MemoryCopies *m) {
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    MemoryCopy copy;         /* owned */
+    MemoryCopy copy;         /* header and head of the file; owned */
     char       name[40];
     int        is_checked;   /* 1 if the data match their hashes; -1 if they do not */
 } Found;
@@ -486,7 +493,7 @@ typedef struct {
     Path    folder;
     char    run_id[40];
     int64_t newest;
-    Found  *found;           /* owned */
+    Found  *found;           /* [count] copies in the folder of this host that this rank has read; owned */
     int     count;
     Offer  *offer;           /* owned, rank 0: copies that any rank holds, the newest first */
     int     offers;
@@ -575,8 +582,8 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* Collects the copies from index `from` on that have the same step and session: one for each rank, into chosen. *next
- * is the index after them. Returns the number of ranks. */
+/* Collects the copies from index `from` on that have the same step and session (job) into chosen: one for each rank.
+ * *next is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;

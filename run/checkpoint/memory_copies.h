@@ -31,12 +31,12 @@ typedef struct MemoryCopies MemoryCopies; /* NULL: no copies, and every call doe
 MemoryCopies *memory_copies_create(const CheckpointState *state);
 /* Collective. Waits for the copy in flight, then starts a new one. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
-/* One copy that has become whole, on this host and on the next. memory_copies_next, called after every step, returns 1
- * if one has since the last call. */
+/* A copy that has become whole, on this host and on the next. memory_copies_next is called after every step. It returns
+ * 1 if a copy has become whole since the last call. */
 typedef struct {
     int64_t step;
-    double  ms;       /* time from the start of the copy until it was whole */
-    double  wait_ms;  /* time within ms that training waited */
+    double  ms;       /* milliseconds from the start of the copy until it was whole */
+    double  wait_ms;  /* milliseconds of these in which training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
 /* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
@@ -51,7 +51,7 @@ void memory_copies_sweep(const CheckpointState *state);
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* Where a rank is: the number of hosts, the index of its host, the ranks on that host, and its place among them. */
+/* The place of a rank: number of hosts, index of its host, number of ranks on that host, and index among them. */
 typedef struct { int hosts, host, ranks, place; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
@@ -86,7 +86,8 @@ typedef struct {
     char     run_id[40];
 } MemoryHeader;
 #define MEMORY_MAGIC "TGMEM01"
-enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest data_offset: so many bytes are read before they are checked */
+enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest valid data_offset; limits the bytes that are read before they are
+                                        * checked */
 
 /* A copy that was read from its file: header, extents, and the manifest without files (head). */
 typedef struct {
