@@ -190,7 +190,9 @@ typedef struct {
     int64_t  update;                  /* STEP_ADAMW: number of the AdamW update, from 1 */
 } Step;
 
-typedef struct { Exact squares; /* sum of squares of the mean delta, or (STEP_MOMENTUM) of waiting deltas */ } Stepped;
+/* Answer to a STEP message. squares: sum of squares of the mean delta (STEP_MEAN), or of the deltas that wait for
+ * momentum (STEP_MOMENTUM). */
+typedef struct { Exact squares; } Stepped;
 
 typedef struct { int code; /* exit code of the run: EXIT_DONE or EXIT_STOPPED. JSON key: "exit" */ } Over;
 

@@ -21,7 +21,8 @@ enum {
 };
 
 typedef struct PeerMessage PeerMessage;
-typedef struct { MessageKind kind; /* kind of the answer */ int64_t round, offset, elems; } PeerGet;
+/* A request of a peer for weights. kind: kind of the message that answers it. */
+typedef struct { MessageKind kind; int64_t round, offset, elems; } PeerGet;
 
 typedef struct {
     Channel  *channel;      /* connection to the peer; owned */

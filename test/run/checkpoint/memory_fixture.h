@@ -6,7 +6,8 @@
 #include "run/checkpoint/memory_copies.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-static int hosts = 1; /* number of simulated hosts; each has equally many ranks, and the last one also the rest */
+static int hosts = 1; /* number of simulated hosts; all have equally many ranks, except that the last one also has the
+                       * remainder */
 
 /* Replaces comm_host (ld --wrap): returns the name of the rank's simulated host. */
 const char *__wrap_comm_host(const Comm *c, int rank);

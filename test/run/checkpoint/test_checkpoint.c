@@ -176,7 +176,8 @@ static void test_falls_back(void **state) {
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* Starts in a folder that is not empty, with every value of run.resume and everything that the folder may hold. */
+/* Starts with every value of run.resume, in an empty folder, in one with a log, a checkpoint, a damaged newest
+ * checkpoint, or only damaged ones. The table has the exit code, the step and the message that are due. */
 static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
@@ -329,7 +330,7 @@ static void test_milestones_stay(void **state) {
     /* a milestone among the newest checkpoints counts as one of them */
     save_steps((const int64_t[]){9, 10, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
-    SAVE(11); /* step 9 is then deleted */
+    SAVE(11); /* milestones are no longer kept, because SAVE does not set checkpoint.keep_every */
     assert_string_equal(listing(), "step_00000010 step_00000011 ");
 }
 
@@ -373,8 +374,8 @@ static void test_never_prunes_below_what_verifies(void **state) {
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
 }
 
-/* A checkpoint may be damaged after it was written. So every save reads again the one that a resume would fall back
- * to. */
+/* A checkpoint may be damaged after it was written. So every save reads again the older checkpoint that a resume would
+ * fall back to. */
 static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
     (void)state;
     Fixture f;

@@ -105,7 +105,7 @@ static void test_truncations(void **state) {
         int fd = io_open(at_newest(names[n]), IO_CREATE);
         assert_int_equal(io_write(fd, data, (size_t)bytes), 0);
         assert_true(verifies());
-        assert_int_equal(io_write(fd, "\n", 1), 0); /* appends one byte */
+        assert_int_equal(io_write(fd, "\n", 1), 0);
         assert_false(verifies());
         assert_int_equal(io_truncate(fd, (uint64_t)bytes), 0);
         io_close(fd);

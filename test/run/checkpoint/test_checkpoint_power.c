@@ -66,7 +66,7 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    /* after the last change only the new checkpoint is allowed; counted as a state of its own */
+    /* after the last change only the new checkpoint is allowed; this state is counted separately */
     int      is_done = count == disk.changes;
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {

@@ -17,7 +17,7 @@
 #include "core/json.h"
 #include "test/run/config/every_value.h"
 
-enum { TAIL = 29 }; /* length of ,\n"hash":"0123456789abcdef"}\n */
+enum { TAIL = 29 }; /* bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 
 /* Returns the text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
@@ -174,8 +174,8 @@ static void test_every_cut_and_every_bit(void **state) {
     free(text);
 }
 
-/* Runs with one value changed and the hash corrected. The manifest is accepted and consistent, or the message names the
- * faulty part. */
+/* Checks a manifest in which one value was changed and the hash corrected. It is accepted and consistent, or the
+ * message names the faulty part. */
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;

@@ -73,7 +73,7 @@ static void warmup_stable_decay(void **state) {
 
 static void a_decay_may_be_linear(void **state) {
     (void)state;
-    Config c = config_of(SCHEDULE_WSD, 100, 5, 0.0, 0.2); /* s0 = 80 */
+    Config c = config_of(SCHEDULE_WSD, 100, 5, 0.0, 0.2); /* the decay begins at step s0 = 80 */
     c.schedule.decay = DECAY_LINEAR;
     expect_lr(&c, 79, 1e-3);
     expect_lr(&c, 80, 1e-3);

@@ -93,7 +93,7 @@ static void decisions(void **state) {
         holder_format(&table[i].h, text);
         if (holder_decide(text, &OWN, table[i].seen, BEAT_MS) != table[i].decision) fail_msg("%s", table[i].what);
     }
-    LockHolder none = OWN; /* outside of SLURM two processes never belong to the same job */
+    LockHolder none = OWN; /* outside of SLURM two processes never count as one job */
     char       text[HOLDER_TEXT];
     strcpy(none.job, "none");
     LockHolder other = holder("there", "b9", "none", 0);

@@ -43,8 +43,8 @@ static void test_silence_ends(void **state) {
 }
 
 /* Before MPI_Init has ended, a launcher's signal ends a waiting rank. Later it does not end a rank whose neighbours are
- * alive, however long it is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on another
- * host. */
+ * alive, however long that rank is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on
+ * another host. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {

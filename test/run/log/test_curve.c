@@ -174,7 +174,8 @@ static void the_first_steps_do_not_set_the_range(void **state) {
      * 100. */
     const char *line = strstr(strstr(svg, "<g class=\"c1\">"), "d=\"M");
     assert_non_null(line);
-    assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* 76 + (872 - 76) / 4 */
+    assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* x of step 100 of 400 in a plot from x = 76 to x = 872: 76 +
+                                                          * (872 - 76) / 4 */
     free(svg);
 }
 

@@ -310,7 +310,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* the best is from the lines that log_steps wrote after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* the best loss is from the lines that log_steps wrote after step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);

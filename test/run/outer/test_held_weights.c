@@ -74,8 +74,8 @@ static void island_follows(FrameType type, double far, double part) {
     assert_false(held_is_whole(&h));
 }
 
-/* A change is a step plus what rounding took from the previous change. Rounding takes at most 2^-8 of it in bf16. In
- * int8 it takes half of 1/127 of the largest value in the block. */
+/* A change is a step plus what rounding took from the previous change. Rounding to bf16 takes at most 2^-8 of it.
+ * Rounding to int8 takes half of 1/127 of the largest value in the block. */
 static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
 static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
 

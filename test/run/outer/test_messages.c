@@ -346,7 +346,7 @@ static void headers_are_as_their_kind_wants(void **state) {
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
         assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
-        /* allowed here for messages with values, whose length the frame's own code checks */
+        /* accepted for messages with values, because comm/frame.h checks their length */
         assert_int_equal(passes(bad, from), is_values);
     }
     FrameHeader compressed = {.kind = MESSAGE_DELTA, .type = FRAME_INT8, .elems = 10, .payload_bytes = 14};

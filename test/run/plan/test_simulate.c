@@ -232,7 +232,8 @@ static void the_search_finds_the_quickest(void **state) {
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
-    ordered.parallel.deterministic = 1; /* sums in order forbid some grids, and the search must not propose them */
+    ordered.parallel.deterministic = 1; /* sums in the order of micro-batches forbid some grids, and the search must not
+                                         * propose them */
     f = search(&ordered, F32, 8, &cluster, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;

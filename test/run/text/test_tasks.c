@@ -54,7 +54,7 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     assert_text(&t, 0, 0, "a\xc2\xa0\xe2\x80\x83\nb", 7, 1); /* white space of any kind moves to the choice */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"a\",\"choices\":[\"b\",\"cd\"],\"gold\":0,\"delimiter\":\" \"}");
-    /* a space that is the delimiter does not count for the length */
+    /* a space that is the delimiter does not count for the length of the choice */
     assert_text(&t, 0, 1, "a cd", 3, 2);
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"b\",\"cd\"],\"gold\":0}");

@@ -57,7 +57,7 @@ static void ends_before_a_stop_text(void **state) {
     assert_always("xabc", inner, 2, "xab");
 }
 
-/* Checks what the reader has after each piece. */
+/* Checks which text has been passed on after each piece. */
 static void passes_on_what_is_certain(void **state) {
     (void)state;
     static const char *const stop[] = {"END"};
