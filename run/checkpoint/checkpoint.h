@@ -144,8 +144,9 @@ double saver_finish(Saver *s);                 /* waits until the save is comple
                                                 * none was in flight */
 double saver_finish_last(Saver *s);            /* does what saver_finish does, at the end of a run; exit 74 if the last
                                                 * save failed */
-int64_t saver_step(const Saver *s);            /* step of the save that was started last; -1: none */
-double saver_stall_ms(const Saver *s);         /* ms that training waited for the copy, and for other ranks */
+int64_t saver_step(const Saver *s);            /* returns the step of the save that was started last; -1: none */
+double saver_stall_ms(const Saver *s);         /* returns the ms that training waited for the copy of the state and for
+                                                * other ranks */
 
 /* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails.
  * Returns the milliseconds that it took. */

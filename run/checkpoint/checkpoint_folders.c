@@ -333,7 +333,7 @@ enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t extents = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
-    /* A small tokenizer is counted in SMALL_FILES_BYTES. */
+    /* a small tokenizer is included in SMALL_FILES_BYTES */
     size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0];
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * extents + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }

@@ -71,7 +71,7 @@ int folders_sweep(const char *checkpoints);
  * resume from them. One process calls folders_prune. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
-    int64_t newest;      /* checkpoint.keep: number of newest checkpoints that stay */
+    int64_t newest;      /* value of checkpoint.keep: number of newest checkpoints that stay */
     int64_t every;       /* checkpoint.keep_every: checkpoints at multiples of this step (milestones) stay; 0: none */
     int64_t best;        /* step of the best validation loss, whose checkpoint stays; -1: none */
 } FoldersKept;

@@ -65,7 +65,8 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
-    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest, is too long */
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest of the save, is too long for
+                                                        * the system */
     make_headers(&s);
     return s;
 }

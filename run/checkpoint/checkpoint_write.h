@@ -20,16 +20,16 @@
 #include "run/checkpoint/exchange.h"
 
 typedef struct {
-    uint32_t       file; /* the file that has the extent: a ManifestFileKind */
+    uint32_t       file; /* file that the extent belongs to: a ManifestFileKind */
     uint32_t       pad;
     ManifestExtent extent;
 } WrittenExtent;
 
 typedef struct {
-    const CheckpointState *state;           /* borrowed */
+    const CheckpointState *state;           /* the run whose state is saved; borrowed */
     int64_t      step;
     TrainState   train_state;               /* state of the run when the save began */
-    Position     position;                  /* position after this step */
+    Position     position;                  /* position of the run after the saved step */
     const Manifest *rescued;                /* state rescued from copies in memory, which is saved in place of the
                                              * run's; borrowed; NULL: none */
     cJSON       *config;                    /* owned: the config of the run as JSON */
@@ -51,7 +51,7 @@ typedef struct {
     size_t       pending;                   /* bytes of the extent that waits to be written */
     int          file;                      /* file of the waiting extent: FILE_MODEL or FILE_OPTIMIZER */
     uint64_t     offset;                    /* offset of the waiting extent in its file */
-    _Atomic int64_t progress;               /* extents written, and read back, so far */
+    _Atomic int64_t progress;               /* number of extents written and read back so far */
     WrittenExtent *written;                 /* owned: the extents that this rank wrote */
     size_t       written_count;
     char         fault[MANIFEST_FAULT_BYTES];
@@ -91,7 +91,7 @@ typedef struct {
     Thread thread;
     void (*work)(void *ctx);
     void  *ctx;
-    int    is_busy;     /* guarded by the lock of the thread */
+    int    is_busy;     /* 1 while the thread works; guarded by its lock */
 } Worker;
 
 /* what: name of the work, for messages */

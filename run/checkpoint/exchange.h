@@ -12,7 +12,7 @@
 #include "run/checkpoint/checkpoint.h"
 
 typedef struct {
-    FileExtent *extent;           /* [extents] in the order of the copied elements; owned */
+    FileExtent *extent;           /* [extents] ranges of the file, in the order of the copied elements; owned */
     int64_t     extents, elems;   /* number of extents; number of elements in all of them together */
 } FileExtents;
 

@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     uint64_t        bytes;              /* bytes of the file; 0 if the checkpoint lacks it */
-    ManifestExtent *extent;             /* owned, sorted by offset, without a gap */
+    ManifestExtent *extent;             /* [extents] ranges of the file, sorted by offset, without a gap; owned */
     int64_t         extents;
 } ManifestFile;
 
@@ -82,7 +82,7 @@ typedef struct {
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
-    Guard         guard;          /* recent losses, skips and rollbacks; empty if absent */
+    Guard         guard;          /* recent losses, and counts of skipped steps and rollbacks; empty if absent */
     const cJSON  *gemm;           /* borrowed: table of matrix-product algorithms; NULL: there is none */
     const cJSON  *fp8;            /* borrowed: fp8 scales and the maxima they come from; NULL: there is none */
     const cJSON  *config;         /* borrowed: the config of the run that saved, with every option */

@@ -199,11 +199,11 @@ typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[ME
 typedef struct {
     Comm *pair;       /* communicator of the two ranks; owned */
     int   from;       /* number of the rank that sends */
-    Slots in;         /* slots of the receiving rank */
+    Slots in;         /* slots of the receiving rank: files in memory for copies */
 } Link;
 
 struct MemoryCopies {
-    const CheckpointState *state;  /* borrowed */
+    const CheckpointState *state;  /* the run whose state is copied; borrowed */
     Path       folder;
     MemoryHost host;
     FileExtents extents;  /* extents that this rank copies; owned */
@@ -213,13 +213,13 @@ struct MemoryCopies {
     Link      *link;      /* [links] connections to ranks of other hosts, sorted by sender, so that all ranks free them
                            * in one order; owned */
     int        links;
-    int        at;        /* index of the slot that was filled last */
-    Worker     worker;    /* thread that hashes and seals the copy */
-    Save       save;      /* used by the worker thread while it is busy */
+    int        at;        /* index of the slot (file) that was filled last */
+    Worker     worker;    /* thread that hashes a copy and marks it as complete */
+    Save       save;      /* hashing of the copy in flight; used by the worker thread while it is busy */
     int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is sealed and being
                                             * sent. warned: failures so far */
     int        is_whole;  /* 1 if the copy is sealed; used by the worker thread while it is busy */
-    char       fault[MANIFEST_FAULT_BYTES]; /* why the copy is not whole */
+    char       fault[MANIFEST_FAULT_BYTES]; /* reason why the copy in flight is not usable; "": none */
     double     begin_ms;
     MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
 };
@@ -430,7 +430,7 @@ static void finish(MemoryCopies *m) {
 void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
-    finish(m); /* now the preceding copy is complete on all ranks */
+    finish(m); /* the preceding copy is then complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
     m->fault[0] = 0;
@@ -488,7 +488,7 @@ typedef struct {
 typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
-    const CheckpointState *state; /* borrowed */
+    const CheckpointState *state; /* the run whose state is rescued; borrowed */
     Comm   *comm;
     Path    folder;
     char    run_id[40];
@@ -590,7 +590,7 @@ static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     for (*next = from; *next < r->offers; ++*next) {
         const Offer *o = &r->offer[*next];
         if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
-        /* a second copy of this rank, from the next host */
+        /* skips a second copy of this rank's state, from the next host */
         if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue;
         chosen[ranks++] = *o;
     }

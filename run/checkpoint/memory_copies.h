@@ -23,7 +23,8 @@
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-typedef struct MemoryCopies MemoryCopies; /* NULL: no copies, and every call does nothing */
+typedef struct MemoryCopies MemoryCopies; /* a NULL pointer means that no copies are made; every call then does
+                                           * nothing */
 
 /* Collective, called once before the first step. Allocates all memory, and removes the copies of an earlier job.
  * Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies. state is
@@ -36,7 +37,7 @@ void memory_copies_start(MemoryCopies *m, int64_t step);
 typedef struct {
     int64_t step;
     double  ms;       /* milliseconds from the start of the copy until it was whole */
-    double  wait_ms;  /* milliseconds of these in which training waited */
+    double  wait_ms;  /* ms, within the field `ms`, that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
 /* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
@@ -78,7 +79,7 @@ typedef struct {
                                        * data */
     uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
     int64_t  step;
-    int32_t  rank, ranks;             /* the rank whose state was copied; number of ranks */
+    int32_t  rank, ranks;             /* rank whose state was copied; number of ranks of the job */
     uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the text (the head)
                                        * after these */
     uint64_t data_offset, data_bytes; /* where the data begins in the file, a multiple of MEMORY_PAGE; bytes of the
@@ -91,7 +92,7 @@ enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest valid data_offset; limits the 
 
 /* A copy that was read from its file: header, extents, and the manifest without files (head). */
 typedef struct {
-    char                *bytes;       /* owned: everything before the data */
+    char                *bytes;       /* contents of the file before the data; owned */
     const MemoryHeader  *header;      /* points into `bytes`, like `extent` and `head` */
     const WrittenExtent *extent;
     const char          *head;

@@ -23,7 +23,7 @@
 enum {
     SAFETENSORS_DIMS         = 8,
     SAFETENSORS_HEADER_LIMIT = 100000000, /* most bytes of a header, as in the reference reader */
-    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file */
+    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file that is read */
     SAFETENSORS_FAULT_BYTES  = 480        /* buffer for the phrase that a parser writes about a fault */
 };
 
@@ -35,7 +35,7 @@ typedef enum {
 } SafeType;
 
 typedef struct {
-    const char *name;       /* borrowed from the parsed header, or from the caller */
+    const char *name;       /* name of the tensor; borrowed from the parsed header, or from the caller */
     SafeType    type;
     int         dims;
     uint64_t    dim[SAFETENSORS_DIMS];
@@ -72,8 +72,8 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *name;       /* borrowed from the JSON of the index */
-    int         file;       /* index in WeightsIndex.file */
+    const char *name;       /* name of the tensor; borrowed from the JSON of the index */
+    int         file;       /* position in WeightsIndex.file of the file that holds the tensor */
 } IndexedTensor;
 
 typedef struct {
@@ -82,7 +82,7 @@ typedef struct {
     const char   **file;    /* [files] names of the files, each once, in byte order; the list is owned, the names are
                              * borrowed */
     int            files;
-    Json           json;    /* owned: holds the names */
+    Json           json;    /* parsed index, which holds the names; owned */
 } WeightsIndex;
 
 /* Parses the index in text [bytes]. Returns 1, or 0 with a phrase ("has no weight_map") in fault

@@ -154,7 +154,7 @@ int64_t weights_finite(const float *value, int64_t n) {
 
 void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element) {
     double value = 0.0;
-    if (t->type == SAFE_F64) /* the value may be finite in the file, as F64 */
+    if (t->type == SAFE_F64) /* the value may be finite in the file, as F64, though not in fp32 */
         (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
     if (t->type == SAFE_F64 && isfinite(value))
         fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: take other weights",
@@ -825,7 +825,8 @@ static void refuse_misnamed(const WeightsSet *set) {
     const char *name = basename(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
-    if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */
+    if (strcmp(set->folder, set->path) == 0) return; /* there is no file to rename, because the folder has numbered
+                                                      * files */
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
          shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
 }

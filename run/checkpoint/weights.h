@@ -52,13 +52,13 @@ typedef struct {
 static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0, 0, 0.0, 1.0, -1.0}; }
 /* Returns the statistics of a tensor whose values can be read. The result does not depend on the number of threads. */
 WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t);
-void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds b to a */
+void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds the statistics b to a */
 double       weights_norm(const WeightsStats *s);
 
 typedef struct {
     int64_t elems, differ;     /* number of elements compared; number of those whose bits differ */
     int64_t nans;              /* differing elements with a NaN in at least one tensor    */
-    double  most;              /* largest |a - b|                                                             */
+    double  most;              /* largest absolute difference |a - b| of two elements */
     double  squares, of;       /* sums of (a - b)^2 and of a^2; the relative difference is sqrt(squares / of) */
 } WeightsDiff;
 

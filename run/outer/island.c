@@ -19,7 +19,7 @@ struct Island {
     IslandParts    parts;
     Key            key;                /* the shared key, from outer.key */
     Link          *link;               /* [links] one connection to each server; the first server leads; owned */
-    int            links;              /* number of servers */
+    int            links;              /* number of connections, one to each server */
     RoundCopy      copy;               /* weights x that the round began with, and the deltas that this rank sends */
     int            has_lease, is_over; /* 1 if this round has steps to send; 1 if the server has no more rounds */
     int64_t        used;               /* samples of the lease (samples to train on) that were reported to the server */
@@ -30,7 +30,7 @@ struct Island {
 typedef enum {
     MET,
     STOPPED,                           /* a rank received a request to stop */
-    BROKEN                             /* the connection of a rank is broken */
+    BROKEN                             /* the connection of a rank to a server is broken */
 } Awaited;
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */

@@ -41,8 +41,8 @@ typedef enum {
 
 /* Totals of the training steps that an island has made in a lease. */
 typedef struct {
-    int64_t samples, tokens;   /* samples and tokens that were trained on */
-    double  loss;              /* mean loss over the steps */
+    int64_t samples, tokens;   /* numbers of samples and tokens that the island trained on */
+    double  loss;              /* mean loss over the training steps of the lease */
 } IslandWork;
 
 /* Numbers of a round that has ended, for the logs. */
@@ -79,8 +79,10 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended);
 void island_leave(Island *s, IslandWork work);
 
 const Open           *island_round(const Island *s);     /* the current lease: the samples to train on in this round */
-const IslandExchange *island_ended(const Island *s);     /* numbers of the round that island_exchange ended last */
+const IslandExchange *island_ended(const Island *s);     /* returns the numbers of the round that island_exchange ended
+                                                          * last */
 int                   island_number(const Island *s);
-const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the server's address */
+const char           *island_lost(const Island *s);      /* returns why no server answered, with the server's address;
+                                                          * valid after ISLAND_LOST */
 
 #endif

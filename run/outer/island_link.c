@@ -134,7 +134,7 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     float *rest = c->rest + at;
     for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
     frame_pack(c->type, payload, rest, elems);
-    frame_unpack(c->type, delta, payload, elems); /* delta = the rounded values, as the server receives them */
+    frame_unpack(c->type, delta, payload, elems); /* delta now holds the rounded values, as the server receives them */
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
 }
 
@@ -190,7 +190,7 @@ int64_t link_chunk_elems(const Link *l, int64_t chunk) {
 
 int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
 
-/* Returns the index of the n-th chunk that this rank fetches. */
+/* Returns the index, in the server's part of the model, of the n-th chunk of weights that this rank fetches. */
 static int64_t own_chunk(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {

@@ -17,9 +17,9 @@
  * feedback). */
 
 typedef struct {
-    Optimizer *optimizer;  /* borrowed */
-    Stream    *stream;     /* borrowed */
-    FrameType  type;       /* type of the values of deltas in a frame */
+    Optimizer *optimizer;  /* holds the masters that new weights are copied to; borrowed */
+    Stream    *stream;     /* stream of copies between GPU and host; borrowed */
+    FrameType  type;       /* type of the values in which deltas are sent */
     FileExtents   runs;       /* owned: ranges of the model that this rank sends to the server */
     float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters;
                             * from device_alloc_host; owned */
@@ -64,20 +64,20 @@ void   round_copy_forget(RoundCopy *c);
  * fetches chunk n. */
 typedef struct {
     MessageKind get;      /* kind of the request: GET (all weights) or GET_CHANGE (their change) */
-    int64_t round, chunks; /* round of the request; number of chunks of the server's part */
+    int64_t round, chunks; /* number of the round whose weights are fetched; number of chunks of the server's part */
     int64_t awaited;      /* index of the chunk that all ranks wait for; -1 while they wait for another server */
     int64_t requested, had; /* chunks of this rank: those that were requested, and those that have arrived */
-    float  *chunk;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
+    float  *chunk;        /* [MESSAGE_ELEMS] the chunk of weights that arrived last; owned */
     int     has_chunk;    /* 1 while `chunk` holds weights that nobody has used; no frame is read until then */
     int     is_given_up;  /* 1 if the fetch was given up: chunks that still arrive are dropped */
 } LinkFetch;
 
 /* A delivery of deltas to one server: the part of the model that this server has, then an END message. */
 typedef struct {
-    int     is_on;        /* 1 while something is being sent */
+    int     is_on;        /* 1 while deltas or END are being sent */
     int64_t run, at;      /* next element to send: `run` is the index of its range in RoundCopy.runs, `at` its offset in
                            * that range */
-    int64_t gone;         /* elements already sent, in all ranges of this rank */
+    int64_t gone;         /* number of elements already sent, in all ranges of this rank */
     End     end;          /* the END message that follows the deltas; end.round is the round of the deltas */
 } LinkSend;
 
@@ -88,7 +88,7 @@ typedef struct {
     int        part, parts; /* index of the server's part of the model; number of parts */
     int64_t    first, end; /* range of elements of the server's part */
     double     patience_ms; /* ms without an answer after which the connection counts as broken */
-    RoundCopy *copy;      /* borrowed */
+    RoundCopy *copy;      /* copy of the weights of the round; borrowed */
     LinkFetch  fetch;     /* the weights that are being fetched */
     LinkSend   send;      /* deltas that are being sent */
     char      *payload;   /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of x that another
@@ -102,8 +102,8 @@ typedef struct {
     Open       open;
     Closed     closed;
     int64_t    pings, answers; /* numbers of PINGs sent, and of PINGs that the server answered */
-    double     pinged_ms; /* time of clock_ms() when the last PING was sent */
-    double     silent_ms; /* time of clock_ms() since which PINGs are unanswered */
+    double     pinged_ms; /* time by clock_ms() when the last PING was sent */
+    double     silent_ms; /* time by clock_ms() since which PINGs are unanswered */
 } Link;
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts);
@@ -127,11 +127,13 @@ Link *links_broken(Link *l, int links);
 void link_say(Link *l, MessageKind kind, int64_t round, const void *m);
 void link_ping(Link *l);
 
-void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request chunks of the server's part */
+void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request the chunks of the server's part of the
+                                                              * weights */
 void    link_give_up(Link *l);                             /* drops the chunks of weights that still arrive */
 int64_t link_chunk_begin(const Link *l, int64_t chunk);
 int64_t link_chunk_elems(const Link *l, int64_t chunk);
 int     link_owns(const Link *l, int64_t chunk);
-void    link_send(Link *l, End end);                       /* begins to send the deltas of `copy`, then END */
+void    link_send(Link *l, End end);                       /* begins to send the deltas of l->copy, then the message
+                                                            * END */
 
 #endif

@@ -25,7 +25,7 @@ typedef struct {
     char        island[ISLAND_ID_BYTES]; /* id of the island (training job) that has the lease */
     int64_t     round;     /* the round that the lease was given in; once it is done, the round that its samples counted
                             * in */
-    int         is_done;   /* 1 if the samples count in the weights of the server */
+    int         is_done;   /* 1 if the samples of the lease count in the weights of the server */
 } Lease;
 
 typedef struct {
@@ -54,7 +54,7 @@ Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round
  * used 0 the lease is returned, as leases_return does. */
 void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
-void   leases_sync(Leases *l); /* writes new lines to disk; exit 74 if that fails */
+void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; exit 74 if that fails */
 
 /* --- members: the islands, as a state machine ----------------------------------------------------------------------
  *   GATHERS   some of its ranks have sent HELLO
@@ -100,11 +100,11 @@ typedef struct {
 } Member;
 
 typedef struct {
-    Member  **member;              /* [count] list and members; owned */
+    Member  **member;              /* [count] the islands; list and entries are owned */
     int       count;               /* number of islands that have ever connected, including those that are GONE */
-    OuterWait wait;                /* value of outer.wait */
+    OuterWait wait;                /* value of the key outer.wait */
     int64_t   least;               /* number of islands that must be connected before the first round opens */
-    int64_t   step_samples, seq_len; /* samples of an optimizer step; tokens of a sample */
+    int64_t   step_samples, seq_len; /* number of samples of an optimizer step; number of tokens of a sample */
     int       parts;               /* number of servers; 1 on a server other than the first */
     int64_t   round;               /* number of the open round */
     int64_t   arrivals;            /* outer.wait=none: number of deltas that have counted since the server started */

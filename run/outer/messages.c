@@ -17,8 +17,8 @@
 typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
 typedef struct {
     const char *name;
-    unsigned    from;   /* senders that may send it, as bits: 1 << MessageFrom */
-    Holds       holds;  /* what the payload holds */
+    unsigned    from;   /* bits 1 << MessageFrom of the senders that may send such a message */
+    Holds       holds;  /* what the payload of the message holds */
     size_t      bytes;  /* bytes of the struct for this message, if its payload is JSON */
 } Kind;
 
@@ -113,7 +113,7 @@ typedef enum {
     FIELD_NAME,    /* a string that stays in the JSON tree that was read; const char * in the struct */
     FIELD_SQUARES, /* a sum of squares as hex digits; Exact in the struct */
     FIELD_CONFIG,  /* an object that stays in the JSON tree that was read; cJSON * in the struct */
-    FIELD_DATA     /* list of data files in a HELLO */
+    FIELD_DATA     /* the list of data files in a HELLO message; HelloData * in the struct */
 } FieldType;
 
 typedef struct {
@@ -308,7 +308,7 @@ char *message_write(MessageKind kind, const void *m, size_t *bytes) {
 typedef struct {
     int   kind;
     char *fault;   /* [MESSAGE_FAULT_BYTES] the first fault; borrowed */
-    int   is_good; /* 0 after a fault */
+    int   is_good; /* 1 until the first fault, then 0 */
 } Reading;
 
 static void reading_refuse(Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -109,12 +109,12 @@ HelloData *hello_data(const Dataset *train);
 
 typedef struct {
     int        protocol;          /* version of the protocol: CHANNEL_PROTOCOL */
-    char       island[ISLAND_ID_BYTES]; /* id of the island */
+    char       island[ISLAND_ID_BYTES]; /* id of the sender's island: 16 hex digits */
     int        rank, ranks;       /* the sender's rank; number of ranks of the island */
     int64_t    elems;             /* number of parameters of the model */
     int64_t    samples;           /* number of samples in an epoch of the data */
     cJSON     *config;            /* the sender's config with every option; owned by `json` of a Hello that was read */
-    HelloData *data;              /* [data_files] owned if the Hello was read */
+    HelloData *data;              /* [data_files] files of the training data; owned if the Hello was read */
     int        data_files;        /* number of files of data.train */
     Json       json;              /* owned: the JSON that the Hello was read from */
 } Hello;
@@ -134,11 +134,11 @@ typedef struct {
 
 typedef struct {
     int64_t round;
-    int64_t step;                 /* step of the schedule at which the lease begins */
-    int64_t steps;                /* number of optimizer steps to train */
-    int64_t first, samples;       /* the samples of the lease: a range of the global order */
+    int64_t step;                 /* step of the learning-rate schedule at which the lease begins */
+    int64_t steps;                /* number of optimizer steps to train in the lease */
+    int64_t first, samples;       /* first sample of the lease in the global order; number of samples */
     int     islands;              /* number of islands with a lease in this round, including the receiver */
-    int64_t lease;                /* number of the lease */
+    int64_t lease;                /* number of the lease, which END must repeat */
 } Open;
 
 typedef struct {

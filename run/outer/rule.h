@@ -64,7 +64,7 @@ const char *outer_server(const char *list, int entry, char *out);
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
 typedef struct {
-    float  *at[WEIGHTS_TENSORS];   /* [elems] values of each tensor; borrowed */
+    float  *at[WEIGHTS_TENSORS];   /* [elems] values of each of the server's tensors (ServerTensor); borrowed */
     int64_t offset, elems;         /* index of the first element in the model; number of elements */
     int     decays;                /* 1 if the weight decay of AdamW applies to these elements */
     float   rate;                  /* factor of AdamW's learning rate for these elements */
@@ -105,11 +105,12 @@ void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exa
 
 typedef struct {
     FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the other fields are unused */
-    int64_t   first, elems;  /* range of the model that this server has */
+    int64_t   first, elems;  /* index of the first element of this server's part of the model; number of elements */
     int64_t   round;         /* the round whose weights the last change leads to; -1 if there was none */
     float    *rest;          /* [elems] rounding errors that the next change adds. Between round_change_begin and
                               * round_change_end: x before the step. Owned */
-    char     *packed;        /* blocks of the last change as sent, one after another; owned */
+    char     *packed;        /* blocks of the last change in the form in which they are sent, one after another;
+                              * owned */
 } RoundChange;
 
 /* Returns the type of the values of deltas, and of changes of the weights if the server keeps them. */

@@ -24,20 +24,21 @@ typedef struct {
     float           *memory;    /* [WEIGHTS_TENSORS, elements of the part] zeros, on a server other than the first */
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
                                    * leads */
-    const char      *listen;    /* host:port to listen on */
-    int64_t          step, tokens, samples; /* counts of the checkpoint that the run continues from */
-    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log, when an island joins
-                                                                     * or leaves */
+    const char      *listen;    /* host:port on which the server listens */
+    int64_t          step, tokens, samples; /* completed steps, their tokens, and first unused sample of the checkpoint
+                                             * that the run continues from */
+    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log when an island joins or
+                                                                     * leaves */
 } ServerParts;
 
 /* Numbers of a round that has ended. */
 typedef struct {
     int64_t round, step;        /* numbers of completed rounds and optimizer steps */
-    int64_t tokens;             /* tokens of all islands since step 0 */
+    int64_t tokens;             /* number of tokens of all islands since step 0 */
     int     islands;            /* number of islands whose deltas counted in the round */
     int64_t staleness;          /* outer.wait=none: the greatest age of a delta of the round, in rounds */
     double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; ms since the last round ended */
-    int64_t own_tokens;         /* tokens of this round */
+    int64_t own_tokens;         /* number of tokens of this round */
 } ServerRound;
 
 typedef struct Server Server;

@@ -18,7 +18,7 @@ struct PeerMessage {
     PeerMessage *next;
     MessageKind  kind;
     int64_t      round;
-    size_t       bytes;  /* length of text */
+    size_t       bytes;  /* length of `text` in bytes */
     char         text[]; /* JSON of the message */
 };
 
@@ -173,7 +173,7 @@ Peer *server_first_rank(const Server *s, const Member *m) {
     return NULL;
 }
 
-/* Writes "island 2 (id, address)" to out and returns out. */
+/* Writes the name of an island, "island 2 (id, address)", to out and returns out. */
 static const char *name_of(const Server *s, const Member *m, char out[160]) {
     const Peer *p = NULL;
     for (int i = 0; i < s->peers.count; i++)
@@ -513,7 +513,7 @@ int server_serve_peer(Server *s, int i) {
                                                * again */
         if (!goes_on) break;
     }
-    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE */
+    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE, so its connection is closed */
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) peer_send(s, p);

@@ -26,22 +26,22 @@ typedef struct { MessageKind kind; int64_t round, offset, elems; } PeerGet;
 
 typedef struct {
     Channel  *channel;      /* connection to the peer; owned */
-    Member   *member;       /* the island whose rank this is; borrowed; NULL before HELLO */
+    Member   *member;       /* island that the peer is a rank of; borrowed; NULL before HELLO */
     int       rank;         /* rank of the peer in its island */
     int       part;         /* part of the model, if the peer is a follower (another server); PEER_LEADER for the
                              * leader; 0 for an island */
     int       has_answer;   /* 1 if the peer is a follower (another server) and has answered the last STEP */
-    Exact     squares;      /* sum of squares in a follower's answer to STEP                               */
-    double    since_ms;     /* time of clock_ms() when the peer connected */
+    Exact     squares;      /* sum of squares in the follower's answer to a STEP message */
+    double    since_ms;     /* time by clock_ms() when the peer connected */
     int       is_ending;    /* 1 if a REFUSE message was sent or is queued; no more frames of the peer are read */
     PeerMessage *first, *last; /* control messages that wait to be sent, in order; owned */
     PeerGet  *get;          /* requests of the peer for values; those from index `got` on are not answered
                              * completely; owned */
-    int64_t   gets, got;    /* number of requests in `get`; number answered completely */
+    int64_t   gets, got;    /* number of requests in `get`; number of requests answered completely */
 } Peer;
 
 typedef struct {
-    Peer    **peer;         /* [count] the connections; list and entries are owned */
+    Peer    **peer;         /* [count] connections of the server; list and entries are owned */
     int       count;
     Channel **channel;      /* [count + 1] the channels of all peers, as argument of channel_wait; owned */
 } Peers;
@@ -65,7 +65,7 @@ void  peer_send(Server *s, Peer *p);
 struct Server {
     ServerParts parts;
     Key         key;
-    int         listening;               /* descriptor that accepts connections */
+    int         listening;               /* descriptor of the socket that accepts connections */
     Leases      leases;
     Members     members;
     Peers       peers;
@@ -88,15 +88,17 @@ struct Server {
                                           * server) */
     Member    **counted;                 /* [counts] the islands whose deltas the next step applies; owned list */
     double     *weight;                  /* [counts] weights of the deltas in `counted`; owned */
-    int         counts;                  /* number of entries of `counted` and `weight` */
+    int         counts;                  /* number of entries in each of the lists `counted` and `weight` */
     int64_t     had;                     /* number of values of weights and optimizer state (STATE messages) that have
                                           * arrived */
     int         is_dismissed, code;      /* is_dismissed: 1 once the message OVER was sent or received. code: the exit
                                           * code in it */
-    int         lingers;                 /* 1 after server_linger: the run is over and saved */
+    int         lingers;                 /* 1 after server_linger, when the run is over and saved; a server that
+                                          * disconnects is then no fault */
     double      pinged_ms, made_ms;      /* time of the last PING to the leader; time when this server was created */
     ServerRound over;                    /* numbers of the round that ended last */
-    int         is_over;                 /* 1 until server_turn has returned `over` */
+    int         is_over;                 /* 1 from the end of a round until server_turn or server_end_round has returned
+                                          * `over` */
 };
 
 static inline int server_leads(const Server *s) { return s->parts.part == 0; }

@@ -231,7 +231,7 @@ expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a 
 expect "  and its folder" exits 65 'pieces holds no tokenizer that is read: tokenizer.model is of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
 bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
     expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc < $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
-# trains a model with more than 256 ids on bytes
+# a model with more ids than 256 can be trained on bytes
 train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
 "$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
 expect "  as bytes" grep -q '^the quick' "$WORK/out"

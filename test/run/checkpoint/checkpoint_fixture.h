@@ -144,7 +144,7 @@ static inline void fixture_destroy(Fixture *f) {
     arena_destroy(&f->optimizer_arena);
 }
 
-/* Sets all spans of this rank to the state of `step`. */
+/* Sets the state that this rank holds to the known bits of `step`. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
         for (int i = 0; i < f->shards->spans; i++) {

@@ -33,7 +33,7 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
         fixture_fill(f, step);
         memory_copies_start(m, step);
         fixture_fill(f, 1000 + step); /* training continues and changes the state while the copy is made */
-        /* gives the processor to the thread that copies */
+        /* waits, so that the thread that copies gets the processor */
         while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100);
         CHECK(copied.step == step && copied.ms >= copied.wait_ms && copied.wait_ms > 0, "copied");
     }

@@ -47,7 +47,7 @@ static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    /* stderr is closed here; test_checkpoint.c checks the messages */
+    /* stderr goes to /dev/null, because test_checkpoint.c checks the messages */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;

@@ -321,7 +321,7 @@ static void not_finite_piece(void *argument) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 2);
     Span     span = f.shards->span[f.shards->spans - 1];
-    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* quiet NaN, negative infinity */
+    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* bits of a quiet NaN, or of negative infinity */
     memcpy((char *)optimizer_tensor(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
     checkpoint_save(&f.state, 2);
 }

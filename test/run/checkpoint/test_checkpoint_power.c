@@ -113,7 +113,7 @@ static void lose_power(int64_t old, int64_t new) {
     save(new);
     disk.recording = 0;
     states = old_ones = choices.count = contents.count = 0;
-    /* stderr is closed here; test_checkpoint.c checks the messages about skipped checkpoints */
+    /* stderr goes to /dev/null, because test_checkpoint.c checks the messages about skipped checkpoints */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     for (int round = 0, before = -1; states < wanted && (states > before || round < 200); round++) {

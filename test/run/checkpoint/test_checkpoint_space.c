@@ -11,7 +11,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-static size_t one;      /* bytes that a checkpoint takes on disk */
+static size_t one;      /* bytes that one checkpoint takes on disk */
 static int    is_silent; /* 1: the simulated statvfs() fails */
 /* simulated capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
 static double capacity;

@@ -75,7 +75,7 @@ static void test_a_folder_that_shows_late(void **state) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 4);
     failpoints_reset();
-    /* the first open of each of the two files fails */
+    /* the first open of each of the two large files fails, so the save opens them again */
     setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1);
     checkpoint_save(&f.state, 4);
     unsetenv("TRAIN_GPT_FAIL");
@@ -116,7 +116,7 @@ static void lose_during_the_save(Fixture *f) {
     saver_start(s, 4, NULL);
     for (int part = 0;; part++) {
         while (!saver_ready(s)) usleep(1000);
-        if (part == 1) sign_from_elsewhere(); /* the tensors are written, but not the manifest */
+        if (part == 1) sign_from_elsewhere(); /* the lock is taken when the tensors are written, but not the manifest */
         saver_next(s);
     }
 }

@@ -226,7 +226,8 @@ static void test_forgeries(void **state) {
     (void)state;
     static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
         {"\"1.1\"", "\"1.0\"", MANIFEST_GOOD, ""},
-        {"\"1.1\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may have more keys */
+        {"\"1.1\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a manifest of a later minor version may have more
+                                                                   * keys */
         {"\"1.1\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
         {"\"1.1\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
         {"\"1.1\"", "1.1", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
@@ -377,7 +378,8 @@ static void test_memory(void **state) {
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;
-    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory would count too */
+    const char   *preload = getenv("LD_PRELOAD"); /* the limit is not checked under valgrind, whose own memory would
+                                                   * count too */
     getrusage(RUSAGE_SELF, &used);
     if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
 #endif

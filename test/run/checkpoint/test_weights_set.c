@@ -116,7 +116,8 @@ static void test_files_and_index_need_not_agree(void **state) {
     write_index(4, -1, "transformer.h.1.ln_1.bias"); /* the index lists a name that no model has, and that is in no
                                                       * file */
     taken("");
-    write_part("one.safetensors", 0, 5, NULL); /* row 4 is in both files; the index decides  */
+    write_part("one.safetensors", 0, 5, NULL); /* row 4 of the table is in both files; the index decides which is
+                                                * used */
     write_index(5, -1, NULL);
     taken("");
     write_index(4, -1, NULL);
@@ -242,7 +243,7 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    /* one tensor appears under both of its names */
+    /* one tensor appears under both of its names, which is refused */
     write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight");
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");

@@ -164,7 +164,7 @@ static void test_compare(void **state) {
             fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
         free(text);
     }
-    /* a preset equals the same sizes given one by one */
+    /* a preset counts as equal to the same sizes given one by one */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved, NULL));
     cJSON_Delete(saved);

@@ -100,7 +100,7 @@ static void weight_decay(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
     c.optimizer.weight_decay = 0.1;
-    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* exactly the constant, not rounded */
+    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* the weight decay is exactly the constant, not rounded */
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);

@@ -228,7 +228,7 @@ static void steps_after_a_slow_start(void) {
     for (int64_t i = 1; i <= 100; i++) {
         StepMetrics s = step(i);
         s.ms = i == 1 ? 3000 : 100;
-        /* sets the start back, to simulate that this time has passed */
+        /* moves the start of the run back, to simulate that this time has passed */
         if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25;
         if (i < 100) p.log_every = 1000;
         else p.log_every = 1;

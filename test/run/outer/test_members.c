@@ -52,7 +52,7 @@ static void rounds_open_and_close(void **state) {
     give(a, 0), give(b, 1);
     assert_false(members_may_open(&ms) || members_may_close(&ms));
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *c = join(2, 0, 1);       /* joins during a round, so it takes part from the next round on */
+    Member *c = join(2, 0, 1);       /* an island that joins during a round takes part from the next round on */
     assert_int_equal(end(b, 1, 1.0), 0);
     assert_false(members_may_close(&ms));
     assert_int_equal(end(b, 0, 1.0), 1);

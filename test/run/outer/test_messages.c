@@ -31,7 +31,7 @@ typedef union {
 
 typedef struct {
     MessageKind kind;
-    const char *text; /* the text that the writer makes for this example */
+    const char *text; /* JSON text that the writer makes of this example */
 } Example;
 
 /* A sum of squares as text: 69 words of 8 hexadecimal digits. */
@@ -100,7 +100,8 @@ static void cut_and_changed_messages(void **state) {
                 reads(kind, text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the few keys of FEW_KEYS are in messages of other kinds too */
+        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the kinds in FEW_KEYS have so few keys that messages of other
+                                                       * kinds have them too */
             MessageKind other = EXAMPLES[i].kind;
             if (other != kind && !(FEW_KEYS >> other & 1)) assert_false(reads(other, text, bytes));
         }

@@ -187,7 +187,7 @@ static void long_steps_go_on_as_shorter_ones(void **state) {
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, F32, 8, &cluster);
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
-            c.batch.global_tokens /= 2; /* this half is simulated in full */
+            c.batch.global_tokens /= 2; /* half as many micro-batches are simulated in full */
             Simulated half = simulate(&c, F32, 8, &cluster);
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
