@@ -11,7 +11,7 @@
  *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x, or how far x is from
  *                               what the island holds (rule.h)
  *   CHANGE   server             bf16 or int8: answers a GET_CHANGE
- *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
+ *   DELTA    each rank          f32, bf16 or int8: x of the round - master (outer.send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
  *   CLOSED   server, to each    Closed: x of the next round can be fetched
  *   PING     either side        nothing; rank 0 of an island sends at most one a second, the server answers

@@ -124,7 +124,7 @@ kill -TERM $job; wait $job; expect "asked to stop: exit 75" [ $? -eq 75 ]
 expect "of none of these anything is left" nothing_of none
 
 told_step() { "$TRAIN" export "$1" out="$2" 2> "$WORK/err" | grep -qE "^exported  step [0-9]+ of $1 as fp32"; }
-# Exports while the run trains, saves and deletes old checkpoints.
+# An export is complete even if the run trains, saves and deletes old checkpoints meanwhile.
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/live" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=1 checkpoint.keep=2 log.every=100000 > /dev/null & job=$!
 within 30 [ -e "$WORK/live/checkpoints/step_00000003" ]
 for i in 1 2 3; do

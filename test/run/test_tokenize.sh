@@ -201,7 +201,7 @@ done
 gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
 tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
 expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
-# tokenizer files in other forms: packed, cut short, and forms that are not supported
+# Writes tokenizer files that are packed, cut short, or in forms that are not supported.
 python3 - "$WORK" <<'PY'
 import base64, gzip, json, os, sys
 at = sys.argv[1] + "/"
@@ -265,8 +265,8 @@ expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
 expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
-# Texts longer than a chunk; patterns that only Oniguruma reads, and one that backtracks without end; begin tokens of a
-# post_processor.
+# Writes texts that are longer than a chunk of the tokenizer, and tokenizers with patterns that only Oniguruma reads,
+# with a pattern that backtracks without end, and with a begin token in the post_processor.
 python3 - "$WORK" <<'PY'
 import json, os, sys
 work = sys.argv[1]
