@@ -72,8 +72,8 @@ typedef struct {
     int64_t step;                  /* completed optimizer steps                                      */
     int     ranks;                 /* number of ranks that saved the checkpoint; 0: no checkpoint, the run is new */
     char    name[64];              /* name of the checkpoint's folder: "step_00001000" */
-    char    grid[MESH_TEXT];       /* parallel grid of the ranks that saved the checkpoint: "tensor 2 x shard 4"; "":
-                                    * only data parallel */
+    char    grid[MESH_TEXT];       /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
+                                    * "": only data parallel */
     int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now the
                                     * parent */
 } Resumed;
@@ -97,8 +97,9 @@ void     checkpoint_refuse_settings(const Config *config, const Dataset *train, 
 uint64_t checkpoint_random(Comm *c);
 
 /* Collective. Resumes from the newest checkpoint that verifies, and warns of newer ones that do not. Checks that config
- * and data agree with it: exit 64 naming each key with both values. Reads masters and moments, and publishes the
- * working copy of the weights. Obeys run.resume. In a copied folder the run gets a new run_id and a parent. */
+ * and data agree with it: exit 64 naming each key with both values. Reads the masters (fp32 weights) and moments, and
+ * sets the weights of all ranks from the masters. Obeys run.resume. In a copied folder the run gets a new run_id and a
+ * parent. */
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, during a run and with no save in flight. Goes back to the newest checkpoint that verifies, without the

@@ -160,8 +160,8 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring extents of a piece often
- * adjoin in the file, too. Then they are hashed as one. */
+/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. If they follow the pending bytes in the
+ * file too, both are hashed as one extent. */
 static void put_extent(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
@@ -178,8 +178,8 @@ static void put_extent(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Hashes the pieces of one tensor of the state (masters, m or v), which begins at byte `base` of the file, and writes
- * them if the file is open. */
+/* Hashes what this rank holds of one tensor of the state (masters, m or v), and writes it if the file is open. The
+ * tensor begins at byte `base` of the file. */
 static void put_tensor(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;

@@ -66,8 +66,8 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* makes the folder and checks free space; rank 0,
                                                                     * first */
-/* Hashes the pieces of this rank, lists them in `written`, and writes them if `writes` is 1. Called by every rank. An
- * infinity or NaN is a fault. */
+/* Hashes the part of the state that this rank writes, lists its extents in `written`, and writes them if `writes` is 1.
+ * Called by every rank. An infinity or NaN is a fault. */
 void save_pieces(Save *s, int writes);
 char *save_head(Save *s, size_t *bytes);                           /* returns the manifest without its list of files;
                                                                     * malloc'ed */

@@ -24,7 +24,7 @@ FileExtents exchange_extents(const Shards *z);
  * state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
-/* Copies the values of a span to `to`. The copy may be queued on the stream. */
+/* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
 typedef void (*SpanCopy)(void *ctx, Span span, float *to);
 /* Collective over the tensor ranks. Calls copy(ctx) for each span and stores one value for each element of all extents
  * at `to`, in the order of the extents. scratch has exchange_scratch_elems elements. Returns the end of the values. The

@@ -75,7 +75,8 @@ typedef struct {
     char          run_id[40], backend[16], precision[16];
     RunParent     parent;         /* the run whose folder was copied to make this one; run_id "" if none */
     const char   *folder;         /* borrowed: absolute folder of the run; NULL if absent */
-    char          grid[MESH_TEXT]; /* grid of the ranks that saved the checkpoint; "": only data parallel */
+    char          grid[MESH_TEXT]; /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
+                                    * "": only data parallel */
     int64_t       step, samples, tokens, seed;
     int64_t       missed;         /* steps that the Adam moments have not seen. The file has "updates", the number of
                                    * steps seen; missing if all were */

@@ -216,9 +216,9 @@ struct MemoryCopies {
     int        at;        /* index of the slot (file) that was filled last */
     Worker     worker;    /* thread that hashes a copy and marks it as complete */
     Save       save;      /* hashing of the copy in flight; used by the worker thread while it is busy */
-    int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is sealed and being
+    int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is hashed and being
                                             * sent. warned: failures so far */
-    int        is_whole;  /* 1 if the copy is sealed; used by the worker thread while it is busy */
+    int        is_whole;  /* 1 if the copy is hashed and complete; used by the worker thread while it is busy */
     char       fault[MANIFEST_FAULT_BYTES]; /* reason why the copy in flight is not usable; "": none */
     double     begin_ms;
     MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
@@ -400,8 +400,8 @@ static void clear(MemoryCopies *m, int slot) {
         if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
 }
 
-/* Sends the bytes before the data to the next host once the worker thread is done. A copy that could not be sealed is
- * sent unchanged, and begins with a zero. */
+/* Sends the bytes before the data of a copy to the next host once the worker thread has hashed it. A copy that could
+ * not be completed is sent unchanged. It begins with a zero, so it is never used. */
 static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
@@ -558,7 +558,7 @@ static void look(Rescue *r) {
     warn_of_all(r);
 }
 
-/* Orders offers: the newest step first, then by session, then by rank. */
+/* Orders offers (copies in memory): the newest step first, then by session (job), then by rank. */
 static int by_age(const void *a, const void *b) {
     const Offer *x = (const Offer *)a, *y = (const Offer *)b;
     if (x->step != y->step) return x->step > y->step ? -1 : 1;

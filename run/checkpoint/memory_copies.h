@@ -75,13 +75,13 @@ enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
 typedef struct {
     char     magic[8];                /* MEMORY_MAGIC; zeros while the copy is being filled */
-    uint64_t hash;                    /* XXH3 of the bytes from `session` to the end of the head, which precedes the
-                                       * data */
+    uint64_t hash;                    /* XXH3 of the bytes from the field `session` to the end of the manifest's text,
+                                       * which precedes the data */
     uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
     int64_t  step;
     int32_t  rank, ranks;             /* rank whose state was copied; number of ranks of the job */
-    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the text (the head)
-                                       * after these */
+    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the manifest's text after
+                                       * these */
     uint64_t data_offset, data_bytes; /* where the data begins in the file, a multiple of MEMORY_PAGE; bytes of the
                                        * data */
     char     run_id[40];

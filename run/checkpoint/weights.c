@@ -376,8 +376,8 @@ NORETURN static void refuse_adapter(const char *folder, const char *sign) {
          has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
 }
 
-/* Returns 1 if a file holds the embedding of any kind of model, by its plain name. If it is no safetensors file, ends
- * the program with a message that names it. */
+/* Returns 1 if a file holds the embedding of any kind of model, with or without the prefix of its family. If it is no
+ * safetensors file, ends the program with a message that names it. */
 static int holds_model(const char *path) {
     WeightsFile w = weights_open(path);
     char        plain[HF_NAME_BYTES], wanted[HF_NAME_BYTES];

@@ -49,7 +49,7 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the elements of the weights x that belong to the span. x has the order of the masters. */
+/* Returns the weights x of a span (part of a parameter that this rank holds). x has the order of the masters. */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
     return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
@@ -61,8 +61,8 @@ void round_copy_begin(RoundCopy *c) {
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
-/* Stores a chunk of the weights x, or of their change. The elements of a span ascend in the file, with gaps where
- * another tensor rank has columns. */
+/* Stores a chunk of the weights x, or of their change. The elements of a span (part of a parameter) ascend in the file,
+ * with gaps where another tensor rank has columns. */
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -99,7 +99,7 @@ void round_copy_publish(RoundCopy *c) {
 
 typedef struct { RoundCopy *copy; OuterSend send; } Deltas;
 
-/* Computes out = x - master for the elements of the span, where x are the weights at the begin of the round. With
+/* Computes out = x - master for a span (part of a parameter), where x are the weights at the begin of the round. With
  * outer.send=gradients it copies the gradient to out instead. */
 static void gather_span(void *deltas, Span span, float *out) {
     RoundCopy   *c = ((Deltas *)deltas)->copy;

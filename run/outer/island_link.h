@@ -27,7 +27,8 @@ typedef struct {
                             * tensor ranks exchange values */
     float     *rest;       /* [runs.elems] what rounding has removed from the deltas sent so far; NULL if deltas are
                             * fp32 */
-    int64_t   *taken;      /* [spans] number of elements of each span of the masters that have arrived; owned */
+    int64_t   *taken;      /* [spans] number of elements that have arrived of each span (part of a parameter that this
+                            * rank holds); owned */
 } RoundCopy;
 
 RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);

@@ -155,8 +155,8 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         }
 }
 
-/* Returns how many elements of this rank's spans differ from the state of `step`. The bf16 working copy is compared
- * too. */
+/* Returns how many elements of the state that this rank holds differ from the state of `step`. The bf16 weights are
+ * compared, too. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->spans; i++) {
