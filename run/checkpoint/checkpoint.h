@@ -31,8 +31,8 @@ typedef struct {
     int64_t   missed;      /* optimizer steps that the Adam moments have not seen, minus steps they saw twice; 0 except
                             * in a job that trains through a server (run/outer) */
     Guard     guard;
-    LossScale loss_scale;  /* scaling factor of the loss; has the bits of a run that was never stopped                */
-    Fp8History *fp8;       /* scales of fp8; has the bits of a run that was never stopped. Borrowed; NULL without fp8 */
+    LossScale loss_scale;  /* scaling factor of the loss; a resume restores its exact bits */
+    Fp8History *fp8;       /* scales of fp8; a resume restores their exact bits. Borrowed; NULL without fp8 */
     char      run_id[40];  /* random name of the run, made at the first start; resumes keep it, copies of the folder get
                             * a new one */
     RunParent parent;      /* the run whose folder was copied to make this one */

@@ -331,8 +331,9 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     return t;
 }
 
-/* Reads what this rank holds of a tensor, and stores it in the optimizer. which: 0 for the masters (fp32 weights), 1 + k
- * for optimizer state k. base: a one-dimensional tensor that begins at global offset 0. block: buffer of two blocks. */
+/* Reads what this rank holds of a tensor, and stores it in the optimizer. which: 0 for the masters (fp32 weights), or
+ * 1 + k for optimizer state k. base: a one-dimensional tensor that begins at global offset 0. block: buffer of two
+ * blocks. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
                        float *block) {
     const Optimizer *o = state->optimizer;
