@@ -31,7 +31,7 @@ typedef struct {
     int            node;
     int            folder;          /* number of the folder of a link, unlink or rename */
     char           name[48], to[48];
-    uint64_t       offset, bytes;   /* write: offset and length of the bytes; new size: `bytes` is the size of the file */
+    uint64_t       offset, bytes;   /* write: offset and length; new size: `bytes` is the size of the file */
     unsigned char *data;            /* owned: the written bytes */
 } Change;
 
