@@ -91,7 +91,8 @@ static void expect_broken(const char *folder, const char *word) {
     if (!strstr(fault, word)) fail_msg("\"%s\" does not say \"%s\"", fault, word);
 }
 
-/* Puts other kinds of files in place of a checkpoint, and of its manifest. */
+/* A checkpoint that is a file, or whose manifest is too long or a folder, is skipped with a warning, and the older
+ * checkpoint is used. */
 static void test_a_checkpoint_is_something_else(void **state) {
     (void)state;
     save_one(1);
