@@ -1,7 +1,7 @@
 /* comm.h - this process among all ranks, groups of ranks, and their collectives.
  *
- * A World is this process and its job: the launcher, MPI's life, the hosts, the cores, and the queue of started
- * collectives. There is one per process. A dry world plans for ranks that do not exist. Only comm/ includes mpi.h. A
+ * A World is this process and its job: the launcher, MPI's start and end, the hosts, the cores, and the queue of started
+ * collectives. A process has one. A dry world plans for ranks that do not exist. Only comm/ includes mpi.h. A
  * program that no launcher started never calls MPI_Init.
  *
  * A Comm is a group of ranks. Every collective has one as argument; there is no global one. Only the main thread calls
@@ -186,86 +186,90 @@ void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *recei
  * Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32 and rounded at each
  * addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
-/* Starts the sum of comm_reduce_scatter_start in the order of TreeNodes: the bits are the same for any number of ranks.
- * nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open(). Each is F32 and
- * has the bucket's length. All of them become scratch except piece `rank` of x. */
-void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves, while no sum is in flight; allocates small
-                                               * tables */
+/* Starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum are the same for any
+ * number of ranks. nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open().
+ * Each is F32 and has the bucket's length. All of them become scratch except piece `rank` of x. */
+void comm_tree_open(Comm *c, int64_t leaves); /* sets the number of leaves (micro-batches) of later tree sums, while no
+                                               * sum is in flight; allocates small tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
-/* Starts a gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
+/* Starts an all-gather: every rank's piece `rank` of x (any type) is copied to the same place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
-/* Starts several gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
- * GATHERS_BEHIND: their pieces have been complete since the group's last collective started, so they need not wait for
- * later work of world_follow's stream. */
+/* Starts several all-gathers, in this order, at most GATHERS_MOST. With NCCL they are one call and end together.
+ * GATHERS_BEHIND: the pieces to gather were complete before the group's last collective started, so the gathers need
+ * not wait for later work on the compute stream (world_follow). */
 typedef enum { GATHERS_NOW, GATHERS_BEHIND } GatherOrder;
 enum { GATHERS_MOST = 16 };
 void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder order);
-/* Starts a sum: x (F32, BF16, F16; any shape and length) becomes the sum over ranks, with the same bits on all of
- * them. */
+/* Starts an all-reduce: x (F32, BF16, F16; any shape and length) becomes the sum over ranks, with the same bits on all
+ * ranks. */
 void comm_all_reduce_start(Comm *c, Tensor x);
-/* Starts an all-reduce like comm_all_reduce_start, but reads x only after everything is done that `before`, another
- * group of this rank, has started so far. So x may be the result of `before`. */
+/* Starts an all-reduce like comm_all_reduce_start, but reads x only after all collectives that `before`, another group
+ * of this rank, has started so far. So x may be the result of one of them. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
-/* Runs NCCL's collectives of this group on the stream of world_follow itself, between the work before and after them.
- * Meant for collectives whose result is needed at once, and which must not wait behind those of other groups. */
+/* Runs NCCL's collectives of this group on the compute stream (world_follow) itself, between the work queued before and
+ * after them. Meant for collectives whose result is needed at once, and which must not wait behind those of other
+ * groups. */
 void comm_set_inline(Comm *c);
-/* Announces calls of comm_exchange_start or comm_tree_sum_start, for which NCCL connects every two ranks. Call it
- * before comm_set_kind. */
+/* Announces that comm_exchange_start or comm_tree_sum_start will be called on this group, so that NCCL connects every
+ * two ranks. Call it before comm_set_kind. */
 void comm_set_exchanges(Comm *c);
 /* Start a message over a pair: rank 0 sends x, rank 1 receives it, with the same length and type. Each rank waits for
  * its own message (comm_wait, comm_finish) before it uses the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
 void comm_receive_start(Comm *pair, Tensor x);
 /* Starts messages to and from other ranks of the group, all at once, as one collective. All ranks of the group start
- * it, some perhaps with no message. Messages between two ranks keep their order, and both name the same length and
- * type. The caller may free the list on return. */
+ * it, some perhaps with no message. Messages between two ranks keep their order, and sender and receiver name the same
+ * length and type. The caller may free message [count] on return. */
 typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
-typedef struct { ExchangeSide kind; int peer; Tensor x; /* one element or more */ } CommMessage;
+typedef struct { ExchangeSide kind; int peer; Tensor x; /* x has one element or more */ } CommMessage;
 void comm_exchange_start(Comm *c, const CommMessage *message, int count);
-/* Places this group's buckets in host memory from now on, although world_follow has set a stream on the GPU. */
+/* Tells this group that its buckets are in host memory from now on, although world_follow has set a stream on the
+ * GPU. */
 void comm_set_on_host(Comm *c);
 
-/* While is_offline is 1, this rank's collectives of the group over buckets do nothing and are not counted: it computes
- * without the other ranks. */
+/* While is_offline is 1, this rank's collectives over buckets of this group do nothing and are not counted, so the rank
+ * computes without the other ranks. */
 void comm_set_offline(Comm *c, int is_offline);
 
 void comm_poll(Comm *c); /* moves started collectives of all groups of the process along; cheap; never blocks */
-/* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for all with numbers up
- * to `sequence`, comm_finish for all. A rank may wait here for its peers, so all of them must also call comm_wait or
- * comm_finish. */
+/* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for all of the group's
+ * collectives with numbers up to `sequence`, comm_finish for all. Collectives progress only in such calls, so all ranks
+ * of the group must call one of them. */
 int64_t comm_next(const Comm *c);
-int     comm_is_idle(const Comm *c); /* 1 if every collective over buckets that this group has started is done; not for
-                                      * NCCL */
+int     comm_is_idle(const Comm *c); /* returns 1 if all collectives over buckets that this group has started are done;
+                                      * not for NCCL */
 void    comm_wait(Comm *c, int64_t sequence);
-void    comm_finish(Comm *c); /* waits for every collective this group has started; with NCCL the stream of world_follow
-                               * waits, not the host */
-/* Start the collective and wait for it. */
+void    comm_finish(Comm *c); /* waits for all collectives that this group has started; with NCCL the compute stream
+                               * (world_follow) waits, not the host */
+/* Blocking forms: each starts the collective over x and waits for it. */
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x);
-void comm_all_reduce_max(Comm *c, Tensor x); /* x (F32 only) becomes the maximum over ranks */
+void comm_all_reduce_max(Comm *c, Tensor x); /* replaces x (F32 only) by the elementwise maximum over ranks */
 
-/* Returns the bytes of buffers for the collectives of a group of this kind and size, for buckets of any length. They
- * are allocated on first use. The MPI library's own memory is not included. */
+/* Returns the bytes of the buffers that a group of this kind and size needs for collectives over buckets of any length.
+ * They are allocated on first use. The MPI library's own memory is not included. */
 size_t comm_buffer_bytes(CommKind kind, int ranks);
-size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* bytes of buffers for comm_tree_sum_start; with NCCL
-                                                                   * of device memory */
-/* Returns the further bytes of pinned host memory for buckets of `elems` elements in flight together, if ranks on GPUs
- * use the ring or MPI: 4 bytes an element, kept for the next step. 0 on the CPU and for NCCL. */
+size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* returns the bytes of the buffers for
+                                                                   * comm_tree_sum_start; with NCCL they are in device
+                                                                   * memory */
+/* Returns the bytes of pinned host memory, besides the buffers, for buckets of `elems` elements in flight together: 4
+ * bytes an element, kept for later steps. Ranks on GPUs need it for the ring and MPI. Returns 0 on the CPU and for
+ * NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
-/* Purpose of the communicator of a group. It sets how much memory and how many multiprocessors NCCL takes. */
+/* Purpose of a group's NCCL communicator. It determines how much memory and how many multiprocessors NCCL takes. */
 typedef enum {
-    COMM_FOR_BUCKETS,  /* collectives that run beside the stream of world_follow */
-    COMM_FOR_INLINE,   /* collectives on the stream of world_follow itself: comm_set_inline */
-    COMM_FOR_MESSAGES, /* collectives, and messages between any two ranks: comm_set_exchanges */
-    COMM_FOR_PAIR      /* messages of comm_pair */
+    COMM_FOR_BUCKETS,  /* collectives that run concurrently with the compute stream (world_follow) */
+    COMM_FOR_INLINE,   /* collectives on the compute stream itself (comm_set_inline) */
+    COMM_FOR_MESSAGES, /* collectives, and messages between any two ranks (comm_set_exchanges) */
+    COMM_FOR_PAIR      /* messages between the two ranks of comm_pair */
 } CommUse;
-/* Returns an estimate of the GPU memory in bytes that NCCL will take in comm_set_kind, from its defaults. 0 for other
- * kinds. */
+/* Returns an estimate of the GPU memory in bytes that NCCL will take in comm_set_kind, from NCCL's defaults. Returns 0
+ * if the kind is not COMM_NCCL. */
 size_t comm_library_bytes(CommKind kind, int ranks, CommUse use);
-/* Returns how many multiprocessors NCCL's kernels of a group hold at most, or 0 if NCCL decides or the kind is another.
- * NCCL_MAX_CTAS takes precedence. The GPU must be open. */
+/* Returns how many multiprocessors NCCL's kernels of a group hold at most. Returns 0 if NCCL decides or the kind is not
+ * COMM_NCCL. NCCL_MAX_CTAS takes precedence. The GPU must be open. */
 int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives.
@@ -276,16 +280,17 @@ int comm_library_blocks(CommKind kind, CommUse use);
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather
  * of the last step is not counted. */
 typedef struct {
-    double  comm_ms;    /* ms from the start of collectives to their end; time in which several of the group overlap
-                         * counts once */
-    double  exposed_ms; /* the share of comm_ms inside comm_finish and blocking calls; NCCL: in which the stream of
-                         * world_follow waited */
-    int64_t sent;       /* bytes that this rank sends for collectives over buckets, counted at their start and as the
+    double  comm_ms;    /* ms from the start of collectives to their end; time in which several collectives of the group
+                         * overlap counts once */
+    double  exposed_ms; /* part of comm_ms spent inside comm_finish and blocking calls; with NCCL, part in which the
+                         * compute stream waited */
+    int64_t sent;       /* bytes that this rank sends for collectives over buckets, counted when they start and as the
                          * ring would send them */
-    int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not count them */
+    int64_t sends;      /* number of messages that this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not
+                         * count them */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* returns the times of this group since the last call, and resets them */
-/* Leaves the time so far out of the next comm_times. Collectives of NCCL that are counted late stay in it. */
+/* Makes the next comm_times leave out the time so far. NCCL collectives whose times are not read yet still count. */
 void comm_forget_times(Comm *c);
 
 /* --- the order of sums that no number of ranks changes ------------------------------------------------------------ */
@@ -297,34 +302,36 @@ void comm_forget_times(Comm *c);
  * them to whole nodes, as a binary counter carries. The rank that receives the nodes of all ranks continues in the same
  * tree. So the sum does not depend on which rank makes an addition. */
 
-/* A node of the tree: leaves [first, first + leaves). leaves is a power of two, first a multiple of it. */
+/* A node of the tree: the sum of the leaves [first, first + leaves). leaves is a power of two, first a multiple of
+ * it. */
 typedef struct { int64_t first, leaves; } TreeNode;
 
-enum { TREE_MOST = 64 }; /* most nodes of a run of leaves: sizes rise by powers of two, then fall */
+enum { TREE_MOST = 64 }; /* most nodes that a range of leaves needs: node sizes rise by powers of two, then fall */
 
-/* Nodes in the order of their leaves, contiguous; no two of them are the two halves of another node. */
+/* Nodes that cover a range of leaves, in order and without gaps; no two of them are the two halves of another node. */
 typedef struct { int count; TreeNode node[TREE_MOST]; } TreeNodes;
 
-/* Appends a node and joins the last two as long as they are halves of one. Returns the number of joins: for each, the
- * last sum is added to the last but one. When all leaves are there, the remaining nodes are added from the last to the
- * first, because the halves left out are at the end. */
+/* Appends a node to the list and joins the last two nodes as long as they are the halves of one node. Returns the
+ * number of joins; for each the caller adds the last partial sum to the last but one. When all leaves are there, the
+ * remaining nodes are added from the last to the first, because only halves at the end can be missing. */
 int tree_push(TreeNodes *nodes, TreeNode node);
 
-/* Returns the nodes of the leaves of `rank`, if `ranks` ranks divide `leaves` leaves. ranks divides leaves. */
+/* Returns the nodes that cover the leaves of rank `rank`, if `ranks` ranks divide `leaves` leaves evenly. */
 TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
 
-/* Returns the most buffers any rank needs for its nodes while it computes a leaf. On one rank, and if leaves and ranks
- * are powers of two, that is at most ceil(log2 leaves). On other numbers of ranks, whose leaves begin anywhere, it is
- * at most 2 ceil(log2(leaves / ranks)). */
+/* Returns how many buffers a rank needs at most for its partial sums (nodes) while it computes a leaf. On one rank, and
+ * if leaves and ranks are powers of two, that is at most ceil(log2 leaves). On other numbers of ranks, whose leaves
+ * begin anywhere, it is at most 2 ceil(log2(leaves / ranks)). */
 int tree_buffers(int64_t leaves, int ranks);
 
 /* --- for tests and benches: times of collectives, and MPI's own collectives --------------------------------------- */
 
-/* Writes the last collectives over buckets (at most 128) of all groups, oldest first. Returns their number. */
+/* Writes records of the last collectives over buckets (at most 128) of all groups, oldest first. Returns their
+ * number. */
 int world_trace(const World *w, CommTrace *out, int max);
 
-/* MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program. out is
- * [piece_elems], x is [ranks * piece_elems]. Without out the result replaces x. */
+/* Call MPI's own blocking collectives on F32 directly: the reference for bench-comm; needs a launched program. out is
+ * [piece_elems], x is [ranks * piece_elems]. The functions without `out` replace x by the result. */
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems);
 void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);
