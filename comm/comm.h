@@ -1,7 +1,7 @@
 /* comm.h - this process among all ranks, groups of ranks, and their collectives.
  *
- * A World is this process and its job: the launcher, MPI's start and end, the hosts, the cores, and the queue of started
- * collectives. A process has one. A dry world plans for ranks that do not exist. Only comm/ includes mpi.h. A
+ * A World is this process and its job: the launcher, MPI's start and end, the hosts, the cores, and the queue of
+ * started collectives. A process has one. A dry world plans for ranks that do not exist. Only comm/ includes mpi.h. A
  * program that no launcher started never calls MPI_Init.
  *
  * A Comm is a group of ranks. Every collective has one as argument; there is no global one. Only the main thread calls

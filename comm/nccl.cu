@@ -6,8 +6,9 @@
  * the end the compute stream waits for NCCL's stream. Collectives of an inline group are on the compute stream itself,
  * and so in order without events.
  *
- * NCCL's stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
- * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
+ * NCCL's stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer
+ * has arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers
+ * idle.
  *
  * The communicator is non-blocking: no call of NCCL waits for peers, so this file finds and reports a lost peer. But a
  * call may return before it is done, and before its work is on the stream: settle() polls until it is.
