@@ -4,22 +4,22 @@
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
-#   hosts=FILE   a file with lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host without
-#                a number has one. If FILE is executable, as in hosts=./discover.sh, it is run and prints such lines.
-#                Without hosts= the hosts are the nodes of the SLURM job; without SLURM this machine, with a slot for each
-#                GPU, or if it has none, for each core
+#   hosts=FILE   a file with lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host
+#                without a number has one. If FILE is executable, as in hosts=./discover.sh, it is run and prints such
+#                lines. Without hosts= the hosts are the nodes of the SLURM job; without SLURM this machine, with a slot
+#                for each GPU, or if it has none, for each core
 #   np=N         at most N ranks; without hosts= N ranks on this machine
 #
 # Exit codes of the job, and what the script does:
 #   0                the training is done: ends
 #   75               stopped and saved: ends, or starts again if this script stopped the job because hosts changed
-#   1, 77, over 128  a rank or a host is lost: starts again with the hosts that answer. Ends after the third loss in a row
-#                    without a newer step. 14 counts as well: Open MPI 5's code for a rank that lost its peer
+#   1, 77, over 128  a rank or a host is lost: starts again with the hosts that answer. Ends after the third loss in a
+#                    row without a newer step. 14 counts as well: Open MPI 5's code for a rank that lost its peer
 #   73               the run folder is in use. After a loss the old job may still be ending: tries again for ten seconds
 #   any other        ends, because another start would end the same way
 #
-# USR1, TERM, HUP and Ctrl-C make the job save and stop (75). A second TERM or Ctrl-C ends it at once. USR2 makes it save
-# and continue. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
+# USR1, TERM, HUP and Ctrl-C make the job save and stop (75). A second TERM or Ctrl-C ends it at once. USR2 makes it
+# save and continue. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
 set -u
 
 TRIES=3 LOCKED_TRIES=10
