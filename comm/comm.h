@@ -182,9 +182,9 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]);
 void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
 
 /* --- collectives over a bucket of W*q elements, W ranks; piece r is [r*q, (r+1)*q) -------------------------------- */
-/* Starts a sum over ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other pieces become scratch.
- * Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32 and rounded at each
- * addition. */
+/* Starts a reduce-scatter, a sum over the ranks: piece `rank` of x (F32, BF16, F16) becomes the sum, and the other
+ * pieces become scratch. Several may be in flight. The memory must stay until comm_finish. 16-bit sums are added in f32
+ * and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts a reduce-scatter that adds in the order of TreeNodes, a binary tree: the bits of the sum are the same for any
  * number of ranks. nodes [count], and x as the last, are this rank's nodes of the `leaves` given to comm_tree_open().
@@ -274,7 +274,7 @@ int comm_library_blocks(CommKind kind, CommUse use);
 
 /* Times of collectives.
  *   ring, MPI   measured on the host's clock. On a GPU a collective begins when its bucket has arrived in host memory.
- *               If a call waits and the followed stream's other work ends before that, it begins at that end, and so
+ *               If a call waits and the compute stream's other work ends before that, it begins at that end, and so
  *               does exposed_ms
  *   NCCL        measured by events on the GPU, read without waiting: a later call counts collectives still in flight
  * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The gather

@@ -1,4 +1,4 @@
-/* key.c - makes and reads the key file of key.h. */
+/* key.c - makes and reads the key file that islands and servers share (key.h). */
 #include "comm/key.h"
 
 #include <errno.h>

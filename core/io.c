@@ -90,7 +90,7 @@ void io_expect_file(const char *path, int64_t bytes) {
         fail(EXIT_IO, "%s %s: move it away", path, io_error_text(code));
 }
 
-/* O_NONBLOCK prevents that open() waits for the other end if the path is a pipe. If the pipe has no reader, open() then
+/* O_NONBLOCK keeps open() from waiting for the other end if the path is a pipe. If the pipe has no reader, open() then
  * fails with ENXIO; otherwise the pipe is closed again. Plain files ignore the flag. Opening a device may already have
  * an effect, so the path is checked before it is opened for reading. */
 int io_open(const char *path, IoOpen how) {

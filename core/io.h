@@ -47,7 +47,8 @@ int io_truncate(int fd, uint64_t bytes);
 int io_fsync(int fd);
 int io_close(int fd);
 int io_rename(const char *from, const char *to);
-int io_link(const char *from, const char *to);           /* adds a second name; -EEXIST if that name exists */
+int io_link(const char *from, const char *to);           /* gives the file `from` a second name `to` (hard link);
+                                                          * -EEXIST if that name exists */
 int io_unlink(const char *path);
 int io_rmdir(const char *path);                          /* removes an empty folder */
 int io_mkdirs(const char *path);                         /* makes a folder with its parents; folders that exist are no

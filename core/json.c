@@ -240,7 +240,8 @@ static const char *named(const Scanner *s, char out[NAMED]) {
     if (!s->path_bytes) return "";
     json_quote_short(out, NAMED - 2, s->path);
     size_t length = strlen(out);
-    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* nothing escaped or cut: no quotes needed */
+    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* removes the quotes if nothing was escaped or
+                                                                          * cut */
     strcpy(out + length, ": ");
     return out;
 }

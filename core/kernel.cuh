@@ -24,8 +24,8 @@
 #include "core/device.h"
 
 #define KERNEL static __global__ void
-#ifdef EMU_CALLS /* EMU_CALLS is set by scripts/gpu.mk for the emulator: a copy of each function in every kernel would
-                  * take half of the compile time */
+#ifdef EMU_CALLS /* EMU_CALLS (set by scripts/gpu.mk for the emulator) lets the compiler choose what to inline: a copy
+                  * of each function in every kernel would take half of the compile time */
 #define DEVICE static __device__ inline
 #else
 #define DEVICE static __device__ __forceinline__
@@ -178,7 +178,7 @@ typedef __nv_bfloat16 bf16;
 DEVICE float to_f32(float x) { return x; }
 DEVICE float to_f32(bf16 x) { return __bfloat162float(x); }
 DEVICE float to_f32(half x) { return __half2float(x); }
-/* Rounds to nearest, ties to even. */
+/* Converts x to type T. Rounds to nearest, ties to even. */
 template <typename T> DEVICE T from_f32(float x) {
     if constexpr (std::is_same<T, float>::value) return x;
     else if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(x);
@@ -195,8 +195,8 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
 template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* Returns whether rows of row_bytes at these addresses consist of whole packs. For a flat array row_bytes is
- * PACK_BYTES. */
+/* Returns whether rows of row_bytes at these addresses consist of whole packs of PACK_BYTES. For a flat array row_bytes
+ * is PACK_BYTES. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
     uintptr_t bits = row_bytes;
     for (const void *row : rows) bits |= (uintptr_t)row;

@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LAYOUT_ALIGN = 64 }; /* elements to which memory is aligned: 128 bytes of bf16, so that each rank's shard of a
-                             * bucket suits 128-bit accesses and NCCL */
+enum { LAYOUT_ALIGN = 64 }; /* alignment of memory in elements: 128 bytes of bf16, so that each rank's shard of a bucket
+                             * suits 128-bit accesses and NCCL */
 
 /* How the optimizer treats a parameter. It applies weight decay to all groups but vectors. */
 typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;

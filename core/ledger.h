@@ -48,14 +48,16 @@ typedef struct Ledger {
                                     * kept */
     int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
                                     * are left out */
-    int          is_elsewhere;     /* adds e.count calls of e.op to the ledger; a count of 0 means 1 */
+    int          is_elsewhere;     /* 1: the plan is for another machine, so the libraries of this machine are not asked
+                                    * how much scratch they need */
 } Ledger;
 
-void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls; 0 counts as 1 */
-void   ledger_mark(Ledger *l, const char *what, int64_t part); /* returns the bytes read and written by operations */
+void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls of e.op to the ledger; a count of 0 means 1 */
+void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of part number `part` of this
+                                                                * pipeline stage begins; does nothing if l is NULL */
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
-double ledger_bytes(const Ledger *l);             /* bytes read and written by operations */
+double ledger_bytes(const Ledger *l);             /* returns the bytes read and written by operations */
 double ledger_sent(const Ledger *l, const char *group); /* returns the bytes that one rank sends in this group, as the
                                                          * mean over the ranks; NULL adds up all groups */
 /* Prints a line per entry, sorted by most FLOPs, then most bytes. */

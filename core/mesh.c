@@ -1,4 +1,4 @@
-/* mesh.c - arithmetic on the grid of ranks of mesh.h. */
+/* mesh.c - arithmetic on the grid of ranks (mesh.h). */
 #include "core/mesh.h"
 
 #include <stdio.h>

@@ -110,8 +110,8 @@ SIMD_INLINE f32x16 f32x16_load(const float *p) {
     return v;
 }
 SIMD_INLINE void   f32x16_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
-SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would need an
-                                                                    * addition, because of -0 */
+SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* sets all lanes to x: x - 0 is x and costs nothing;
+                                                                    * 0 + x would need an addition, because of -0 */
 
 /* Return the larger and the smaller of a and b, lane by lane. The result is b if either is NaN or both are zeros. */
 SIMD_INLINE f32reg reg_max(f32reg a, f32reg b) {

@@ -35,7 +35,8 @@ void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *wh
     t->ctx = ctx;
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a new thread inherits the mask of its creator */
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* blocks the signals first, because a new thread inherits the
+                                                      * signal mask of its creator */
     int error = pthread_create(&t->id, NULL, run, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
