@@ -202,8 +202,8 @@ watch_hosts() {
     done
 }
 
-# signed: prints inode and change time of RUN/lock, which change when a rank opens it. watch_start needs that sign,
-# because mpirun waits silently for a host's daemon that cannot report. If no rank has opened the lock after START
+# signed: prints inode and change time of RUN/lock, which differ after a rank has opened it. watch_start needs that
+# sign, because mpirun waits silently for a host's daemon that cannot report. If no rank has opened the lock after START
 # seconds, mpirun and its processes are ended, which counts as a loss.
 signed() { stat -c '%i %z' "$run_dir/lock" 2>/dev/null; }
 watch_start() {

@@ -8,9 +8,9 @@
 # hangs. A letter in lower case differs from the table.
 set -u
 . "$(dirname "$0")/env.sh"
-# The columns: number of the fault, case, and for the builds plain, ASan and race the schedules that must catch it (X:
-# must catch, -: need not), then the fault. Fault 20 is seen only where ASan checks host code; fault 22 is legal on the
-# hardware.
+# The columns: number of the fault, case, and for each of the builds plain, ASan and race what the three schedules do
+# (X: must catch the fault, -: do not catch it, a dot: either), then the fault. Fault 20 is seen only where ASan checks
+# host code; fault 22 is legal on the hardware.
 table='
  1 layernorm   XXX XXX XXX missing row mask
  2 layernorm   XXX XXX XXX misaligned 128-bit load
