@@ -3,8 +3,8 @@
  *
  * The scan is a recursive descent. It builds only a list that gives the line and column of each value. Every scan_
  * function starts at s->at. It moves s->at past the text that it read and returns 1, or sets s->fault and returns 0.
- * Only white space can hold a line feed (strings refuse it), so skip_space alone counts lines. A soft fault, after which
- * the rest can still be read, goes through soften().
+ * Only white space can hold a line feed (strings refuse it), so skip_space alone counts lines. A soft fault, after
+ * which the rest can still be read, goes through soften().
  */
 #include "core/json.h"
 

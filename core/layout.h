@@ -2,14 +2,15 @@
  *
  * An element has two coordinates. The *global offset* counts the elements of all parameters one after another without
  * gaps. Files, hashes and seeds use it, and it never depends on the number of ranks. The *memory index* is the place in
- * the parameter memory (masters, moments, gradients, working copy). Parameters of a bucket follow one another, each at a
- * multiple of 64 elements, wte followed by its vocabulary padding rows. A bucket that W ranks share is padded to W*q
+ * the parameter memory (masters, moments, gradients, working copy). Parameters of a bucket follow one another, each at
+ * a multiple of 64 elements, wte followed by its vocabulary padding rows. A bucket that W ranks share is padded to W*q
  * elements, q = 64*ceil(length/(64*W)). Padding is zero and affects nothing.
  *
  * Ranks divide parameters in two ways. Tensor ranks cut each parameter (Cut): each rank holds its own slice of every
- * parameter, of the same size on all of them. Ranks that share masters and moments then divide that memory: piece r of a
- * bucket is elements [r*q, (r+1)*q) of it. It is what rank r has after a reduce-scatter: its ZeRO shard. layout_spans()
- * translates pieces into runs of elements of one parameter, layout_extent() translates those into extents of a file.
+ * parameter, of the same size on all of them. Ranks that share masters and moments then divide that memory: piece r of
+ * a bucket is elements [r*q, (r+1)*q) of it. It is what rank r has after a reduce-scatter: its ZeRO shard.
+ * layout_spans() translates pieces into runs of elements of one parameter, layout_extent() translates those into
+ * extents of a file.
  *
  * Ranks that divide the experts (parallel.expert) hold whole parameters: those of their own experts. These are in
  * buckets of their own. Only the ranks with the same experts share the pieces of such a bucket.
