@@ -1,4 +1,4 @@
-/* frame.c - writes and parses the frames of frame.h, and packs their values. */
+/* frame.c - writes and parses the frames that islands and servers exchange (frame.h), and packs the values in them. */
 #include "comm/frame.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ int64_t frame_value_bytes(FrameType type, int64_t elems) {
     }
 }
 
-/* Returns the scale of a block, and 1/scale in *inverse. */
+/* Returns the int8 scale of a block of values, and 1/scale in *inverse. The scale is NaN if a value is not finite. */
 static float scale_of(const float *values, int64_t elems, float *inverse) {
     float most = 0;
     int   is_finite = 1;
@@ -79,7 +79,7 @@ static float scale_of(const float *values, int64_t elems, float *inverse) {
     *inverse = 1 / scale;
     if (is_finite && isfinite(*inverse)) return scale;
     *inverse = 0;
-    return is_finite ? 0 : NAN; /* values too small for a scale become 0 */
+    return is_finite ? 0 : NAN; /* 0 if the values are so small that 1/scale overflows; they then become 0 */
 }
 
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {
