@@ -542,7 +542,7 @@ static Channel *open_whole(Channel *c, const char *host_port, Between between, C
         channel_wait(&c, 1, -1, BETWEEN_MS);
     if (c->is_open) return c;
     if (channel_is_broken(c)) *fault = c->fault;
-    else channel_fault_set(fault, EXIT_PEER, "%s: not yet connected", host_port);
+    else channel_fault_set(fault, EXIT_PEER, "%s: stopped before a server answered", host_port);
     channel_close(c);
     return NULL;
 }

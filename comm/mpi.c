@@ -150,7 +150,9 @@ void world_start(World *w, Launch launch) {
     error_set_join(NULL);
     prefer_ipv4();
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
-        fail(EXIT_NODEVICE, "%s does not start (MPI_THREAD_FUNNELED is needed)", library);
+        fail(EXIT_NODEVICE,
+             "%s does not start with MPI_THREAD_FUNNELED: its own message is above; test it: mpirun -np 2 hostname",
+             library);
     w->launched = 1;
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
     if (w->size < expected) refuse_lone_ranks(launch, expected);

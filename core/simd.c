@@ -32,8 +32,8 @@ static Isa asked_cap(void) {
     for (int isa = 0; isa < ISAS; isa++)
         if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
     fail(EXIT_CONFIG,
-         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset "
-         "for this processor's",
+         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: set one of sse2, avx2, avx512, avx512bf16, or "
+         "unset TRAIN_GPT_ISA to use all that the processor has",
          asked);
 }
 

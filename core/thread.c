@@ -39,7 +39,9 @@ void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *wh
                                                       * signal mask of its creator */
     int error = pthread_create(&t->id, NULL, run, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
+    if (error)
+        fail(EXIT_MEMORY, "cannot start the thread of %s: %s: raise ulimit -u, or start fewer ranks on this host", what,
+             strerror(error));
 }
 
 void thread_lock(Thread *t) { pthread_mutex_lock(&t->lock); }

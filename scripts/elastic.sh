@@ -100,7 +100,7 @@ list_hosts() {
     elif [ -n "$hosts" ]; then found=$(cat "$hosts")
     elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
     else found=localhost:${np:-$(slots_here)}
-    fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
+    fi || { echo "no list of hosts from ${hosts:-SLURM}: the command fails, prints nothing, or takes over 30 s; run it by hand" >&2; return 64; }
     NAME=${hosts:-the hosts of the SLURM job} awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
              print ENVIRON["NAME"] ": line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
          { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }

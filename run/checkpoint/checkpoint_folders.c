@@ -26,7 +26,9 @@ Path path_of(const char *fmt, ...) {
     va_start(args, fmt);
     int bytes = vsnprintf(path.text, sizeof path.text, fmt, args);
     va_end(args);
-    if ((size_t)bytes >= sizeof path.text) fail(EXIT_CONFIG, "the path %.200s... is too long", path.text);
+    if ((size_t)bytes >= sizeof path.text)
+        fail(EXIT_CONFIG, "the path %.200s... has %d bytes, at most %zu are allowed: choose shorter names", path.text,
+             bytes, sizeof path.text - 1);
     return path;
 }
 
@@ -111,8 +113,9 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
 /* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
  * The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
-    fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
-         folder, fault);
+    fail(EXIT_IO,
+         "%s: %s; nothing is changed: mend that and start again, or use an older checkpoint: mv %s %s.unreadable",
+         folder, fault, folder, folder);
 }
 
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
@@ -318,7 +321,9 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
     Manifest m;
     if (!folder_find(run_or_checkpoint, &path, &m)) return 0;
     manifest_free(&m);
-    if (strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
+    if (strlen(path.text) >= capacity)
+        fail(EXIT_CONFIG, "the path %s has %zu bytes, at most %zu are allowed: choose shorter names", path.text,
+             strlen(path.text), capacity - 1);
     strcpy(out, path.text);
     return 1;
 }

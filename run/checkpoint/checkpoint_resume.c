@@ -39,7 +39,10 @@ static void refuse_used_folder(const char *run_dir, int checkpoints) {
 }
 
 NORETURN static void refuse_no_checkpoint(const char *checkpoints) {
-    fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
+    fail(EXIT_DATA,
+         "run.resume is \"must\" but there is no checkpoint in %s: correct run.dir, or begin a new run with "
+         "run.resume=auto",
+         checkpoints);
 }
 
 void checkpoint_precheck(const Config *config) {
@@ -327,7 +330,11 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     const SafeTensor *t = safetensors_find(&w->header, name);
     int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
     for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
-    if (!same) fail(EXIT_DATA, "%s: tensor %s is not where this model has it", w->path, name);
+    if (!same)
+        fail(EXIT_DATA,
+             "%s: tensor %s is not where this model has it: the file is damaged, or another version of the program "
+             "wrote it; use another checkpoint",
+             w->path, name);
     return t;
 }
 

@@ -121,8 +121,8 @@ static void give_up(Saver *s) {
     else
         fail(EXIT_IO,
              "step %" PRId64
-             " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from "
-             "the newest checkpoint there is",
+             " is not saved, nor were the %d checkpoints before it: %s; mend that (free space, rights, quota), and "
+             "the same command continues from the newest checkpoint there is",
              s->step, SAVER_TRIES - 1, s->fault);
 }
 
@@ -214,8 +214,8 @@ double saver_finish_last(Saver *s) {
     if (s->failures > 0)
         fail(EXIT_IO,
              "step %" PRId64
-             ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there "
-             "is",
+             ", the last, is not saved: %s; mend that (free space, rights, quota), and the same command continues "
+             "from the newest checkpoint there is",
              s->step, s->fault);
     return took_ms;
 }

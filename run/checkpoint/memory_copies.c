@@ -727,8 +727,9 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
         manifest_free(&m);
     } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
         int next, ranks = take_group(&r, 0, &next, r.chosen);
-        warn("the copies in memory of step %" PRId64 " are of no use: %d of %d ranks' are there", r.offer[0].step,
-             ranks, r.offer[0].ranks);
+        warn("the copies in memory of step %" PRId64
+             " are of no use: %d of %d ranks' are there; the run continues from the newest checkpoint on disk",
+             r.offer[0].step, ranks, r.offer[0].ranks);
     }
     for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);
     free(r.found);

@@ -436,7 +436,10 @@ NORETURN static void refuse_folder(const char *folder) {
     if (packed.count > 0)
         fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder,
              basename(packed.path[0]), shell_word(packed.path[0]).text);
-    fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
+    fail(EXIT_DATA,
+         "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX
+         " there: give the folder that holds one of them",
+         folder);
 }
 
 /* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
@@ -706,8 +709,8 @@ static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTens
     if (same && at >= 0 && strcmp(second.file->path, named) == 0) return 1;
     if (same && at >= 0 && strcmp(first.file->path, named) == 0) return 0;
     if (!same)
-        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", second.file->path, second.tensor->name,
-             first.tensor->name);
+        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s: write the file again with one of the two",
+             second.file->path, second.tensor->name, first.tensor->name);
     fail(EXIT_DATA, "%s: tensor %s is there twice, also in %s: remove the file that is not of this model",
          second.file->path, second.tensor->name, first.file->path);
 }

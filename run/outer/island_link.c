@@ -234,8 +234,10 @@ static int is_full(Link *l, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
     if (m && !text)
-        fail(EXIT_CONFIG, "config and names of data files are too long for outer.server: %zu bytes, at most %d", bytes,
-             MESSAGE_JSON_LIMIT);
+        fail(EXIT_CONFIG,
+             "config and names of data files are too long for outer.server: %zu bytes, at most %d: join the data into "
+             "fewer files",
+             bytes, MESSAGE_JSON_LIMIT);
     int sent = message_send(l->server, kind, round, text, bytes);
     free(text);
     return sent == 0;

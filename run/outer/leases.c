@@ -151,9 +151,10 @@ static void read_file(Leases *l) {
         Line line = {0};
         if (!read_line(at, (size_t)(end - at), &line) || !replay(l, &line))
             fail(EXIT_DATA,
-                 "%s:%" PRId64 ": this line does not fit those before it: restore the file, or move it away: then "
-                 "samples that were returned stay unused",
-                 l->path, number);
+                 "%s:%" PRId64
+                 ": this line contradicts those before it: restore the file from a copy, or rename it (mv %s "
+                 "%s.broken); without it samples that islands gave back are not trained",
+                 l->path, number, l->path, l->path);
         l->bytes = (uint64_t)(end + 1 - text);
     }
     free(text);

@@ -18,7 +18,10 @@ static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1
 
 void server_lose_follower(const Peer *p, const char *why) {
     if (p->part == PEER_LEADER)
-        fail(EXIT_PEER, "%s: without the first server of outer.server this part ends", why);
+        fail(EXIT_PEER,
+             "%s: the first server of outer.server is lost, and this one ends: start the first one again, then this "
+             "one",
+             why);
     fail(EXIT_PEER,
          "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint", why,
          p->part);
@@ -67,7 +70,8 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
         if (send_frame(s, p, h, block)) continue;
-        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
+        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text
+                                                              : channel_peer(p->channel));
     }
     free(block);
 }

@@ -101,7 +101,10 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
     if (m && !text) /* too long for a message: only the config in a FOLLOW message can be */
-        fail(EXIT_CONFIG, "the config is too long for outer.server: %zu bytes, at most %d", bytes, MESSAGE_JSON_LIMIT);
+        fail(EXIT_CONFIG,
+             "the config is too long for outer.server: %zu bytes, at most %d: name the files of data.train by a "
+             "pattern, not one by one",
+             bytes, MESSAGE_JSON_LIMIT);
     /* a broken channel takes no message; channel_next reports it */
     if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
         PeerMessage *w = xmalloc(sizeof *w + bytes, "a message to an island");
