@@ -1,7 +1,8 @@
-# train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
+# Makefile of train_gpt. `make help` lists the targets. A new source or test needs no edit here, because folders are
+# globbed.
 BACKEND_ASKED := $(BACKEND)
-# Runs as many jobs at once as there are processors, unless -j is given. Several goals that are not files are made one
-# after the other.
+# Runs as many jobs at once as there are processors, unless -j is given. Several goals on the command line, such as
+# `make all test`, are made one after the other, unless they are files in build/.
 ifeq ($(MAKELEVEL)$(if $(word 2,$(MAKECMDGOALS)),$(filter-out build/%,$(MAKECMDGOALS))),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -11,8 +12,8 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk scripts/say.mk
-# Installs what the goals need before pkg-config is called. It does nothing with -n, or in a make that a script or
-# another make calls. DEPS=0 switches it off.
+# Installs the packages that the goals need, before pkg-config is called (scripts/deps.sh). Does nothing with -n, or in
+# a make that a script or another make calls. DEPS=0 switches it off.
 $(foreach g,test tests faults soak mutants,$(eval FOR_$g := build test))
 $(foreach g,smoke op-tests bench bench-comm bench-peer test-docs test-interop check-hf test-slurm test-hosts,$(eval FOR_$g := build smoke))
 FOR_all    := build
@@ -29,9 +30,11 @@ $(if $(shell MPI='$(MPI)' BACKEND=$(BACKEND) CC='$(CC)' EXTRA_CFLAGS='$(EXTRA_CF
 endif
 
 WARN    := -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers $(if $(WERROR),-Werror)
-# The emulator's debug information has only line numbers, because it then compiles in two thirds of the time.
+# The emulator build (CUDA kernels on the CPU) has debug information with line numbers only (-g1), because it then
+# compiles in two thirds of the time.
 OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(BACKEND)),-O2,-O3)) $(if $(filter emu,$(BACKEND)),-g1,-g)
-# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps, sqrtf and comparisons can be vectorized.
+# No -ffast-math, because isfinite(NaN) must stay false. Without errno and traps, sqrtf and comparisons can be
+# vectorized.
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) $(ASAN_LIB) -fopenmp -pthread
@@ -57,7 +60,8 @@ SET_avx512 := -DSIMD_BYTES=64 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512vl -m
 KERNELS  := $(filter-out $(if $(CUCC),$(basename $(wildcard layers/*.cu))),$(basename $(shell grep -l "^.if SIMD_HOST" layers/*.c)))
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu))) $(foreach set,$(SETS),$(patsubst %,%.$(set),$(filter $(1)/%,$(KERNELS))))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
-# NEEDS_x: the folders that folder x may use. The linker enforces this when it links the tests of x.
+# NEEDS_x lists the archives of the folders that folder x may use. The linker enforces this when it links the tests of
+# x.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 SEEN := $(B)/data.a $(NEEDS_model)
@@ -73,8 +77,8 @@ all: $(B)/train_gpt        ## the program, linked as ./train_gpt; this is what m
 	@$(next)
 	@$(if $(QUIET)$(UNSAID),,$(lacks)):
 
-# Sources with failpoints are compiled a second time, for tests. The program gets all of them; tests that include
-# core/failpoints.h get those of core/.
+# Sources with failpoints (calls that a test makes fail) are compiled a second time, for tests. The program
+# train_gpt-failpoints gets all of them; tests that include core/failpoints.h get those of core/.
 FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
 FAILING  := $(patsubst %.c,$(B)/%.o,$(shell grep -ls '"core/failpoints.h"' test/*/*.c test/*/*/*.c))
 $(FAILING): CFLAGS += -DFAILPOINTS
@@ -113,14 +117,14 @@ $(B)/run/config/presets.c: $(PRESETS) configs/presets $(B)/.flags
 $(B)/run/config/presets.o: $(B)/run/config/presets.c
 	$(call short,cc,$<)$(CC) $(CFLAGS) -c -o $@ $<
 $(B)/run/config.a: $(B)/run/config/presets.o
-# A test is one source file. Helpers that tests share are in test/ref (float64 references, record and replay). A
+# A test program is one source file. Helpers that tests share are in test/ref (float64 references, record and replay). A
 # function __wrap_x() in a test replaces x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(patsubst %,$(B)/core/%.o,error format io json terminal) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -ldnnl,$(LIBS))
-# Compiler flags and the commit are part of the build: if they change, everything that contains them is built again.
+# Compiler flags and the commit are kept in files: if they change, everything that depends on them is built again.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE

@@ -1,4 +1,5 @@
-/* channel.c - the connections of channel.h: sockets, frames over TLS, and waiting for several of them. */
+/* channel.c - connections between servers and islands (channel.h): sockets, frames over TLS, and waiting for several
+ * connections at once. */
 #include "comm/channel.h"
 
 #include <errno.h>
@@ -22,11 +23,12 @@ enum { HOST_BYTES = 256, PORT_BYTES = 6, BETWEEN_MS = 100 };
 
 typedef struct { char host[HOST_BYTES], port[PORT_BYTES]; } Address;
 
-/* A function that waiting calls call every BETWEEN_MS. They stop waiting if it returns 1. stop may be NULL. */
+/* A function of the caller that may end a wait. It is called every BETWEEN_MS, and the wait ends when it returns 1.
+ * stop may be NULL. */
 typedef struct { int (*stop)(void *); void *argument; } Between;
 static int between_stops(Between b) { return b.stop && b.stop(b.argument); }
 
-/* Sets *fault and returns -1. */
+/* Sets *fault to this code and sentence. Returns -1. */
 static int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...) {
     va_list args;
@@ -39,7 +41,7 @@ static int channel_fault_set(ChannelFault *fault, int code, const char *fmt, ...
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */
 
-/* Parses "host:port" or "[host]:port". Returns 0, or -1. */
+/* Splits "host:port" or "[host]:port" into *a. Returns 0, or -1 with *fault set. */
 static int address_parse(const char *host_port, Address *a, ChannelFault *fault) {
     const char *from = host_port, *end = strrchr(host_port, ':'), *port = end ? end + 1 : "";
     if (*from == '[' && end && end > from && end[-1] == ']') from++, end--;
@@ -56,7 +58,7 @@ static int address_parse(const char *host_port, Address *a, ChannelFault *fault)
     return 0;
 }
 
-/* Returns the addresses of a host, to be freed with freeaddrinfo(), or NULL with *fault set. */
+/* Resolves the host. Returns its addresses, to be freed with freeaddrinfo(), or NULL with *fault set. */
 static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP, .ai_flags = AI_NUMERICSERV};
     struct addrinfo      *found = NULL;
@@ -72,7 +74,7 @@ static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
 
 typedef enum { THIS_END, OTHER_END } SocketEnd;
 
-/* Writes the address of one end of a socket. */
+/* Writes the address of one end of a socket as "host:port". */
 static void write_address(int fd, SocketEnd end, char out[CHANNEL_PEER_BYTES]) {
     char                    host[64] = "?", port[PORT_BYTES] = "?";
     struct sockaddr_storage at;
@@ -89,7 +91,8 @@ void channel_listening(int listening, char out[CHANNEL_PEER_BYTES]) { write_addr
 
 static void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
-/* Sets options. Small frames are sent at once, and a host that is gone is noticed after some 25 s without traffic. */
+/* Sets the options of a connected socket and returns it. Small frames are sent at once. A host that is gone is noticed
+ * after some 25 s without traffic. */
 static int with_options(int fd) {
     set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -99,7 +102,8 @@ static int with_options(int fd) {
     return fd;
 }
 
-/* Waits until the connection is complete. Returns 0, or an errno if it fails or `until` passes. */
+/* Waits until the TCP connection is complete. Returns 0, or an errno if it fails, if `until` (a time of clock_ms)
+ * passes, or if `between` ends the wait. */
 static int await_connection(int fd, double until, Between between) {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
     int           error = 0;
@@ -121,8 +125,8 @@ static int connect_one(const struct addrinfo *at, double until, Between between,
     *error = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (*error == EINPROGRESS || *error == EINTR) *error = await_connection(fd, until, between);
     if (*error == 0) {
-        /* Within one machine a connection may meet itself: the free port that the system chose may be the very one it
-         * connects to. */
+        /* Refuses a TCP connection to itself. On one machine the free port that the system chose for this end may be
+         * the very port to which it connects. */
         char here[CHANNEL_PEER_BYTES], there[CHANNEL_PEER_BYTES];
         write_address(fd, THIS_END, here);
         write_address(fd, OTHER_END, there);
@@ -133,7 +137,7 @@ static int connect_one(const struct addrinfo *at, double until, Between between,
     return -1;
 }
 
-/* Connects to the first address of the host that answers within ms. Returns a descriptor, or -1. */
+/* Connects to the first address of the host that answers, within ms. Returns a descriptor, or -1 with *fault set. */
 static int socket_connect(const char *host_port, double ms, Between between, ChannelFault *fault) {
     struct addrinfo *found = look_up(host_port, fault);
     int              fd = -1, error = 0, addresses = 0;
@@ -151,7 +155,8 @@ static int socket_connect(const char *host_port, double ms, Between between, Cha
 static int listen_on(const struct addrinfo *at, int *error) {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
     if (fd < 0) return *error = errno, -1;
-    set(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* after a restart the last connections may still linger */
+    set(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* lets a restarted server bind the port while old connections are in
+                                           * TIME_WAIT */
     if (at->ai_family == AF_INET6) set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
     *error = errno;
@@ -159,7 +164,8 @@ static int listen_on(const struct addrinfo *at, int *error) {
     return -1;
 }
 
-/* Listens on the first address of the host that this machine has. A name may have several addresses. */
+/* Listens on the first address of host_port that this machine has. A name may have several addresses. Returns a
+ * descriptor, or -1 with *fault set. */
 int channel_listen(const char *host_port, ChannelFault *fault) {
     struct addrinfo *found = look_up(host_port, fault);
     int              fd = -1, error = 0;
@@ -183,16 +189,17 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
 /* --- a channel ---------------------------------------------------------------------------------------------------- */
 
 enum {
-    DROPS = 64, DROP_BYTES = 1 << 16, /* while the channel ends: most reads in a call, and bytes of each */
+    DROPS = 64, DROP_BYTES = 1 << 16, /* limits while channel_end drops what arrives: most reads in a call, and bytes of
+                                       * each read */
     WAKE_BYTES = 1 << 15,
-    RECORD_BYTES = 16640,             /* the longest record of TLS 1.3 */
-    OLD_HEAD_BYTES = 8,               /* the beginning of a connection of protocol 2 and less */
-    TLS_HANDSHAKE = 22                /* the first byte of TLS */
+    RECORD_BYTES = 16640,             /* most bytes of a TLS 1.3 record */
+    OLD_HEAD_BYTES = 8,               /* bytes with which a connection of protocol 2 or older begins */
+    TLS_HANDSHAKE = 22                /* first byte of a TLS handshake */
 };
 
 typedef enum {
     CHANNEL_WHOLE,
-    CHANNEL_MUTE,  /* the peer accepts no more; what it has sent may still be read */
+    CHANNEL_MUTE,  /* the peer accepts no more bytes, but what it has sent may still be read */
     CHANNEL_BROKEN
 } ChannelState;
 
@@ -202,28 +209,33 @@ struct Channel {
     char         peer[CHANNEL_PEER_BYTES];
     ChannelFault fault;
     Tls         *tls;
-    int          is_tls;                 /* the peer speaks TLS: a server sees it in the first byte, a client assumes
-                                          * it */
-    uint8_t      old_head[OLD_HEAD_BYTES];  /* [old_bytes] first bytes of a peer that does not speak TLS */
+    int          is_tls;                 /* 1: the peer speaks TLS. A server sees that in the first byte; a client
+                                          * assumes it */
+    uint8_t      old_head[OLD_HEAD_BYTES];  /* [old_bytes] first bytes from a peer that does not speak TLS */
     size_t       old_bytes;
     int          is_open;
-    int          is_ending, is_shut;     /* channel_end was called; the sending direction is closed */
-    double       until;                  /* deadline of the opening; after channel_end, of the peer's close */
+    int          is_ending, is_shut;     /* is_ending: channel_end was called; is_shut: the sending direction is
+                                          * closed */
+    double       until;                  /* deadline (clock_ms) for the handshake; after channel_end, for the peer's
+                                          * close */
     double       heard;
     uint64_t     counter_in, counter_out;
     int64_t      most_elems;
-    uint8_t     *in;                     /* [CHANNEL_FRAME_BYTES] one frame; NULL until the channel is open */
+    uint8_t     *in;                     /* [CHANNEL_FRAME_BYTES] frame that is being received; NULL until the channel
+                                          * is open */
     size_t       in_bytes;
-    int          wakes_at;               /* a wait ends when the socket holds this many bytes */
-    FrameHeader  header;                 /* header of the frame in `in`, set once its header has arrived */
-    int          is_ready, is_given;     /* the frame is whole and in order; channel_next has returned it */
-    uint8_t     *out;                    /* [CHANNEL_OUT_BYTES]: bytes from out_from to out_to are unsent */
+    int          wakes_at;               /* SO_RCVLOWAT: channel_wait returns when the socket holds this many bytes */
+    FrameHeader  header;                 /* header of the frame in `in`, once all of it has arrived */
+    int          is_ready, is_given;     /* is_ready: the frame in `in` is complete and in order; is_given: channel_next
+                                          * has returned it */
+    uint8_t     *out;                    /* [CHANNEL_OUT_BYTES] frames to send; bytes from out_from to out_to are
+                                          * unsent */
     size_t       out_from, out_to;
 };
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
 
-/* Breaks the channel and keeps the first fault. */
+/* Marks the channel as broken. Keeps the fault if it is the first. */
 static void break_channel(Channel *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 static void break_channel(Channel *c, int code, const char *fmt, ...) {
     char    text[sizeof c->fault.text - CHANNEL_PEER_BYTES - 1];
@@ -238,7 +250,8 @@ static void break_channel(Channel *c, int code, const char *fmt, ...) {
 void channel_close(Channel *c) {
     uint8_t dropped[4096];
     if (!c) return;
-    /* Reads what has arrived. If bytes stayed unread, close() would make the system drop what it still has to send. */
+    /* Reads what has arrived. If bytes stayed unread, close() would reset the connection and drop bytes that are still
+     * to be sent. */
     shutdown(c->fd, SHUT_WR);
     for (int i = 0; i < DROPS && recv(c->fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++) {}
     tls_free(c->tls);
@@ -268,7 +281,7 @@ static void write_out(Channel *c) {
     if (c->is_ending && !c->is_shut) c->is_shut = 1, tls_end(c->tls), shutdown(c->fd, SHUT_WR);
 }
 
-/* Returns the place for `bytes` bytes at the end of the out buffer, or NULL if they do not fit. */
+/* Reserves `bytes` bytes at the end of the out buffer. Returns their address, or NULL if they do not fit. */
 static uint8_t *room_out(Channel *c, size_t bytes) {
     size_t unsent = c->out_to - c->out_from;
     if (unsent + bytes > CHANNEL_OUT_BYTES) return NULL;
@@ -301,9 +314,9 @@ int channel_send(Channel *c, FrameHeader h, const void *payload) {
 static const char CLOSED_EARLY[] =
     "closed the connection before it proved the key; a train_gpt of another version does so";
 
-/* Looks at the first byte of a connection to a server. Returns 1 if it is TLS's; TLS then reads it. Otherwise reads the
- * 8 bytes that begin a connection of protocol 2 and less, and returns 0. Breaks the channel once all 8 are there, or
- * once one of them is wrong. */
+/* Looks at the first byte of a connection to a server. Returns 1 if it begins a TLS handshake, which TLS then reads.
+ * Otherwise returns 0 and reads the 8 bytes that begin a connection of protocol 2 or older. Breaks the channel once all
+ * 8 are there, or once one of them is wrong. */
 static int is_tls(Channel *c) {
     static const uint8_t MINE[OLD_HEAD_BYTES] = {'T', 'G', 'O', '1', CHANNEL_PROTOCOL};
     uint8_t             *head = c->old_head;
@@ -316,8 +329,8 @@ static int is_tls(Channel *c) {
     if (memcmp(head, MINE, c->old_bytes < 4 ? c->old_bytes : 4) != 0)
         break_channel(c, EXIT_PEER, "is no island: its first bytes are not those of our protocol");
     else if (c->old_bytes == OLD_HEAD_BYTES) {
-        if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* the fault below is right even if this
-                                                                                 * send fails */
+        if (send(c->fd, MINE, sizeof MINE, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {} /* a failed send is ignored, because the
+                                                                                 * fault below is right in any case */
         break_channel(c, EXIT_CONFIG,
                       "speaks protocol %u, this program protocol %d: use the same train_gpt on both sides",
                       (unsigned)little_endian(head + 4, 4), CHANNEL_PROTOCOL);
@@ -325,7 +338,7 @@ static int is_tls(Channel *c) {
     return 0;
 }
 
-/* Continues the handshake. Allocates the channel's buffers after the peer has proven the key. */
+/* Continues the TLS handshake. Allocates the channel's buffers after the peer has proven the key. */
 static void open_channel(Channel *c) {
     if (!c->is_tls && !(c->is_tls = is_tls(c))) return;
     uint64_t before = c->tls->received;
@@ -348,12 +361,13 @@ static void open_channel(Channel *c) {
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many bytes make the header in `in` whole, or, once it is whole, the frame. */
+/* Returns how many bytes `in` must hold to go on: those of a header, or, once the header is there, of the whole
+ * frame. */
 static size_t wants(const Channel *c) {
     return FRAME_HEADER_BYTES + (c->in_bytes < FRAME_HEADER_BYTES ? 0 : c->header.payload_bytes);
 }
 
-/* Checks what has just become whole in `in`: the header, the frame, or both if the frame has no payload. */
+/* Checks what has just become complete in `in`: the header, the frame, or both if the frame has no payload. */
 static void take_bytes(Channel *c) {
     char fault[FRAME_FAULT_BYTES];
     if (c->in_bytes == FRAME_HEADER_BYTES && !frame_parse_header(c->in, c->in_bytes, c->most_elems, &c->header, fault))
@@ -365,7 +379,8 @@ static void take_bytes(Channel *c) {
     else c->is_ready = 1, c->counter_in++;
 }
 
-/* Receives up to `bytes` bytes into `at`. Returns how many; 0 if there are none now or the connection has ended. */
+/* Receives up to `bytes` bytes into `at`. Returns their number. Returns 0 if none have arrived yet or the connection
+ * has ended. */
 static size_t receive(Channel *c, void *at, size_t bytes) {
     uint64_t before = c->tls->received;
     int64_t  n = tls_read(c->tls, at, bytes);
@@ -375,7 +390,8 @@ static size_t receive(Channel *c, void *at, size_t bytes) {
         break_channel(c, EXIT_PEER, "closed the connection%s",
                       c->in_bytes > 0 || tls_lacks(c->tls) > 0 ? " within a frame" : "");
     else if (n < 0 && n != TLS_MUTE) break_channel(c, EXIT_PEER, "is lost: %s", c->tls->why);
-    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* all that the peer had sent has been read */
+    else if (c->state == CHANNEL_MUTE) c->state = CHANNEL_BROKEN; /* the peer has accepted no more, and all that it had
+                                                                   * sent has been read */
     return 0;
 }
 
@@ -397,7 +413,7 @@ static void read_in(Channel *c) {
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether a deadline runs, for the opening or for the end. */
+/* Returns whether a deadline runs, either for the handshake or, after channel_end, for the peer's close. */
 static int has_deadline(const Channel *c) { return !c->is_open || c->is_ending; }
 
 int channel_progress(Channel *c) {
@@ -424,17 +440,17 @@ int channel_next(Channel *c, FrameHeader *h, const void **payload) {
 
 static int reads(const Channel *c) { return !c->is_ready || c->is_given; }
 
-/* Returns the events for which poll() waits. A handshake waits only to read: what this side sends in it fits the empty
- * buffer of a new socket. */
+/* Returns the socket and the events for which poll() waits. A handshake waits only to read, because the few bytes that
+ * this side sends in it fit the empty buffer of a new socket. */
 static struct pollfd interest(const Channel *c) {
     int writes = c->out_from < c->out_to;
     return (struct pollfd){.fd = c->fd, .events = (short)((reads(c) ? POLLIN : 0) | (writes ? POLLOUT : 0))};
 }
 
-/* Sets when a wait ends in the middle of a frame: at the end of the frame or of a record, or after WAKE_BYTES. It does
- * not end at each packet, because a frame of 4 MiB has thousands. The system also wakes at the end of the connection.
- * WAKE_BYTES apply only if more than one record is missing besides, because TLS may hold one record that has already
- * left the socket. */
+/* Sets when channel_wait returns in the middle of a frame: at the end of the frame or of a TLS record, or after
+ * WAKE_BYTES. It does not return at each packet, because a frame of 4 MiB has thousands. The system also ends the wait
+ * when the connection ends. WAKE_BYTES apply only if more than a record is missing besides, because TLS may hold one
+ * record that has already left the socket. */
 static void set_wakes_at(Channel *c) {
     int    is_read = c->is_open && !c->is_ending && !c->is_ready;
     size_t left = is_read && c->in_bytes >= FRAME_HEADER_BYTES ? wants(c) - c->in_bytes : 0, at = 1;
@@ -446,7 +462,7 @@ static void set_wakes_at(Channel *c) {
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &c->wakes_at, sizeof c->wakes_at);
 }
 
-/* Rounds milliseconds up for poll(). A wait that ends just before its deadline would begin again. */
+/* Rounds milliseconds up for poll(). Rounded down, a wait would end just before its deadline and begin again. */
 static int whole_ms(double ms) { return ms <= 0 ? 0 : ms > 1e6 ? 1000000 : (int)ms + 1; }
 
 int channel_wait(Channel *const *c, int count, int listening, double ms) {
@@ -475,7 +491,8 @@ int channel_flush(Channel *c, double ms) {
         if (c->out_from == c->out_to) return 1;
         if (left <= 0) return 0;
         struct pollfd p = interest(c);
-        if (c->is_ready) p.events = POLLOUT; /* nothing is read before channel_next */
+        if (c->is_ready) p.events = POLLOUT; /* no more is read until the caller takes the ready frame with
+                                              * channel_next */
         poll(&p, 1, whole_ms(left < BETWEEN_MS ? left : BETWEEN_MS));
     }
 }
@@ -494,7 +511,7 @@ Channel *channel_over(int fd, Side side, const Key *key) {
     c->most_elems = INT64_MAX, c->wakes_at = 1;
     c->heard = clock_ms(), c->until = c->heard + CHANNEL_OPENING_MS;
     write_address(fd, OTHER_END, c->peer);
-    if (side == SIDE_CLIENT) open_channel(c); /* a client sends the first bytes of the handshake */
+    if (side == SIDE_CLIENT) open_channel(c); /* sends the first bytes of the TLS handshake, which the client begins */
     return c;
 }
 
@@ -517,14 +534,15 @@ uint64_t    channel_received_bytes(const Channel *c) { return c->tls->received; 
 
 /* --- connecting --------------------------------------------------------------------------------------------------- */
 
-/* Waits until the peer has proven the key or the channel is broken. The channel's own deadline ends the wait. */
+/* Waits until the peer has proven the key or the channel is broken. The channel's own deadline limits the wait. Returns
+ * c, or NULL with *fault set. */
 static Channel *open_whole(Channel *c, const char *host_port, Between between, ChannelFault *fault) {
     if (!c) return channel_fault_set(fault, EXIT_MEMORY, "%s: no memory to connect", host_port), NULL;
     while (!c->is_open && channel_progress(c) == 0 && !between_stops(between))
         channel_wait(&c, 1, -1, BETWEEN_MS);
     if (c->is_open) return c;
     if (channel_is_broken(c)) *fault = c->fault;
-    else channel_fault_set(fault, EXIT_PEER, "%s: not yet connected", host_port);
+    else channel_fault_set(fault, EXIT_PEER, "%s: stopped before a server answered", host_port);
     channel_close(c);
     return NULL;
 }

@@ -2,7 +2,7 @@
  * frames that are whole and in order, or breaks with a sentence that says why. No MPI.
  *
  * The connection is TLS 1.3 with the shared key (comm/tls.h). Until a peer has proven the key in the handshake, only
- * OpenSSL reads what it sends, but for one thing: connections of protocol 2 and less began with "TGO1" and a u32
+ * OpenSSL reads what it sends, with one exception. Connections of protocol 2 and less began with "TGO1" and a u32
  * protocol. The server recognises these 8 bytes and answers with its own, so that an old island names both protocols.
  *
  * All calls but channel_connect, channel_wait and channel_flush return at once. A channel breaks if its peer closes it,
@@ -21,52 +21,53 @@
 #include "comm/key.h"
 
 enum {
-    CHANNEL_PROTOCOL = 3, /* Raise it when a frame or a message changes. Protocol 3 has TLS, and neither fragments nor
-                           * moments */
-    CHANNEL_OPENING_MS = 5000, /* the time in which a peer must finish its opening */
-    CHANNEL_RETRY_MS = 1000,   /* pause between two tries to connect */
+    CHANNEL_PROTOCOL = 3, /* version of the protocol. Raise it when a frame or a message changes. Protocol 3 uses TLS,
+                           * and has neither fragments nor moments */
+    CHANNEL_OPENING_MS = 5000, /* time in ms in which a peer must finish the TLS handshake, or close after
+                                * channel_end */
+    CHANNEL_RETRY_MS = 1000,   /* pause in ms between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
     CHANNEL_OUT_BYTES = 2 * CHANNEL_FRAME_BYTES,
-    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* the most memory that an open channel takes */
+    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* most bytes of buffers that an open channel takes */
     CHANNEL_PEER_BYTES = 80
 };
 
 typedef struct Channel Channel;
 
-/* Why a call failed: a sentence that names the address, and the exit code for it. */
+/* Why a call failed: the program's exit code, and a sentence that names the address. */
 typedef struct {
     int  code;      /* EXIT_CONFIG: not an address, or another key or protocol; EXIT_PEER: no answer, or lost;
                      * EXIT_LOCKED: port in use; EXIT_IO, EXIT_MEMORY: a fault of this machine */
     char text[512];
 } ChannelFault;
 
-/* Connects to "host:port", "192.0.2.1:port" or "[2001:db8::1]:port", and completes the opening. Retries every
- * CHANNEL_RETRY_MS until patience_ms have passed; 0 means one try. Another key or protocol ends it at once. `between`
- * (may be NULL) is called several times a second with `argument`; if it returns 1 the waiting ends. Returns NULL with
- * *fault set on failure. */
+/* Connects to "host:port", "192.0.2.1:port" or "[2001:db8::1]:port", and completes the TLS handshake. Retries every
+ * CHANNEL_RETRY_MS until patience_ms have passed; 0 means one try. A peer with another key or protocol ends the retries
+ * at once. `between` (may be NULL) is called several times a second with `argument`; if it returns 1 the waiting ends.
+ * Returns NULL with *fault set on failure. */
 Channel *channel_connect(const char *host_port, const Key *key, double patience_ms,
                          int (*between)(void *), void *argument, ChannelFault *fault);
 
-/* Listens on the address host_port and no other. With port 0 the system chooses one. Returns a descriptor, to be closed
- * with close(), or -1. */
+/* Listens on the address host_port only. With port 0 the system chooses a port. Returns a descriptor, to be closed with
+ * close(), or -1 with *fault set. */
 int channel_listen(const char *host_port, ChannelFault *fault);
 /* Writes the address on which the descriptor listens, as "192.0.2.1:port" or "[2001:db8::1]:port". */
 void channel_listening(int listening, char out[CHANNEL_PEER_BYTES]);
 
-/* Returns the next waiting connection, or NULL if there is none. Its handshake progresses inside the calls that follow;
- * see channel_is_open. */
+/* Returns the next waiting connection, or NULL if there is none. The handshake is not complete then: it progresses
+ * inside later calls, until channel_is_open returns 1. */
 Channel *channel_accept(int listening, const Key *key);
-/* Makes a channel over a connected socket, which it owns. Returns NULL if memory runs out. */
+/* Makes a channel over a connected socket, which the channel then owns. Returns NULL if memory runs out. */
 Channel *channel_over(int fd, Side side, const Key *key);
 
 /* Copies a frame into the out buffer and starts to send it. The caller sets kind, type, round, offset, elems and
- * payload_bytes in h; the channel sets the counter. Returns 1 if it was taken, 0 if the out buffer is too full now or
- * the opening is not complete, -1 if the channel is broken. A channel with nothing unsent takes any frame. A header
- * that frame_parse_header would refuse is a bug of the caller. */
+ * payload_bytes in h; the channel sets the counter. Returns 1 if the frame was taken, 0 if the out buffer is too full
+ * now or the handshake is not complete, -1 if the channel is broken. A channel with nothing unsent takes any frame. A
+ * header that frame_parse_header would refuse is a bug of the caller. */
 int channel_send(Channel *c, FrameHeader h, const void *payload);
 
-/* Reads and writes what is possible now; reads at most one frame ahead. Returns 0, or -1 if the channel is broken and
- * nothing sent from now on will arrive. channel_next still returns frames that arrived whole before that. */
+/* Receives and sends what is possible now, but receives at most one frame ahead. Returns 0, or -1 if the channel is
+ * broken and nothing sent from now on will arrive. channel_next still returns frames that arrived whole before that. */
 int channel_progress(Channel *c);
 
 /* Makes progress and returns the next whole frame whose counter is right. Returns 1 with *h and *payload
@@ -75,32 +76,35 @@ int channel_progress(Channel *c);
 int channel_next(Channel *c, FrameHeader *h, const void **payload);
 
 /* Waits at most ms until one of the channels (NULLs are skipped) or the listening descriptor (-1 if there is none) has
- * something to do, or a signal arrives. In the middle of a frame, something to do is the rest of the frame or 32 KiB of
- * it. Returns 1 if there is something to do, otherwise 0. */
+ * something to do, or a signal arrives. In the middle of a frame that means that the rest of the frame, or 32 KiB more
+ * of it, has arrived. Returns 1 if there is something to do, otherwise 0. */
 int channel_wait(Channel *const *c, int count, int listening, double ms);
 
-/* Sends what is in the out buffer, for at most ms. Returns 1 if the system has taken all of it, 0 if the time is over,
- * -1 if the channel is broken. */
+/* Sends what is in the out buffer, for at most ms. Returns 1 if the system has taken all of it, 0 if the time has
+ * passed, -1 if the channel is broken. */
 int channel_flush(Channel *c, double ms);
 
 /* Ends sending: the out buffer is still sent, then this direction is closed, and everything that arrives is dropped. So
- * the peer can read the last frames even while it sends. channel_next then returns 0 until the peer has closed too or
- * CHANNEL_OPENING_MS have passed, and after that -1. Then call channel_close. */
+ * the peer can read the last frames even if it is still sending. channel_next then returns 0 until the peer has closed
+ * too or CHANNEL_OPENING_MS have passed, and after that -1. Then call channel_close. */
 void channel_end(Channel *c);
 
-/* Sets a limit: from now on a frame with offset + elems above most_elems breaks the channel. */
+/* Limits frames from the peer: from now on a frame with offset + elems above most_elems breaks the channel. */
 void channel_limit(Channel *c, int64_t most_elems);
 
-int         channel_is_open(const Channel *c);     /* 1 if the peer has proven the key */
+int         channel_is_open(const Channel *c);     /* returns 1 if the peer has proven the key, so that frames can be
+                                                    * sent */
 int         channel_is_broken(const Channel *c);
-size_t      channel_unsent(const Channel *c);      /* bytes in the out buffer */
-double      channel_silent_ms(const Channel *c);   /* ms since the last byte was read; call channel_progress first, so
-                                                    * that bytes that have arrived count */
-const char *channel_peer(const Channel *c);        /* address of the peer: "192.0.2.1:port", "[2001:db8::1]:port" */
-/* Returns why the channel is broken: EXIT_CONFIG for key or protocol, EXIT_MEMORY, otherwise EXIT_PEER, and a sentence
- * that begins with the peer's address. Code 0 and "" if it is not broken. */
+size_t      channel_unsent(const Channel *c);      /* returns the number of bytes in the out buffer */
+double      channel_silent_ms(const Channel *c);   /* returns the ms since the last byte was read; call channel_progress
+                                                    * first, so that bytes that have arrived count */
+const char *channel_peer(const Channel *c);        /* returns the address of the peer: "192.0.2.1:port" or
+                                                    * "[2001:db8::1]:port" */
+/* Returns why the channel is broken: a sentence that begins with the peer's address, and a code. The code is
+ * EXIT_CONFIG for another key or protocol, EXIT_MEMORY, or EXIT_PEER. If the channel is not broken the code is 0 and
+ * the text "". */
 const ChannelFault *channel_fault(const Channel *c);
-/* Return the bytes sent and received so far, with those that TLS adds. */
+/* Return the bytes sent and received so far, including those that TLS adds. */
 uint64_t    channel_sent_bytes(const Channel *c);
 uint64_t    channel_received_bytes(const Channel *c);
 

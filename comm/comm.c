@@ -1,5 +1,5 @@
-/* comm.c - groups of ranks: how they are made, how their collectives travel, how long those took; and the small
- * blocking calls. */
+/* comm.c - groups of ranks: how they are made, by what (ring, MPI, NCCL) their collectives travel, how long the
+ * collectives took. Also the small blocking calls, such as a barrier. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,8 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     return c;
 }
 
-/* Makes a group of ranks [size] of parent, in this order. The first of them is the color of comm_split. */
+/* Makes a group of ranks [size] of parent, in this order. All ranks of parent call it together, each with its own
+ * group. */
 static Comm *group_of(Comm *parent, const int *ranks, int size, const char *name) {
     int at = 0;
     while (ranks[at] != parent->rank) at++;
@@ -108,8 +109,8 @@ int         comm_size(const Comm *c) { return c->size; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
-/* Sets how collectives travel. A group of one needs no communicator of NCCL. The group of all ranks opens NCCL even
- * then, so that a missing NCCL is a fault. */
+/* Sets what carries the group's collectives: the ring, MPI or NCCL. A group of one needs no communicator of NCCL. The
+ * group of all ranks opens NCCL even if it has one rank, so that a missing NCCL is reported. */
 void comm_set_kind(Comm *c, CommKind kind) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
@@ -123,13 +124,14 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
-/* The ring's buffers hold chunks of one size, so a bucket of any length uses the same few buffers. */
+/* Returns the bytes of the ring's buffers. They hold chunks of one size, so a bucket of any length uses the same few
+ * buffers. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) {
     return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
 }
 
-/* Estimates NCCL's memory. A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour
- * for each protocol:
+/* Estimates the GPU memory that NCCL takes, in bytes. A channel of NCCL is one of its kernel's blocks. Each has a
+ * buffer from and to a neighbour for each protocol:
  *   Simple   NCCL_BUFFSIZE, 4 MiB by default
  *   LL128    120 words for each of 640 threads, 8 times
  *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
@@ -149,15 +151,16 @@ int comm_max_blocks(int chosen) {
     return asked && atoi(asked) > 0 ? atoi(asked) : chosen;
 }
 
-/* Counts the time of collectives in flight up to now; what remains counts for the next comm_times. */
+/* Adds the time of collectives in flight up to now to c->times. The rest of their time counts for the next
+ * comm_times. */
 static void count_so_far(Comm *c) {
     double now = clock_ms();
     if (c->begun > 0) c->times.comm_ms += now - c->busy_since_ms;
     c->busy_since_ms = now;
 }
 
-/* Reads the times of all groups, so that an ended collective of a group whose times nobody reads does not seem in
- * flight. */
+/* Returns the times of group c. Reads NCCL's times for all groups, because otherwise an ended collective of a group
+ * whose times nobody reads would seem in flight. */
 CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);
@@ -191,9 +194,9 @@ void comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_
     if (rest > 0) times->comm_ms += rest;
 }
 
-/* Notes a small call with the least bytes that a rank of W sends, as the mean over the ranks: (W-1)/W of the bytes,
- * `times` over. An all-reduce sends them twice (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
- * Returns what comm_note_sent does. */
+/* Notes a small blocking call in the ledger of a dry run. The bytes are the least that a rank of W can send, as the
+ * mean over the ranks: (W-1)/W of the data, `times` over. `times` is 2 for an all-reduce (Patarasu and Yuan, "Bandwidth
+ * optimal all-reduce algorithms", 2009). Returns 1 if there is nothing to communicate. */
 static int note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
     return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
 }
@@ -275,7 +278,7 @@ int comm_any_fault(Comm *c, char fault[COMM_FAULT_BYTES]) {
 
 enum { ID_CHARS = 64, WARNINGS = 8 };
 
-/* Writes "ranks 0, 1 and 2", the ranks that share the device of rank `first`, to text. Returns their number. */
+/* Writes "ranks 0, 1 and 2" to text: all ranks whose device id equals that of rank `first`. Returns their number. */
 static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *text, size_t room) {
     int count = 0, last = first;
     for (int r = first; r < ranks; r++)
@@ -287,7 +290,7 @@ static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *
     return count;
 }
 
-/* Warns on rank 0 of ranks that share a device. id has every rank's device. */
+/* Warns on rank 0 about ranks that share a GPU. id [ranks] has the device of every rank. */
 static void warn_of_sharers(const Comm *c, const char (*id)[ID_CHARS]) {
     int shared = 0;
     for (int r = 0; r < c->size; r++) {

@@ -1,4 +1,4 @@
-/* frame.c - writes and parses the frames of frame.h, and packs their values. */
+/* frame.c - writes and parses the frames that islands and servers exchange (frame.h), and packs the values in them. */
 #include "comm/frame.h"
 
 #include <math.h>
@@ -30,7 +30,9 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
         return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent %zu bytes of a header, not %d", length,
                           FRAME_HEADER_BYTES);
     if (memcmp(at, MAGIC, sizeof MAGIC) != 0 || little_endian(at + 6, 2) != 0 || little_endian(at + 44, 4) != 0)
-        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent bytes that are no frame");
+        return fault_text(fault, FRAME_FAULT_BYTES, 0,
+                          "sent bytes that are no frame of this protocol: use the same version of train_gpt at both "
+                          "ends");
     *h = (FrameHeader){.kind = at[4],
                        .type = at[5],
                        .round = (int64_t)little_endian(at + 8, 8),
@@ -39,7 +41,9 @@ int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, Fra
                        .counter = little_endian(at + 32, 8),
                        .payload_bytes = (uint32_t)little_endian(at + 40, 4)};
     if (h->kind == 0 || h->type >= FRAME_TYPES)
-        return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of kind %d and type %d, which there is not",
+        return fault_text(fault, FRAME_FAULT_BYTES, 0,
+                          "sent a frame of kind %d and type %d, which this version does not know: use the same "
+                          "version of train_gpt at both ends",
                           h->kind, h->type);
     if (h->payload_bytes > FRAME_PAYLOAD_LIMIT)
         return fault_text(fault, FRAME_FAULT_BYTES, 0, "sent a frame of %u bytes, more than %d", h->payload_bytes,
@@ -67,7 +71,7 @@ int64_t frame_value_bytes(FrameType type, int64_t elems) {
     }
 }
 
-/* Returns the scale of a block, and 1/scale in *inverse. */
+/* Returns the int8 scale of a block of values, and 1/scale in *inverse. The scale is NaN if a value is not finite. */
 static float scale_of(const float *values, int64_t elems, float *inverse) {
     float most = 0;
     int   is_finite = 1;
@@ -79,7 +83,7 @@ static float scale_of(const float *values, int64_t elems, float *inverse) {
     *inverse = 1 / scale;
     if (is_finite && isfinite(*inverse)) return scale;
     *inverse = 0;
-    return is_finite ? 0 : NAN; /* values too small for a scale become 0 */
+    return is_finite ? 0 : NAN; /* 0 if the values are so small that 1/scale overflows; they then become 0 */
 }
 
 static void pack_int8(uint8_t *at, const float *values, int64_t elems) {

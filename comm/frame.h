@@ -7,7 +7,7 @@
  *   32 u64 counter: 0, 1, 2, ... in each direction
  *   40 u32 payload bytes, at most 4 MiB            44 u32 0
  * Offsets and elems count parameters in the model's flat order (core/layout.h). The kinds, and what a frame of each
- * must hold, are in run/outer/messages.h: here a kind is a number from 1.
+ * must hold, are in run/outer/messages.h: in this file a kind is a number from 1.
  */
 #ifndef TRAIN_GPT_COMM_FRAME_H
 #define TRAIN_GPT_COMM_FRAME_H
@@ -17,15 +17,15 @@
 
 enum { FRAME_HEADER_BYTES = 48, FRAME_PAYLOAD_LIMIT = 4 << 20, FRAME_FAULT_BYTES = 200 };
 
-/* Types of a payload. FRAME_INT8 is a sequence of blocks: an f32 scale, then up to INT8_BLOCK values as int8, value =
- * scale * int8. */
+/* Types of the values in a payload. FRAME_INT8 is a sequence of blocks: an f32 scale, then up to INT8_BLOCK values as
+ * int8, value = scale * int8. */
 typedef enum { FRAME_BYTES, FRAME_F32, FRAME_BF16, FRAME_INT8, FRAME_TYPES } FrameType;
 enum { INT8_BLOCK = 4096 };
 
 typedef struct {
     uint8_t  kind, type;
-    int64_t  round, offset, elems; /* 0 if not used */
-    uint64_t counter;              /* set by the channel, not by the sender */
+    int64_t  round, offset, elems; /* fields of the message; 0 if the kind of frame does not use them */
+    uint64_t counter;              /* number of the frame in its direction; set by the channel, not by the sender */
     uint32_t payload_bytes;
 } FrameHeader;
 
@@ -38,11 +38,11 @@ void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]);
 int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
                        char fault[FRAME_FAULT_BYTES]);
 
-/* Returns the bytes of elems values (elems >= 0); 0 for FRAME_BYTES. */
+/* Returns the payload bytes of `elems` values (elems >= 0); 0 for FRAME_BYTES. */
 int64_t frame_value_bytes(FrameType type, int64_t elems);
 
-/* Convert values to a payload [frame_value_bytes] and back. bf16 rounds to nearest, ties to even. int8: scale = the
- * block's largest |value| / 127. A block with a value that is not finite becomes all NaN after unpacking, so that the
+/* Convert values to a payload [frame_value_bytes] and back. bf16 rounds to nearest, ties to even. int8 uses the scale
+ * max|value| / 127 for each block. A block with a value that is not finite becomes all NaN after unpacking, so that the
  * receiver sees the fault. */
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);

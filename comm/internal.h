@@ -1,14 +1,14 @@
-/* internal.h - types and functions that the files of comm/ share; nobody else includes it.
+/* internal.h - types and functions that the files of comm/ share; no other file includes it.
  *
  *   launch.c   what the launcher gave this process: its rank, and its cores
- *   world.c    this process among all
+ *   world.c    this process as a rank of the job
  *   comm.c     groups and their small blocking calls
  *   queue.c    the started collectives of all groups, and their clock
  *   ring.c     the progress of one started collective, or of a message between two ranks, on host memory
- *   tree.c     the progress of a sum in the order of TreeNodes
+ *   tree.c     the progress of a sum in the order of TreeNodes (a binary tree)
  *   mpi.c      the launcher's side of MPI, the small blocking calls over MPI, and MPI's own collectives over buckets
  *   staging.cu copies of GPU memory to the host memory of ring.c, tree.c and mpi.c, and back
- *   nccl.cu    collectives in a queue of its own, on the GPU
+ *   nccl.cu    collectives by NCCL, queued on the GPU
  *
  * In a build without MPI, no_mpi.c replaces ring.c, mpi.c and a part of tree.c. In a build without CUDA, staging.c and
  * nccl.c replace the .cu files.
@@ -33,12 +33,12 @@ extern "C" {
 #endif
 
 enum {
-    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of a group */
+    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers per group */
     SENDS = 64,      /* sends posted ahead: a neighbour can fetch them even while this rank does not poll */
     TRACES = 128,
     HOST_CHARS = 64
 };
-/* Measured on two AVX-512 cores, Open MPI 4.1.4, 2 and 4 ranks:
+/* Sizes of the chunks that a piece is sent in, measured on two AVX-512 cores, Open MPI 4.1.4, 2 and 4 ranks:
  *   a chunk to be summed should still lie in the L2 cache after its arrival
  *   a piece that is passed on should have four chunks, so that neighbours work at once
  *   a piece that is only copied gains from fewer messages */
@@ -50,98 +50,108 @@ typedef enum {
 } OpKind;
 static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
                                        "receive", "exchange"};
-/* Returns whether an Op is a message. The queue holds an exchange as its messages. */
+/* Returns whether a queue entry (Op) is a message between two ranks. An exchange is queued as its single messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
 
-/* One started collective; of an all-gather, one of its two directions around the ring. Its messages are numbered in the
- * order they travel: message i is chunk i % chunks of ring step i / chunks. */
+/* One started collective in the queue; of an all-gather, one of its two directions around the ring. Messages are
+ * numbered in the order they travel: message i is chunk i % chunks of ring step i / chunks. */
 typedef struct {
-    Comm    *comm;         /* the group; borrowed */
+    Comm    *comm;         /* the group that started this collective; borrowed */
     OpKind   kind;
     CommKind by;
-    Tensor   bucket;       /* borrowed until the collective ends */
-    Tensor   x;            /* the bucket, or its copy in host memory */
-    Comm    *after;        /* another group: the collective begins after the collectives of that group with numbers
-                            * below after_number; NULL: at once */
+    Tensor   bucket;       /* the caller's tensor, in host or device memory; borrowed until the collective ends */
+    Tensor   x;            /* the bucket if it is in host memory, otherwise its copy there */
+    Comm    *after;        /* group to wait for: this collective begins after those of group `after` with numbers below
+                            * after_number; NULL: begins at once */
     int64_t  after_number;
-    int      peer;         /* the other rank of a message */
-    int      is_begun;     /* 0 while the collective waits for its bytes to reach the host, or for `after` */
-    int      staged;       /* number of the copy to the host in staging.cu; -1: no copy is needed; NOT_STAGED: not
+    int      peer;         /* the other rank of a message, as a number in the group */
+    int      is_begun;     /* 0 as long as the collective waits for its bytes to reach the host, or for group `after` */
+    int      staged;       /* number of the copy to host memory in staging.cu; -1: no copy is needed; NOT_STAGED: not
                             * started yet */
-    int64_t  sequence;     /* number among this process's collectives over buckets: its place in the trace */
-    int64_t  number;       /* number among the group's collectives: the same on all its ranks */
+    int64_t  sequence;     /* number among this process's collectives over buckets; it determines the place in
+                            * World.trace */
+    int64_t  number;       /* number among the group's collectives, the same on all ranks of the group */
     double   first_send_ms;
-    int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes; in an all-reduce of any length the last pieces are
-                                                             * shorter or empty */
-    int      way;          /* 1: to the right, to rank r+1; -1: to the left */
-    int      first_step;   /* first ring step. Of W ranks, steps 0 to W-2 sum and the next W-1 copy; an all-gather
-                            * begins at step W-1 */
-    int64_t  messages, sums; /* messages in all; the first `sums` are added to x, the others copied into it */
-    int64_t  to_send;        /* messages to send; in a tree sum `messages` counts the chunks of a piece, each received
+    int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes of the bucket, of a rank's piece of it, and of a
+                                                             * chunk; chunks in a piece. In an all-reduce of any length
+                                                             * the last pieces are shorter or empty */
+    int      way;          /* direction around the ring: 1 to rank r+1, -1 to rank r-1 */
+    int      first_step;   /* number of the first ring step. With W ranks, steps 0 to W-2 add and the next W-1 copy; an
+                            * all-gather begins at step W-1 */
+    int64_t  messages, sums; /* messages to receive in all; the first `sums` are added to x, the others copied into
+                              * it */
+    int64_t  to_send;        /* messages to send. In a tree sum `messages` counts the chunks of a piece, each received
                               * from all ranks */
-    float   *node[TREE_MOST]; /* nodes of a tree sum in host memory; x is the last */
+    float   *node[TREE_MOST]; /* this rank's partial sums for a tree sum, in host memory; x is the last */
     int      node_staged[TREE_MOST];
-    int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted */
-    MPI_Request receive[WINDOW], send[SENDS];  /* message i is in place i % size; COMM_MPI uses send[0] */
+    int64_t  received, receives, sent, sends; /* counts so far: messages received, receives posted, messages sent, sends
+                                               * posted */
+    MPI_Request receive[WINDOW], send[SENDS];  /* MPI requests; that of message i is at i % array size; COMM_MPI uses
+                                                * send[0] */
 } Op;
 
 struct World {
     int      rank, size, local_rank, local_size;
-    char   (*host)[HOST_CHARS]; /* host name of each rank; owned [size] */
-    pid_t   *neighbour;         /* owned [local_size]: process of each rank of this host, by local rank; NULL if they
-                                 * cannot see each other */
-    int      launched;          /* MPI is initialised                                    */
-    Ledger  *ledger;            /* borrowed; set in a dry world, whose collectives only note their cost; NULL in a real
-                                 * one */
-    int      yields;            /* 1: a wait yields the core at once */
+    char   (*host)[HOST_CHARS]; /* [size] host name of each rank; owned */
+    pid_t   *neighbour;         /* [local_size] process id of each rank of this host, by local rank; owned; NULL if the
+                                 * ranks cannot see each other's processes */
+    int      launched;          /* 1: a launcher started this process and MPI is initialised */
+    Ledger  *ledger;            /* ledger of a dry world, whose collectives only note their cost; NULL in a real one;
+                                 * borrowed */
+    int      yields;            /* 1: a wait without progress yields the core at once, because ranks outnumber
+                                 * processors */
     MPI_Comm local;             /* communicator of the ranks of this host                */
     Comm    *all;               /* the group of all ranks; owned                         */
-    Comm    *groups;            /* all groups, the newest first; any thread reads the list */
+    Comm    *groups;            /* list of all groups, the newest first; any thread may read it */
 
-    void   (*watch)(void *ctx);  /* called when a wait progresses; may be NULL */
+    void   (*watch)(void *ctx);  /* called when a wait makes progress; may be NULL */
     void    *watch_ctx;
     double   watched_ms;
 
-    Op      *op;                /* owned; the queue: collectives in flight of all groups, in start order */
+    Op      *op;                /* [ops] the queue: collectives in flight of all groups, in start order; owned */
     int      ops, op_room;
-    int64_t  started;           /* number of collectives over buckets started so far */
-    int64_t  stalled;           /* a test's rule: collectives from this sequence number on never begin */
-    CommTrace blocking;         /* the small blocking call that the main thread is in, or was in last */
-    CommTrace trace[TRACES];    /* sequence s is in place s % TRACES */
+    int64_t  started;           /* number of collectives over buckets that this process has started so far */
+    int64_t  stalled;           /* for tests: collectives from this sequence number on never begin; INT64_MAX without a
+                                 * test */
+    CommTrace blocking;         /* record of the small blocking call that the main thread is in, or was in last */
+    CommTrace trace[TRACES];    /* records of the last collectives; the one with sequence s is at s % TRACES */
 
-    Stream         *followed;   /* the stream that computes (world_follow); borrowed; NULL: buckets are in host
-                                 * memory */
-    struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
-    void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without NCCL */
+    Stream         *followed;   /* compute stream (world_follow), whose device memory holds the buckets; borrowed; NULL:
+                                 * buckets are in host memory */
+    struct Staging *staging;    /* state of staging.cu, which owns it; NULL before first use */
+    void           *nccl_queue; /* CUDA stream that all groups share, owned by nccl.cu; NULL without NCCL */
 };
 
 struct Comm {
-    World   *world;             /* borrowed                                              */
-    Comm    *next;              /* next group in the world's list */
+    World   *world;             /* the world that the group belongs to; borrowed */
+    Comm    *next;              /* next group in the world's list of groups */
     char     name[COMM_NAME_CHARS];
     int      rank, size;
-    int     *member;            /* owned [size]: each rank's number among all ranks */
+    int     *member;            /* [size] number that each rank of the group has among all ranks of the job; owned */
     CommKind kind;
-    MPI_Comm small, ring;       /* small: for the small blocking calls. ring: for messages and started collectives. A
-                                 * group of one has neither */
+    MPI_Comm small, ring;       /* MPI communicators: `small` for the small blocking calls, `ring` for messages and
+                                 * started collectives. A group of one has neither */
 
     int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
                                                           * comm_set_on_host */
-    int      exchanges;         /* 1: messages between any two ranks will follow (comm_set_exchanges) */
-    int      ops, begun;        /* collectives in the world's queue; how many of them have begun */
-    int      is_held;           /* the group's next collective may not begin, so later ones wait */
-    int64_t  started;           /* number of collectives over buckets started so far */
-    int64_t  calls;             /* number of collectives of all kinds */
-    int64_t  sent;              /* bytes sent by collectives over buckets, since comm_times */
-    char    *chunk;             /* buffers for received chunks; owned [WINDOW][CHUNK_BYTES]; NULL before first use */
-    int64_t  chunk_owner;       /* sequence of the collective that receives into `chunk`, or -1 */
-    struct Tree *tree;          /* owned by tree.c; NULL before comm_tree_open       */
-    struct Nccl *nccl;          /* owned by nccl.cu; NULL without NCCL */
+    int      exchanges;         /* 1: the group will exchange messages between any two ranks (comm_set_exchanges) */
+    int      ops, begun;        /* ops: this group's collectives in the world's queue; begun: how many of them have
+                                 * begun */
+    int      is_held;           /* 1: the group's next collective may not begin yet, so later ones wait as well */
+    int64_t  started;           /* number of collectives over buckets that this group has started so far */
+    int64_t  calls;             /* number of collectives of all kinds that this group has started, small ones
+                                 * included */
+    int64_t  sent;              /* bytes sent by collectives over buckets since the last comm_times */
+    char    *chunk;             /* [WINDOW][CHUNK_BYTES] buffers for received chunks; owned; NULL before first use */
+    int64_t  chunk_owner;       /* sequence number of the collective that receives into `chunk`, or -1 */
+    struct Tree *tree;          /* tables for sums in tree order, owned by tree.c; NULL before comm_tree_open */
+    struct Nccl *nccl;          /* NCCL communicator and its state, owned by nccl.cu; NULL without NCCL */
 
-    double    busy_since_ms;    /* when the first collective in flight began, after a time without any */
-    CommTimes times;            /* times of collectives over buckets */
-    CommTimes waits;            /* times of the small blocking calls */
+    double    busy_since_ms;    /* clock_ms() when the first of the collectives in flight began, after a time without
+                                 * any */
+    CommTimes times;            /* times of collectives over buckets since the last comm_times */
+    CommTimes waits;            /* times of small blocking calls since the last comm_times */
 };
 
 /* launch.c: returns the number of processors that the ranks of this host may use together. */
@@ -149,113 +159,117 @@ int threads_host_processors(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
 NORETURN void world_failed(const World *w, const char *why);
-/* Computes new numbers for the ranks. Ranks of one host become neighbours; hosts, and the ranks of a host, keep their
- * order. So neighbours in a grid share a host however the launcher places its ranks. Rank 0 stays rank 0. number [size]
- * is indexed by the former rank. */
+/* Computes new numbers for the ranks so that ranks of one host are neighbours. Hosts, and the ranks of a host, keep
+ * their order. So neighbours in a grid share a host however the launcher places its ranks. Rank 0 stays rank 0. number
+ * [size] is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
-void        world_renumber(World *w); /* changes rank and host to the new numbers */
-CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns the trace of a collective, or NULL if later
-                                                         * collectives have overwritten it */
-void        world_list(World *w, Comm *c); /* adds a group to the list */
+void        world_renumber(World *w); /* changes w->rank and the order of w->host to the numbers of world_numbers */
+CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns the record of the collective with this sequence
+                                                         * number, or NULL if later collectives have overwritten it */
+void        world_list(World *w, Comm *c); /* adds a group to the world's list of groups */
 void        world_unlist(World *w, Comm *c);
 
-/* comm.c */
-Comm *comm_make(World *w, const char *name); /* makes a group of this rank alone */
-/* Returns the milliseconds of collectives over buckets so far, including those in flight. */
+Comm *comm_make(World *w, const char *name); /* comm.c: makes a group that contains only this rank */
+/* Returns the ms of collectives over buckets since the last comm_times, including those in flight. */
 double comm_counted_ms(const Comm *c, double now);
-/* Adds a wait that began at begin_ms to `times`. All of it is exposed; it counts as communication where no collective
- * in flight counts the same time. counted_ms is comm_counted_ms at begin_ms. */
+/* Adds a wait that began at begin_ms to `times`. All of it counts as exposed_ms. It also counts as comm_ms, except for
+ * the time in which collectives in flight are counted already. counted_ms is comm_counted_ms at begin_ms. */
 void  comm_count_wait(Comm *c, CommTimes *times, double begin_ms, double counted_ms);
-void  comm_make_dry(Comm *c, int size, int rank); /* makes c the group of the first `size` ranks, which do not exist */
-/* Returns 1 if a collective has nothing to do, because this rank is alone in the group or the world is dry. In a dry
- * world it notes the collective and the `sent` bytes that this rank would send. */
+void  comm_make_dry(Comm *c, int size, int rank); /* makes c the group of ranks 0 to size - 1 of a dry world, in which
+                                                   * they do not exist */
+/* Returns 1 if a collective has nothing to do, because the group has one rank or the world is dry. In a dry world it
+ * notes in the ledger the collective and the `sent` bytes that this rank would send. */
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent);
 void  comm_drop(Comm *c);
 
-/* mpi.c: functions of the process. group_all makes c the group of all ranks, group_split a subgroup of parent. */
+/* mpi.c: functions that start and end MPI, and make groups. group_all makes c the group of all ranks, group_split a
+ * subgroup of parent. */
 void world_start(World *w, Launch launch);
 void world_stop(World *w);
 void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes);
 void group_all(Comm *c);
 void group_split(Comm *c, Comm *parent, int color, int key);
 void group_free(Comm *c);
-/* Blocking calls. Started collectives progress meanwhile. */
+/* mpi.c: blocking calls. Started collectives of all groups progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
-void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* F64 or I64 */
+void  group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce op); /* values are of type F64 or I64 */
 void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
-/* queue.c */
-Failpoint queue_obey_test(World *w, const char *point); /* applies a test's rule for `point`, a place where a test may
-                                                         * break a collective */
-/* One iteration of a wait: moves everything in flight along. *moved_ms is the time of the last progress; the caller
- * sets it to clock_ms() at first. */
+Failpoint queue_obey_test(World *w, const char *point); /* queue.c: applies a test's rule for `point`, the name of a
+                                                         * place where a test may break a collective */
+/* queue.c: one iteration of a wait. It makes progress with every collective in flight. *moved_ms is the time of the
+ * last progress; the caller sets it to clock_ms() at first. */
 void queue_turn(World *w, double *moved_ms);
 
-/* Staging copies a bucket in device memory to the host for a collective, and the result back. */
-int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to the host and sets *x to the copy;
+/* staging.cu: copies a bucket in device memory to host memory for a collective, and the result back. */
+int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy of *x to host memory and makes *x the copy;
                                                      * returns its number, or -1 if *x is in host memory already */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(World *w);                   /* makes the followed stream wait for the copies of staging_out */
-void   staging_drop(World *w, int staged);         /* frees a copy in host memory that is not copied back to the GPU */
-int    staging_stream_is_idle(World *w);           /* 1 if the followed stream has finished all its work */
+void   staging_finish(World *w);                   /* makes the compute stream (world_follow) wait for the copies of
+                                                    * staging_out */
+void   staging_drop(World *w, int staged);         /* frees a copy in host memory that need not be copied back to the
+                                                    * GPU */
+int    staging_stream_is_idle(World *w);           /* returns 1 if the compute stream (world_follow) has finished all
+                                                    * its work */
 void   staging_close(World *w);
 
-/* Most multiprocessors that NCCL's kernels hold. A pair gets few, because a receive that is posted ahead spins until
- * its sender arrives. */
+/* Most multiprocessors that NCCL's kernels hold: of a group, and of a pair. A pair gets few, because a receive that is
+ * posted ahead spins until its sender arrives. */
 enum { NCCL_BLOCKS = 16, NCCL_PAIR_BLOCKS = 2 };
-int  comm_max_blocks(int chosen); /* comm.c: returns NCCL_MAX_CTAS if it is set, because NCCL obeys it first; otherwise
-                                   * `chosen` */
+int  comm_max_blocks(int chosen); /* comm.c: returns NCCL_MAX_CTAS if it is set, because NCCL obeys it before any
+                                   * configuration; otherwise `chosen` */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
-void nccl_tree_open(Comm *c); /* allocates device memory for the nodes that other ranks send for sums in the order of
-                               * c->tree */
-void nccl_leave(World *w); /* called after the last nccl_close */
-void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, all nodes but the
-                                                                       * last */
+void nccl_tree_open(Comm *c); /* allocates device memory for the partial sums that other ranks send for sums in tree
+                               * order (c->tree) */
+void nccl_leave(World *w); /* destroys the CUDA stream of all groups; called after the last nccl_close */
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: for OP_TREE_SUM, this rank's partial
+                                                                       * sums but the last, which is x */
 void nccl_exchange(Comm *c, const CommMessage *message, int count);
-void nccl_join(Comm *c, GatherOrder order); /* collectives started until nccl_join_end become one call of NCCL */
+void nccl_join(Comm *c, GatherOrder order); /* makes the collectives started until nccl_join_end one call of NCCL */
 void nccl_join_end(Comm *c);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
-void nccl_read_times(Comm *c); /* adds the collectives that have ended to times and trace */
+void nccl_read_times(Comm *c); /* adds the times of collectives that have ended to c->times and to their records */
 
-/* ring.c, which calls tree.c and mpi.c for their ops. The caller of op_start sets op->comm, kind, by, x, sequence,
- * number, total_bytes, piece_bytes and way. A progress function returns whether something moved. */
+/* ring.c: functions that start a queued collective (Op) and make progress with it. They call tree.c and mpi.c for their
+ * kinds. The caller of op_start sets op->comm, kind, by, x, sequence, number, total_bytes, piece_bytes and way. A
+ * progress function returns whether anything has progressed. */
 void op_start(Op *op);
 int  op_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
-/* Returns the tag of an op's messages. Messages between two ranks keep their order, so tags differ only among messages
- * in flight. 32767 is the least limit that MPI allows. */
+/* Returns the MPI tag of a collective's messages. Messages between two ranks keep their order, so tags differ only
+ * among messages in flight. Every MPI allows tags up to 32767. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
-void ring_add(void *unused, float *x, const float *y, int64_t n); /* x += y, on the host; a TreeAdd */
+void ring_add(void *unused, float *x, const float *y, int64_t n); /* adds y to x on the host; a TreeAdd */
 
-/* A node of a tree sum and the rank that has it. A Tree (tree.c) lists the nodes of all ranks in the order of their
- * leaves. */
-typedef struct { int rank, index; /* number among the rank's own nodes */ TreeNode node; } TreePart;
+/* A node (partial sum) of a sum in tree order, and the rank that holds it. A Tree (tree.c) lists the nodes of all ranks
+ * in the order of their leaves. */
+typedef struct { int rank, index; /* index: number among the rank's own nodes */ TreeNode node; } TreePart;
 struct Tree {
     int64_t   leaves;
-    TreePart *part;      /* nodes of all ranks; owned [parts] */
+    TreePart *part;      /* [parts] nodes of all ranks; owned */
     int       parts, mine;
-    int64_t   owner;     /* sequence of the sum that receives into buffer, or -1 */
-    char     *buffer;    /* owned [2][parts][TREE_CHUNK_BYTES]; NULL before first use */
-    float   **at;        /* owned [parts]: address of the current chunk of each node */
-    MPI_Request *receive; /* owned [2][parts] */
+    int64_t   owner;     /* sequence number of the sum that receives into `buffer`, or -1 */
+    char     *buffer;    /* [2][parts][TREE_CHUNK_BYTES] receive buffers for two chunks; owned; NULL before first use */
+    float   **at;        /* [parts] address of the current chunk of each node; owned */
+    MPI_Request *receive; /* [2][parts] MPI requests of the receives; owned */
 };
 enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
 typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
-/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the node that holds the sum. */
+/* Adds the nodes at[parts], n values each, in the order of the tree. Returns the address that then holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
 void tree_sum_start(Op *op);
 int  tree_sum_progress(Op *op);
 
 #ifndef NO_MPI
-enum { MPI_MOST_BYTES = 1 << 30 }; /* longest message, because MPI counts with int */
+enum { MPI_MOST_BYTES = 1 << 30 }; /* most bytes of one MPI message, because MPI counts with int */
 int           mpi_is_done(const Comm *c, MPI_Request *request); /* returns whether the request is complete */
 NORETURN void mpi_failed(const World *w, const char *call, int code, const char *file, int line);
 #define MPI_CHECK(w, call)                                                              \

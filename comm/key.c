@@ -1,4 +1,4 @@
-/* key.c - makes and reads the key file of key.h. */
+/* key.c - makes and reads the key file that islands and servers share (key.h). */
 #include "comm/key.h"
 
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "core/io.h"
 #include "core/format.h"
 
-enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line and NUL */ };
+enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* bytes of the text: the digits, an end of line and a NUL */ };
 
-/* Writes a new key under the name `draft`, then links it to its own name. If two processes make a key, the one that
- * links first wins. */
+/* Writes a new key to the file `draft`, then links the file to `path`. If two processes make a key at once, the one
+ * that links first wins. */
 static int write_key(const char *draft, const char *path, const char *text) {
     int fd = io_open(draft, IO_SECRET);
     if (fd < 0) return fd;
@@ -46,7 +46,7 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
                       io_error_text(error));
 }
 
-/* Parses the digits, with at most one end of line. */
+/* Parses the hex digits of a key, which may be followed by one end of line. Returns 1, or 0 if the text is no key. */
 static int parse_key(const char *text, int64_t bytes, Key *key) {
     if (bytes != DIGITS && !(bytes == DIGITS + 1 && text[DIGITS] == '\n')) return 0;
     if (strspn(text, "0123456789abcdefABCDEF") != DIGITS) return 0;

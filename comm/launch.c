@@ -1,4 +1,5 @@
-/* launch.c - what a launcher gave this process: its rank, read from the environment before any MPI call, and its cores.
+/* launch.c - finds what a launcher gave this process: its rank, read from the environment before any MPI call, and its
+ * cores.
  *
  * A launcher may bind ranks to fewer cores than the job has: Open MPI gives `-np 1` one core. The launcher's own
  * affinity is not narrowed, so it shows the job's cores. Cores to which no rank of this host is bound are divided among
@@ -23,8 +24,8 @@ static int number(const char *name, int otherwise) {
     return text && *text ? atoi(text) : otherwise;
 }
 
-/* Returns 1 if a PMIx server waits for this process. Open MPI, PRRTE and srun --mpi=pmix set these variables. The
- * folder of the server is removed when the job ends. */
+/* Returns 1 if a PMIx server waits for this process. Open MPI, PRRTE and srun --mpi=pmix set PMIX_ variables. They may
+ * be left over from an ended job, but the folder of the server is removed when its job ends. */
 static int has_pmix_server(void) {
     const char *folder = getenv("PMIX_SERVER_TMPDIR");
     for (char **variable = environ; *variable; variable++)
@@ -33,15 +34,16 @@ static int has_pmix_server(void) {
     return 0;
 }
 
-/* Returns 1 if a process manager of the PMI family waits for this process. Hydra and SLURM hand down an open socket. */
+/* Returns 1 if a process manager of the PMI family waits for this process. Hydra and SLURM pass an open socket,
+ * PMI_FD. */
 static int has_pmi_server(void) {
     struct stat st;
     if (has("PMI_FD")) return fstat(number("PMI_FD", -1), &st) == 0 && S_ISSOCK(st.st_mode);
     return has("PMI_PORT") || has("PMI_CONTROL_PORT") || has("PALS_RANKID");
 }
 
-/* Name of a variable whose launcher is gone, or NULL. A shell, tmux or script that a rank once started still has the
- * variable. */
+/* Name of a launcher's variable that is set although the launcher no longer runs, or NULL. A shell, tmux or script that
+ * a rank once started still has the variable. */
 static const char *stale;
 
 Launch launch_detect(void) {
@@ -82,7 +84,8 @@ long launch_process(char *name) {
     long                     pid = getppid(), parent;
     for (int above = 0; above < 8 && pid > 1 && has("OMPI_COMM_WORLD_RANK"); above++, pid = parent) {
         char path[64];
-        snprintf(path, sizeof path, "/proc/%ld/stat", pid); /* "12 (name) S 11 ...", where 11 is the parent */
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid); /* the file reads "12 (name) S 11 ...", where 11 is the
+                                                             * parent's process id */
         if (scan_file(path, "%*d (%15[^)]) %*c %ld", name, &parent) != 2) return 0;
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(name, names[i]) == 0) return pid;
@@ -94,7 +97,7 @@ void launch_explain_alone(void) {
     if (stale)
         warn("%s=%s is set, but no launcher of that job answers: this process works alone; `unset %s` silences this "
              "line", stale, getenv(stale), stale);
-    stale = NULL; /* warns once */
+    stale = NULL; /* warns only once */
 }
 
 void launch_explain_tasks(void) {
@@ -110,10 +113,12 @@ void launch_explain_tasks(void) {
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
 typedef struct {
-    cpu_set_t mine, given; /* processors of this rank; processors of its launcher */
+    cpu_set_t mine, given; /* mine: processors to which this rank is bound; given: processors to which its launcher is
+                            * bound */
 } Masks;
 
-/* Returns the core of a processor, named by the core's first hardware thread. */
+/* Returns the core that a processor (hardware thread) belongs to. The core's number is that of its first hardware
+ * thread. */
 static int read_core(int cpu) {
     char path[96];
     int  first;
@@ -121,7 +126,8 @@ static int read_core(int cpu) {
     return scan_file(path, "%d", &first) == 1 && first >= 0 && first < CPU_SETSIZE ? first : cpu;
 }
 
-/* Returns the cores of a set of processors. core_of[cpu] is the core of a processor, or below 0 if not read yet. */
+/* Returns the cores of a set of processors. core_of [cpu] caches the core of each processor; below 0 means not read
+ * yet. */
 static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     cpu_set_t cores = {{0}};
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
@@ -132,8 +138,8 @@ static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     return cores;
 }
 
-/* Returns whether a binding may be widened. Only Open MPI binds without a request; these variables hold a user's own
- * binding. */
+/* Returns whether this process may change its binding to cores. Only Open MPI binds without being told to, and none of
+ * these variables, by which a user asks for a binding, may be set. */
 static int may_widen(void) {
     static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy",
                                         "OMPI_MCA_rmaps_base_mapping_policy",
@@ -146,7 +152,8 @@ static int may_widen(void) {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;
 }
 
-/* Divides the host's idle cores among its ranks, in order, and binds this process to its own. */
+/* Divides the host's cores to which no rank is bound among its ranks, in order, and adds this rank's share to its
+ * binding. */
 static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t carried = {{0}}, given = {{0}}, before = ranks[w->local_rank].mine;
     for (int r = 0; r < w->local_size; r++) {
@@ -159,12 +166,14 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t cores = cores_of(&idle, core_of);
     int       share = CPU_COUNT(&cores) / w->local_size;
     if (share == 0) {
-        /* A wrapper script hides the processors of the launcher. */
+        /* With a wrapper script between launcher and rank, the launcher's processors are not known, so advice is all
+         * that is possible. */
         if (may_widen() && getenv("OMPI_MCA_orte_bound_at_launch") && CPU_EQUAL(&given, &carried) &&
             CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
         return;
     }
-    /* stays within the processors of the launcher, which the user may have bound, as by `taskset mpirun` */
+    /* keeps the new binding within the processors of the launcher, which the user may have bound, as by `taskset
+     * mpirun` */
     for (int r = 0; r < w->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given);
     for (int core = 0, dealt = 0; dealt < share * w->local_size; core++) {
         if (!CPU_ISSET(core, &cores)) continue;
@@ -187,15 +196,15 @@ int threads_host_processors(World *w) {
     return CPU_COUNT(&all);
 }
 
-/* Returns how many cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000").
- * Returns a large number if it does not say. */
+/* Returns how many cores' worth of processor time the container of this process may use (cgroup v2, cpu.max holds "max
+ * 100000" or "200000 100000"). Returns a large number if there is no limit. */
 static double quota(void) {
     double share, period;
     int    values = scan_file("/sys/fs/cgroup/cpu.max", "%lf %lf", &share, &period);
     return values == 2 && period > 0 ? share / period : CPU_SETSIZE;
 }
 
-/* Explains why each rank has one core on a host with more cores than its ranks use together. Under SLURM that is seldom
+/* Warns if each rank has one core on a host with more cores than its ranks use together. Under SLURM that is seldom
  * intended: a task gets one core by default. The same core for all ranks is never intended. */
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     int one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
@@ -233,7 +242,7 @@ int world_threads(World *w) {
     }
     for (int core = 0; core < CPU_SETSIZE; core++) {
         carried += users[core] > 0;
-        if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core that n ranks may use counts 1/n */
+        if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core to which n ranks are bound counts 1/n */
     }
     free(ranks);
     if (threads < 2) explain_one_core(w, carried, core_of);

@@ -1,5 +1,5 @@
-/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; the small blocking calls, cut where a
- * count is an int; and MPI's own collectives over buckets.
+/* mpi.c - all use of MPI but the ring: start, end, abort, which rank is on which host; groups; the small blocking
+ * calls, cut into parts whose counts fit an int; and MPI's own collectives over buckets.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
  * wait, because a peer may need one of another group before it reaches this call.
@@ -50,11 +50,11 @@ int mpi_is_done(const Comm *c, MPI_Request *request) {
 /* --- hosts with IPv4 and IPv6 addresses --------------------------------------------------------------------------- */
 
 #define FAMILY   "btl_tcp_disable_family"
-#define INCLUDED "OMPI_MCA_btl_tcp_if_include" /* "eth1,10.0.0.0/8": the networks that the user allows */
+#define INCLUDED "OMPI_MCA_btl_tcp_if_include" /* value such as "eth1,10.0.0.0/8": the networks that Open MPI may use */
 
 static int is_set_by_user(void) {
     char path[4096], line[512];
-    if (getenv("OMPI_MCA_" FAMILY)) return 1; /* mpirun --mca sets this variable too */
+    if (getenv("OMPI_MCA_" FAMILY)) return 1; /* set by the user in the environment or by mpirun --mca */
     snprintf(path, sizeof path, "%s/.openmpi/mca-params.conf", getenv("HOME") ? getenv("HOME") : "");
     FILE *file = fopen(path, "r");
     int   found = 0;
@@ -69,7 +69,8 @@ static int is_included(const char *interface) {
     for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
         size_t n = strcspn(at, ",");
         if (n == length && strncmp(at, interface, n) == 0) return 1;
-        if (memchr(at, '/', n) && !memchr(at, ':', n)) return 1; /* the entry is a network of IPv4 */
+        if (memchr(at, '/', n) && !memchr(at, ':', n)) return 1; /* an entry with a slash and no colon is an IPv4
+                                                                  * network */
     }
     return !list;
 }
@@ -92,7 +93,8 @@ static void prefer_ipv4(void) {
 
 /* --- start and end ------------------------------------------------------------------------------------------------ */
 
-/* Calls MPI_Init. It returns once all ranks have called it, so a rank that another rank should end calls it first. */
+/* Calls MPI_Init, if it was not called, for a rank that is to be ended by another rank's abort. MPI_Init returns once
+ * all ranks have called it. */
 static void join_job(void) {
     int here = 0, provided;
     MPI_Initialized(&here);
@@ -100,19 +102,20 @@ static void join_job(void) {
     if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
 }
 
-enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for the launcher, which a cut link may have made unreachable */
+enum { ABORT_SECONDS = 5 }; /* limit in seconds: MPI_Abort waits for the launcher, which a broken link may have made
+                             * unreachable */
 
 static void abort_job(int exit_code) {
     join_job();
     error_end_within(ABORT_SECONDS, exit_code);
     world_tell_neighbours();
-    usleep(50000); /* hydra, when it ends, drops output that it has not forwarded yet */
+    usleep(50000); /* waits 50 ms, because the launcher hydra drops output that it has not forwarded when it ends */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
 }
 
-/* Refuses processes of a launcher that do not find each other. Each would train alone in the same run folder. Rank 0
- * reports it. */
+/* Ends processes that a launcher started but that cannot find each other. Otherwise each would train alone in the same
+ * run folder. Only rank 0 prints the message. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
@@ -142,11 +145,14 @@ void world_expect(Launch launch) {
 void world_start(World *w, Launch launch) {
     int expected = expected_ranks(launch), provided;
     if (!launch.manager) refuse_lone_ranks(launch, expected);
-    error_set_rank(launch.rank, expected, NULL); /* nothing can be aborted before MPI is up */
+    error_set_rank(launch.rank, expected, NULL); /* no abort function yet, because nothing can be aborted before
+                                                  * MPI_Init */
     error_set_join(NULL);
     prefer_ipv4();
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
-        fail(EXIT_NODEVICE, "%s does not start (MPI_THREAD_FUNNELED is needed)", library);
+        fail(EXIT_NODEVICE,
+             "%s does not start with MPI_THREAD_FUNNELED: its own message is above; test it: mpirun -np 2 hostname",
+             library);
     w->launched = 1;
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
     if (w->size < expected) refuse_lone_ranks(launch, expected);
@@ -154,8 +160,9 @@ void world_start(World *w, Launch launch) {
     error_set_rank(w->rank, w->size, abort_job);
     error_set_join(NULL);
 
-    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and subgroups of the
-                                                                               * communicator inherit the handler */
+    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* makes MPI calls return errors; copies
+                                                                               * and subgroups of the communicator
+                                                                               * inherit this */
     MPI_CHECK(w, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &w->local));
     MPI_Comm_rank(w->local, &w->local_rank);
     MPI_Comm_size(w->local, &w->local_size);
@@ -182,7 +189,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* Sets rank, size, members and the second communicator of a group whose communicator c->small is made. */
+/* Sets rank, size and members of a group from its communicator c->small, and makes the second communicator, c->ring. */
 static void meet(Comm *c) {
     const World *w = c->world;
     MPI_Comm_rank(c->small, &c->rank);
@@ -199,7 +206,8 @@ void group_all(Comm *c) {
 
 void group_split(Comm *c, Comm *parent, int color, int key) {
     int size;
-    group_barrier(parent); /* meanwhile started collectives progress, which a peer may need before it comes here */
+    group_barrier(parent); /* lets started collectives progress meanwhile; a peer may need them before it reaches this
+                            * split */
     MPI_CHECK(c->world, MPI_Comm_split(parent->small, color, key, &c->small));
     MPI_Comm_size(c->small, &size);
     if (size == 1) MPI_CHECK(c->world, MPI_Comm_free(&c->small));
@@ -243,7 +251,8 @@ void group_all_reduce(Comm *c, void *values, int count, DType type, CommReduce o
     await(c, request);
 }
 
-/* Exchanges with the ranks at each distance in succession: sends to one while it receives from the other. */
+/* Exchanges data with one rank after another: with the ranks 1, 2, 3, ... away. Sends to the rank `away` above while it
+ * receives from the rank `away` below. */
 void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) {
     size_t mine = bytes[c->rank];
     for (int away = 0; away < c->size; away++) {
@@ -266,7 +275,7 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
     }
 }
 
-/* Sends data to rank `peer` (OP_SEND), or receives it from there (OP_RECEIVE). */
+/* Blocking message: sends data to rank `peer` (OP_SEND), or receives data from rank `peer` (OP_RECEIVE). */
 static void move_bytes(Comm *c, OpKind way, void *data, size_t bytes, int peer) {
     for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
         MPI_Request request;
@@ -313,8 +322,8 @@ static int int_count(int64_t count) {
     return (int)count;
 }
 
-/* MPI leaves an in-place reduce-scatter at the front of the memory. collectives_mpi_progress() moves it to this rank's
- * piece at the end. */
+/* Starts one of MPI's own collectives. MPI leaves the result of an in-place reduce-scatter at the front of x.
+ * collectives_mpi_progress() moves it to this rank's piece at the end. */
 void collectives_mpi_start(Op *op) {
     Comm *c = op->comm;
     void *x = op->x.data;
@@ -327,7 +336,8 @@ void collectives_mpi_start(Op *op) {
             MPI_CHECK(c->world,
                       MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
-        case OP_ALL_GATHER: /* copies bytes of any type; counting a piece in elements keeps the counts small */
+        case OP_ALL_GATHER: /* copies any type as 16- or 32-bit integers; counting elements instead of bytes keeps the
+                             * counts within an int */
             MPI_CHECK(c->world,
                       MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
                                      dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));

@@ -1,5 +1,5 @@
-/* nccl.c - a build without NCCL, such as that for the CPU. nccl_open() reports that, and no other function here has an
- * effect. */
+/* nccl.c - stands in for nccl.cu in a build without NCCL, such as that for the CPU. nccl_open() reports that NCCL is
+ * missing; no other function of this file has an effect. */
 #include "comm/internal.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,16 +1,17 @@
-/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its
- * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for a
- * later one.
+/* nccl.cu - collectives by NCCL between GPUs (parallel.comm = nccl), on a CUDA stream other than the one that computes.
+ * Each group has its own communicator. All groups share the stream, so their collectives run in program order, and none
+ * waits on a GPU for a later one.
  *
- * Each collective starts after an event of the followed stream, the one that computes. None makes the host wait: at the
- * end the followed stream waits for ours. Collectives of an inline group are on the followed stream itself, and so in
- * order without events.
+ * Each collective starts after an event of the compute stream (World.followed). No collective makes the host wait: at
+ * the end the compute stream waits for NCCL's stream. Collectives of an inline group are on the compute stream itself,
+ * and so in order without events.
  *
- * Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer has
- * arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers idle.
+ * NCCL's stream has the highest priority. A collective needs few multiprocessors, but spins on them until every peer
+ * has arrived. If it waited for the blocks of a large product to end, it would keep multiprocessors of all its peers
+ * idle.
  *
- * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost peer is found and reported here.
- * But a call may then return before it is done, and before its work is on the stream: settle() polls until it is.
+ * The communicator is non-blocking: no call of NCCL waits for peers, so this file finds and reports a lost peer. But a
+ * call may return before it is done, and before its work is on the stream: settle() polls until it is.
  */
 #include <nccl.h>
 #include <sched.h>
@@ -30,40 +31,48 @@
 #include "core/layout.h"
 #include "core/error.h"
 
-/* Longest wait for a start or end, as long as the watchdog allows a start. The first collective connects the peers. */
+/* Longest wait in ms for NCCL's start or end, as long as the watchdog allows a start. NCCL connects the peers at a
+ * group's first collective. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
-enum { PAUSE_US = 1000, LEAVE_MS = 500 /* LEAVE_MS: how long an abort waits for a call that the main thread is in */ };
+enum { PAUSE_US = 1000, LEAVE_MS = 500 /* LEAVE_MS: ms that an abort waits for an NCCL call that the main thread is
+                                        * in */ };
 
-typedef struct { cudaEvent_t begin, end; } Interval; /* a time on the GPU */
+typedef struct { cudaEvent_t begin, end; } Interval; /* GPU time between two events */
 typedef struct {
     Interval time;
-    int64_t  elems, number, sequence; /* number: among the group's collectives; sequence: among this process's */
+    int64_t  elems, number, sequence; /* number: place among the group's collectives; sequence: place among this
+                                       * process's collectives */
 } Collective;
 
 struct Nccl {
     ncclComm_t   comm;
-    cudaStream_t queue;              /* the world's stream; a pair has its own */
-    cudaEvent_t  reached;            /* an event on the followed stream: the bucket is complete */
-    Collective   collective[TRACES]; /* collective i is in place i % TRACES */
-    int64_t      started, read;      /* numbers of collectives started, and of those whose times are read */
-    int64_t      finished;           /* number of collectives that the followed stream waits for */
-    int64_t      joined;             /* collectives from this number on are one call of NCCL; -1: no such call is
-                                      * open */
-    int          joined_before;      /* the open call is GATHERS_BEHIND */
-    Interval     wait[TRACES];       /* waits of the followed stream in comm_finish; wait i is in place i % TRACES */
+    cudaStream_t queue;              /* CUDA stream of the collectives: the one that all groups share, or a pair's
+                                      * own */
+    cudaEvent_t  reached;            /* event recorded on the compute stream (world_follow) when the bucket is
+                                      * complete */
+    Collective   collective[TRACES]; /* records of the last collectives; number i is at i % TRACES */
+    int64_t      started, read;      /* number of collectives started, and number of those whose times are read */
+    int64_t      finished;           /* number of collectives that the compute stream waits for */
+    int64_t      joined;             /* collectives from this number on belong to one joined call of NCCL (nccl_join);
+                                      * -1: no such call is open */
+    int          joined_before;      /* 1: the joined call is of kind GATHERS_BEHIND, so it does not wait for later work
+                                      * on the compute stream */
+    Interval     wait[TRACES];       /* times in which the compute stream waited in comm_finish; wait i is at i %
+                                      * TRACES */
     int64_t      waits, waits_read;
     double       polled_ms;
-    int          abandoned;          /* atomic: any thread may abort, once */
-    int          inside;             /* atomic: number of NCCL calls that the main thread is in */
-    float       *received;           /* nodes that a tree sum has received; owned [nodes of all
-                                      * ranks][NCCL_TREE_CHUNK_BYTES]; NULL before nccl_tree_open */
+    int          abandoned;          /* 1: the communicator is aborted; atomic, because any thread may abort it, but
+                                      * only once */
+    int          inside;             /* number of NCCL calls that the main thread is in; atomic */
+    float       *received;           /* [nodes of all ranks][NCCL_TREE_CHUNK_BYTES] partial sums received for a tree
+                                      * sum; owned; NULL before nccl_tree_open */
     size_t       received_bytes;
 };
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
 enum { NAME_CHARS = CALL_CHARS + 48 };
-/* Writes "reduce-scatter 12 of 1024 elements". */
+/* Writes the name of collective i of the group for a message, such as "reduce-scatter 12 of 1024 elements". */
 static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     const Collective *one = &c->nccl->collective[i % TRACES];
     const CommTrace  *trace = world_trace_of(c->world, one->sequence);
@@ -73,14 +82,15 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     return text;
 }
 
-/* Waits until the thread that aborted ends the process. An abort frees the communicator, so the main thread then calls
- * NCCL no more and uses nothing that the aborted kernels have left. */
+/* Waits until another thread, which aborted NCCL, ends the process. The abort frees the communicator, so the main
+ * thread must not call NCCL again, nor use what the aborted kernels have left. */
 NORETURN static void pause_for_ever(void) {
     for (;;) pause();
 }
 static int is_abandoned(const Nccl *n) { return __atomic_load_n(&n->abandoned, __ATOMIC_SEQ_CST); }
 
-/* Marks that the main thread is inside NCCL while the object lives. */
+/* Counts the main thread as inside NCCL as long as the object lives, so that an abort can wait for the end of the
+ * call. */
 struct Inside {
     Nccl *n;
     explicit Inside(Comm *c) : n(c->nccl) {
@@ -93,9 +103,10 @@ struct Inside {
     ~Inside() { __atomic_sub_fetch(&n->inside, 1, __ATOMIC_SEQ_CST); }
 };
 
-/* Aborts every communicator, because kernels of other ranks spin on ours. Each abort has its own thread: it may hang,
- * and this thread waits at most wait_ms. All run at once, because on the stream one may wait for another. If the main
- * thread is in a call of NCCL, the abort waits for its end, up to LEAVE_MS. */
+/* Aborts every communicator, because kernels of other ranks spin until this rank's kernels answer. Each abort runs in a
+ * thread of its own, because it may hang; this function waits at most wait_ms. All aborts run at once, because on the
+ * shared stream one may wait for another. If the main thread is in a call of NCCL, the abort waits for its end, up to
+ * LEAVE_MS. */
 void world_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
@@ -114,11 +125,12 @@ void world_abandon(World *w, double wait_ms) {
     for (double begin = clock_ms(); *left > 0 && clock_ms() - begin < wait_ms;) usleep(10000);
 }
 
-/* Ends the job after a failed call. Exit 71 if memory ran out, otherwise exit_code. If that is 0: 77 for a fault of a
- * peer or the network, 70 for one of this program or CUDA. */
+/* Ends the job after a failed NCCL call. Exit code 71 if memory ran out, otherwise exit_code. If exit_code is 0, the
+ * code is 77 for a fault of a peer or the network, and 70 for a fault of this program or CUDA. */
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
-    if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* the abort made this call fail */
-    const char *detail = ncclGetLastError(NULL); /* the last error of any communicator */
+    if (c->nccl && is_abandoned(c->nccl)) pause_for_ever(); /* another thread's abort made this call fail, so that
+                                                             * thread ends the process */
+    const char *detail = ncclGetLastError(NULL); /* text of the last error of any communicator */
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     int         is_peers = result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress;
     char        why[512];
@@ -128,13 +140,15 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if ((result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
         (strstr(detail, "out of memory") || strstr(detail, "malloc"))) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
-    if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more calls */
+    if (c->nccl) __atomic_store_n(&c->nccl->inside, 0, __ATOMIC_SEQ_CST); /* this thread makes no more NCCL calls, so an
+                                                                           * abort need not wait for it */
     world_abandon(c->world, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
          c->world->rank, comm_host(c, c->rank), device_id(), why);
 }
 
-/* Polls until the last call is done. With a pause, in a start or an end, the watchdog sees no hang before SETUP_MS. */
+/* Polls until NCCL's last call on the communicator is complete, at most SETUP_MS. With pause_us, for a start or an end,
+ * it also tells the watchdog that the wait is no hang. */
 static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     double begin = clock_ms();
     while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {
@@ -149,8 +163,8 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     return result;
 }
 
-/* Checks a call inside a group of NCCL. Nothing is in flight before the group ends, so "in progress" is a fault here.
- * If settle() polled it, the communicator would look fine and the message would be missing. */
+/* Checks a call between ncclGroupStart and ncclGroupEnd. Nothing is in flight before the group ends, so "in progress"
+ * is a fault. If settle() polled it, the communicator would look fine and the message would be missing. */
 static ncclResult_t in_group(Comm *c, ncclResult_t result) {
     if (result == ncclInProgress)
         nccl_failed(c, "a call inside a group, answered as in progress,", ncclInternalError, 0);
@@ -173,7 +187,8 @@ static cudaStream_t queue_for(const Comm *c) {
     return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue;
 }
 
-/* Queues messages as one group, so that NCCL runs them at once. NCCL would refuse an empty group. */
+/* Queues messages as one NCCL group, so that NCCL runs them at once. An empty list is skipped, because NCCL refuses an
+ * empty group. */
 static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int count, cudaStream_t queue) {
     Inside       inside(c);
     ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
@@ -188,7 +203,7 @@ static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int co
     return result == ncclSuccess ? ended : result;
 }
 
-/* Queues a collective. A message of a pair is a group of its own, because NCCL counts groups on both ranks. */
+/* Queues a collective. A message of a pair is an NCCL group of its own, because NCCL counts groups on both ranks. */
 static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) {
         CommMessage message = {kind == OP_SEND ? EXCHANGE_SEND : EXCHANGE_RECEIVE, 1 - c->rank, x};
@@ -218,7 +233,8 @@ static void interval_destroy(Interval s) {
     CUDA_CHECK(cudaEventDestroy(s.end));
 }
 
-/* Waits until everything on the stream has ended. */
+/* Waits until everything on the group's CUDA stream has ended, at most SETUP_MS. Returns an error of the
+ * communicator. */
 static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();
@@ -235,9 +251,9 @@ static ncclResult_t await_end(Comm *c, ncclResult_t result) {
     return result;
 }
 
-/* Runs a first collective and a first message between every two ranks, because NCCL connects peers and allocates their
- * buffers then. So a fault is one of the start, and the memory is taken before anybody counts the rest. None is taken
- * later, while kernels of other groups wait for this rank. */
+/* Runs a first collective, and if c->exchanges a first message between every two ranks. NCCL connects peers and
+ * allocates their buffers then. So a fault appears at the start, and the memory is taken before the rest is counted.
+ * NCCL allocates none later, while kernels of other groups wait for this rank. */
 static void connect_peers(Comm *c) {
     int64_t half = LAYOUT_ALIGN * c->size;
     Tensor  both = tensor_1d(NULL, F32, 2 * half);
@@ -248,7 +264,8 @@ static void connect_peers(Comm *c) {
     ncclResult_t result = await_end(c, enqueue(c, first, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
     if (result == ncclSuccess && c->exchanges && c->size > 1) {
-        /* Each rank sends piece r of x to rank r, and receives one from it, as a step's exchanges do later. */
+        /* Each rank sends piece r of x to rank r and receives one piece from it, as the exchanges of a step do
+         * later. */
         CommMessage *message =
             (CommMessage *)xmalloc(2 * sizeof *message * (size_t)c->size, "the first messages of a group");
         int          count = 0;
@@ -268,8 +285,9 @@ static void connect_peers(Comm *c) {
 #define TEXT(x)    TEXT_OF(x)
 const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
 
-/* Returns an eighth of the multiprocessors, at most NCCL_BLOCKS. Kernels beside NCCL's leave them free
- * (device_leave_multiprocessors). Beside inline collectives no kernel runs. */
+/* Returns how many multiprocessors NCCL's kernels of a group may hold: an eighth of all, at most NCCL_BLOCKS. Kernels
+ * that run at the same time leave them free (device_leave_multiprocessors). Beside inline collectives no kernel
+ * runs. */
 int comm_library_blocks(CommKind kind, CommUse use) {
     int eighth = (int)larger_of(1, smaller_of(device_multiprocessors() / 8, NCCL_BLOCKS));
     if (kind != COMM_NCCL || use == COMM_FOR_INLINE) return 0;
@@ -288,10 +306,10 @@ void nccl_open(Comm *c) {
     if (blocks) config.minCTAs = 1, config.maxCTAs = blocks;
     Nccl *n = c->nccl = (Nccl *)xcalloc(1, sizeof *n, "a communicator");
     n->joined = -1;
-    /* Asks NCCL for its ring algorithm. The topology of the machine and the length then fix the order of a sum, and
-     * both are the same in every run. They also fix protocol and channels, which NCCL takes from a table, not from
-     * measurements. Results of NVLS depend on the place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes
-     * precedence. */
+    /* Makes NCCL use its ring algorithm. The order of the additions then depends only on the machine's topology and the
+     * length, which are the same in every run. Protocol and channels also depend only on these, because NCCL takes them
+     * from a table and does not measure. Results of the algorithm NVLS depend on addresses (NVIDIA/nccl#2360). A user's
+     * NCCL_ALGO takes precedence. */
     setenv("NCCL_ALGO", "Ring", 0);
     if (c->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
@@ -300,7 +318,8 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    /* All groups have one stream. A pair has its own, because a message may wait for its peer while others continue. */
+    /* All groups share one CUDA stream. A pair has its own, because a message may wait for its peer while others
+     * continue. */
     n->queue = (cudaStream_t)c->world->nccl_queue;
     if (!n->queue || c->is_pair) {
         int least, greatest;
@@ -316,11 +335,11 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    nccl_read_times(c); /* all collectives have ended, so the trace shows none in flight */
+    nccl_read_times(c); /* all collectives have ended; their records must not show them in flight */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
-    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* if it is not settled the communicator may be
-                                                                   * gone */
+    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* after a failed or unfinished ncclCommFinalize the
+                                                                   * communicator may be gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
     for (int i = 0; i < TRACES; i++) interval_destroy(n->collective[i].time), interval_destroy(n->wait[i]);
     CUDA_CHECK(cudaEventDestroy(n->reached));
@@ -337,7 +356,7 @@ void nccl_leave(World *w) {
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* x += y. Each thread adds one pack of 16 bytes. Bound by memory: 12 bytes an element. */
+/* Adds y to x. Each thread adds one pack of 16 bytes. Bound by memory traffic: 12 bytes an element. */
 KERNEL add_kernel(float *x, const float *y, int64_t n) {
     constexpr int W = pack_elems<float>();
     int64_t       i = pack_place<W, 1>(0);
@@ -360,8 +379,9 @@ void nccl_tree_open(Comm *c) {
     n->received = (float *)device_alloc(n->received_bytes = bytes, "sums in the order of the tree");
 }
 
-/* Queues the messages of one chunk of a tree sum: elements [first, first + elems) of each rank's piece of its nodes.
- * Sets t->at to the addresses of this rank's own nodes and of those received. */
+/* Queues the messages of one chunk of a tree sum: elements [first, first + elems) of each rank's piece. Each rank sends
+ * them from all its nodes (partial sums). Sets t->at to the addresses of this rank's own nodes and of the received
+ * ones. */
 static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_t piece, int64_t first, int64_t elems) {
     Inside             inside(c);
     const Nccl        *n = c->nccl;
@@ -384,8 +404,8 @@ static ncclResult_t enqueue_chunk(Comm *c, Tensor x, const Tensor *nodes, int64_
     return result == ncclSuccess ? ended : result;
 }
 
-/* Queues the sum in the order of TreeNodes, as tree.c does, on our stream: each chunk is added before the next is
- * received. */
+/* Queues a sum in the order of TreeNodes on NCCL's stream, as tree.c computes it on the host. Each chunk is added
+ * before the next is received. */
 static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
     const struct Tree *t = c->tree;
@@ -405,14 +425,15 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-/* Begins a collective on our stream, after the followed stream's work so far. With where_before it begins after the
- * work that the group's last collective waited for. */
+/* Begins a collective on NCCL's stream, after the work that is queued on the compute stream so far. With where_before
+ * it begins after the work that the group's last collective waited for. Returns its number. */
 static int64_t begin(Comm *c, int64_t elems, int where_before) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
-    /* collectives of an open call have no end events yet */
+    /* collectives of an open joined call have no end events yet, so their times cannot be read */
     if (n->started - n->read >= TRACES && n->joined < 0) nccl_read_times(c);
-    if (n->started - n->read >= TRACES) n->read++; /* drops the oldest time, which nobody has read for long */
+    if (n->started - n->read >= TRACES) n->read++; /* drops the time of the oldest collective, which nobody has read for
+                                                    * TRACES collectives */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
     one->elems = elems, one->number = c->started, one->sequence = c->world->started;
@@ -424,7 +445,7 @@ static int64_t begin(Comm *c, int64_t elems, int where_before) {
     return i;
 }
 
-/* Ends a collective after its work is on the stream; `result` is then no longer "in progress". */
+/* Ends a collective once its work is on the stream, when `result` is no longer "in progress". Records its end event. */
 static void end(Comm *c, int64_t i, ncclResult_t result) {
     char name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, 0);
@@ -441,7 +462,7 @@ void nccl_join(Comm *c, GatherOrder order) {
     c->nccl->joined_before = order == GATHERS_BEHIND;
 }
 
-/* Ends the call of NCCL that nccl_join began. Its collectives are one kernel on the GPU and end together. */
+/* Ends the joined call of NCCL that nccl_join began. Its collectives are one kernel on the GPU and end together. */
 void nccl_join_end(Comm *c) {
     ncclResult_t result;
     {
@@ -472,29 +493,30 @@ void nccl_exchange(Comm *c, const CommMessage *message, int count) {
     end(c, i, settle(c, enqueue_messages(c, message, count, queue_for(c)), 0));
 }
 
-/* Checks the communicator for errors. Queries no event: a poll may come while the followed stream is recorded into a
- * graph, which forbids that. */
+/* Checks the communicator for errors. Queries no event, because a poll may come while the compute stream is recorded
+ * into a graph, which forbids queries. */
 void nccl_poll(Comm *c) {
     Nccl        *n = c->nccl;
     ncclResult_t state;
     double       now = clock_ms();
-    Inside       inside(c); /* also between two polls: after an abort the main thread must not go on */
+    Inside       inside(c); /* made before the POLL_EVERY_MS check, because after an abort the main thread must stop
+                             * here in any case */
     if (now - n->polled_ms < POLL_EVERY_MS) return;
     n->polled_ms = now;
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
     if (asked != ncclSuccess) state = asked;
     if (state == ncclSuccess || state == ncclInProgress) return;
     char    name[NAME_CHARS];
-    int64_t i = n->read; /* the collective that the GPU works on: the first that has not ended */
+    int64_t i = n->read; /* number of the collective that the GPU works on: the first that has not ended */
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].time.end) == cudaSuccess) i++;
     nccl_failed(c, n->started == 0 ? "the communicator" : name_of(c, i, name), state, 0);
 }
 
-/* Makes the followed stream wait for collectives up to `number`. The last of them ends last, because they follow each
- * other on one stream. */
+/* Makes the compute stream wait for the group's collectives with numbers up to `number`. Waiting for the last of them
+ * is enough, because they follow each other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    /* oldest: the oldest collective whose event is not reused yet */
+    /* last: collectives to wait for; oldest: number of the oldest collective whose events are not yet reused */
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0;
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished || c->is_inline) {
@@ -521,7 +543,8 @@ static double interval_ms(Interval s) {
     return ms;
 }
 
-/* Adds the times of ended collectives. They follow each other on one stream, so their times add up without overlap. */
+/* Adds the times of ended collectives to c->times. They follow each other on one stream, so their times add up without
+ * overlap. */
 void nccl_read_times(Comm *c) {
     Nccl *n = c->nccl;
     for (; n->read < n->started; n->read++) {

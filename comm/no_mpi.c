@@ -13,7 +13,8 @@ static NORETURN void needs_mpi(void) {
 
 const char *world_library(void) { return "none"; }
 
-/* Refuses ranks that cannot find each other. Each would train alone in the same run folder. */
+/* Ends processes that a launcher started, because without MPI they cannot find each other. Otherwise each would train
+ * alone in the same run folder. */
 void world_expect(Launch launch) {
     if (!launch.launched) return;
     if (launch.rank > 0) _exit(EXIT_NODEVICE);

@@ -17,7 +17,8 @@
 
 static const double PATIENCE_MS = 10;
 
-/* Applies a test's rule. The word "stall" means that this collective and later ones are started but never progress. */
+/* Applies a test's rule for this point. The word "stall" means that this collective and later ones are started but
+ * never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
@@ -28,12 +29,13 @@ Failpoint queue_obey_test(World *w, const char *point) {
 static int is_waited_for(const Comm *c, int64_t number) {
     const World *w = c->world;
     for (int i = 0; c->ops > 0 && i < w->ops; i++)
-        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest collective */
+        if (w->op[i].comm == c) return w->op[i].number <= number; /* looks only at the oldest queued collective of the
+                                                                   * group, since they end in order */
     return 0;
 }
 
-/* Returns whether a collective may begin. A collective that must come after those of another group copies its bytes
- * only when they have ended. */
+/* Returns whether a collective may begin: its bytes are in host memory, and the collectives of group `after` have
+ * ended. If there is such a group, the copy to the host starts only then. */
 static int may_begin(World *w, Op *op) {
     if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
     if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
@@ -42,8 +44,8 @@ static int may_begin(World *w, Op *op) {
     return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
-/* Begins collectives in start order within a group, because messages and MPI's collectives must have the same order on
- * every rank. */
+/* Begins the collectives that may begin, in start order within a group, because messages and MPI's collectives must
+ * have the same order on every rank. */
 static void begin_those_ready(World *w) {
     for (Comm *c = w->groups; c; c = c->next) c->is_held = 0;
     for (int i = 0; i < w->ops; i++) {
@@ -73,16 +75,16 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
     op->node[last] = (float *)op->x.data;
 }
 
-/* Returns the elements of a piece. Pieces are equal, except in an all-reduce whose length is no multiple of the ranks.
- * Its last pieces are shorter or empty. */
+/* Returns the elements of one rank's piece of x. Pieces are equal, except in an all-reduce whose length is no multiple
+ * of the number of ranks. The last pieces are then shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
     int64_t elems = tensor_elems(x);
     return elems % c->size == 0 ? elems / c->size : round_up(elems, (int64_t)LAYOUT_ALIGN * c->size) / c->size;
 }
 
-/* Returns the bytes that this rank sends around the ring. A sum passes on every piece except this rank's own, a copy
- * every piece except its right neighbour's. With equal pieces these are (W-1)/W of the bytes, the least possible
- * (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). */
+/* Returns the bytes that this rank sends around the ring. In the summing steps it sends every piece except its own, in
+ * the copying steps every piece except its right neighbour's. With equal pieces each is (W-1)/W of the bytes, the least
+ * possible (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). */
 static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
@@ -107,7 +109,7 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
         CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
-/* Adds an entry for the collective that starts now. */
+/* Adds an entry to the queue for the collective that starts now, and sets its common fields. */
 static Op *add_op(Comm *c, OpKind kind, Tensor x) {
     World *w = c->world;
     if (w->ops == w->op_room) {
@@ -133,12 +135,15 @@ static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
     op->staged = staging_in(c, kind, &op->x);
 }
 
-/* Adds a collective to the queue. MPI cannot add 16-bit floats, so the ring sums them under COMM_MPI. */
+/* Adds a collective to the queue. Sums of 16-bit floats use the ring even with COMM_MPI, because MPI cannot add
+ * them. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     Tensor   bucket = x;
     int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
     CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* around the ring */
+    int      ways = by == COMM_RING && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* number of directions around the
+                                                                                      * ring: 2 for an all-gather of
+                                                                                      * three or more ranks */
     for (int way = 0; way < ways; way++) {
         Op *op = add_op(c, kind, x);
         op->by = by;
@@ -152,10 +157,11 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
     }
 }
 
-/* Counts and notes a collective. Returns whether this rank has nothing to do. */
+/* Notes a collective in the ledger of a dry world, or counts its bytes in a real one. Returns 1 if this rank has
+ * nothing to do. */
 static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
     int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
-    if (is_noted && c->world->ledger) c->started++; /* so that collectives have the same numbers in a plan as in
+    if (is_noted && c->world->ledger) c->started++; /* counts, so that collectives have the same numbers in a plan as in
                                                      * training */
     if (!is_noted) c->sent += sent;
     return is_noted;
@@ -178,14 +184,14 @@ static void started(Comm *c, Failpoint f) {
     failpoint_done(f);
 }
 
-/* Starts a collective. nodes: for OP_TREE_SUM, this rank's nodes but the last, which is x. after: NULL, or the group
- * whose collectives so far must end before this one begins. */
+/* Starts a collective over x. For OP_TREE_SUM, x is the last of this rank's nodes (partial sums), and `nodes` the
+ * others. after: NULL, or the group whose collectives so far must end before this one begins. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     expect_bucket(c, kind, x);
     if (c->is_offline || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;
     Failpoint f = open_trace(c, kind);
-    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* collectives of all groups follow each other on one
-                                                              * stream */
+    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* NCCL has its own queue on the GPU, a stream on which
+                                                              * collectives of all groups follow each other */
     else if (op_is_message(kind)) enqueue_message(c, kind, x, 1 - c->rank);
     else enqueue(c, kind, x, nodes, after);
     started(c, f);
@@ -220,7 +226,8 @@ static int is_of(const World *w, int i, int64_t sequence) {
     return i >= 0 && i < w->ops && w->op[i].sequence == sequence;
 }
 
-/* Ends an op. Each message has its own copy in host memory; other ops of a collective share one. */
+/* Ends an op (queue entry). Copies the result back to the GPU, or frees the copy in host memory. Each message has its
+ * own copy in host memory; the two ops of an all-gather share one. */
 static void end(World *w, const Op *op, int is_last) {
     CommTrace *trace = world_trace_of(w, op->sequence);
     if (trace && is_last) trace->end_ms = clock_ms();
@@ -231,7 +238,7 @@ static void end(World *w, const Op *op, int is_last) {
     else if (op->staged >= 0) staging_out(op->comm, op->staged, op->kind, op->bucket);
 }
 
-/* Moves every collective in flight along, in start order; returns whether anything moved. */
+/* Makes progress with every collective in flight, in start order. Returns whether anything progressed. */
 static int progress(World *w) {
     begin_those_ready(w);
     int moved = 0, left = 0;
@@ -258,9 +265,9 @@ void comm_poll(Comm *group) {
     if (w->ops > 0) progress(w);
 }
 
-/* One iteration of a wait. If ranks outnumber processors, the awaited rank may need this core: yields, unless Open MPI
- * yields in its every test. Elsewhere a yield only gives the core to other programs, so it spins as MPI does, for
- * PATIENCE_MS. */
+/* One iteration of a wait. Without progress it spins, as MPI does, for PATIENCE_MS, because a yield would give the core
+ * to other programs. If ranks outnumber processors (w->yields) it yields at once, because the awaited rank may need
+ * this core. If Open MPI itself yields in each test, w->yields is 0. */
 void queue_turn(World *w, double *moved_ms) {
     if (w->ops > 0 && progress(w)) {
         *moved_ms = clock_ms();
@@ -286,7 +293,8 @@ void comm_wait(Comm *c, int64_t sequence) {
         nccl_wait(c, sequence);
         return;
     }
-    double begin = 0, counted = 0, moved = clock_ms(); /* time in which the stream still computes is not exposed */
+    double begin = 0, counted = 0, moved = clock_ms(); /* begin: time from which the wait counts as exposed, once the
+                                                        * compute stream has no more work */
     for (int idle = 0; is_waited_for(c, sequence); queue_turn(c->world, &moved))
         if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms(), counted = comm_counted_ms(c, begin);
     if (begin > 0) comm_count_wait(c, &c->times, begin, counted);
@@ -316,8 +324,9 @@ void comm_reduce_scatter(Comm *c, Tensor x) { run(c, OP_REDUCE_SCATTER, x); }
 void comm_all_gather(Comm *c, Tensor x) { run(c, OP_ALL_GATHER, x); }
 void comm_all_reduce_max(Comm *c, Tensor x) { run(c, OP_ALL_MAX, x); }
 
-/* Sums over the ranks. Two ranks of the ring gain from chunks that are returned as soon as they are summed. More ranks
- * gain from a gather in both directions, which needs equal pieces. The additions, and so the bits, are the same. */
+/* Sums x over the ranks. With the ring and more than two ranks, a reduce-scatter and an all-gather in both directions
+ * are faster; they need equal pieces. With two ranks it is faster to return each chunk as soon as it is summed. The
+ * additions, and so the bits, are the same. */
 void comm_all_reduce(Comm *c, Tensor x) {
     if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % c->size == 0) {
         comm_reduce_scatter(c, x);

@@ -10,8 +10,8 @@
  * In an all-gather no order matters, so it uses both directions at once: half as many steps, each a wait for a
  * neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
  *
- * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it
- * polls.
+ * No function of this file waits. Sends that depend on nothing are posted at start, so a neighbour can fetch
+ * them whenever it polls.
  */
 #ifndef NO_MPI
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static void add_f16(uint16_t *x, const uint16_t *y, int64_t n) {
 }
 
 SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] = y[i] > x[i] || y[i] != y[i] ? y[i] : x[i]; /* NaN stays */
+    for (int64_t i = 0; i < n; i++) x[i] = y[i] > x[i] || y[i] != y[i] ? y[i] : x[i]; /* a NaN in x or y stays NaN */
 }
 SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 
@@ -49,12 +49,13 @@ static void join_bytes(OpKind kind, DType type, void *x, const void *y, int64_t 
 }
 
 typedef struct {
-    char *at;    /* address in x */
+    char *at;    /* address of the chunk in op->x */
     int   bytes;
 } Chunk;
 
-/* Returns the chunk of message i, in the piece that is `back` places before this rank's at step 0: SENT or RECEIVED.
- * Beyond the end of x the chunk is empty, and is sent empty. */
+/* Returns the chunk of message i. At step 0 it is in the piece `back` places before this rank's: SENT = 1 for a message
+ * that this rank sends, RECEIVED = 2 for one that it receives. A chunk beyond the end of x is empty, and is sent as an
+ * empty message. */
 enum { SENT = 1, RECEIVED = 2 };
 static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
@@ -77,18 +78,18 @@ static void post_receives(Op *op) {
         Chunk   chunk = chunk_of(op, i, RECEIVED);
         if (i < op->sums) {
             if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
-            if (c->chunk_owner != op->sequence) return; /* an older collective owns the buffers, and needs nothing from
-                                                         * us to end */
+            if (c->chunk_owner != op->sequence) return; /* an older collective uses the receive buffers, and can end
+                                                         * without this one */
             chunk.at = buffer(c, i);
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
-            return; /* an all-reduce is still sending from this place */
+            return; /* the place to receive into is still being sent: an all-reduce must wait */
         }
         MPI_CHECK(c->world,
                   MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
-/* Posts sends. Chunks of the first step are ready at the start, those of a later step once received. */
+/* Posts sends. Chunks of the first step are ready at the start, those of a later step once they are received. */
 static void post_sends(Op *op) {
     Comm *c = op->comm;
     int   to = neighbour(c, op->way);
@@ -102,7 +103,8 @@ static void post_sends(Op *op) {
     }
 }
 
-/* Takes the oldest message if it has arrived. */
+/* Takes the oldest posted message if it has arrived, and adds it to x if it belongs to a summing step. Returns 1 if it
+ * has arrived. */
 static int take_message(Op *op) {
     Comm   *c = op->comm;
     int64_t i = op->received;
@@ -115,8 +117,9 @@ static int take_message(Op *op) {
     return 1;
 }
 
-/* Moves the op along. A failed test costs a pass of MPI's progress engine, and a yield where MPI yields. So sends are
- * tested only when they block progress. */
+/* Makes progress with a collective around the ring; returns whether anything progressed. A test of a request that is
+ * not complete costs a pass of MPI's progress engine, and where MPI yields also a yield. So sends are tested only when
+ * they block progress. */
 static int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
         post_receives(op);

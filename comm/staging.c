@@ -1,4 +1,5 @@
-/* staging.c - the CPU build: collectives work on the bucket's own memory, and a stream is always idle. */
+/* staging.c - stands in for staging.cu in the CPU build: collectives work on the bucket's own memory, and a stream is
+ * always idle. */
 #include "comm/internal.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,10 +1,10 @@
-/* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that
- * share a GPU, which NCCL refuses, and for machines without NCCL.
+/* staging.cu - copies buckets in GPU memory through pinned host memory, so that the ring and MPI's collectives can work
+ * on them: for ranks that share a GPU, which NCCL refuses, and for machines without NCCL.
  *
- * A bucket is copied to the host on a stream of our own, after the work that the followed stream has so far. Meanwhile
- * backward is queued and runs; the host polls an event for the copy's end. The result is copied back on the same
- * stream, and the followed stream waits for it. Both directions and all groups share one stream, so host memory can be
- * reused once the copy back is queued: the next bucket is copied into it later.
+ * A bucket is copied to the host on a CUDA stream of this file, after the work that is queued on the compute stream
+ * (World.followed) so far. Meanwhile the backward pass is queued and runs; the host polls an event for the copy's end.
+ * The result is copied back on the same stream, and the compute stream waits for it. Both directions and all groups
+ * share one stream, so host memory can be reused once the copy back is queued: the next bucket is copied into it later.
  */
 #include <stdlib.h>
 
@@ -12,9 +12,9 @@
 #include "core/kernel.cuh"
 #include "core/error.h"
 
-/* Host memory for one bucket. */
+/* Host memory that holds one bucket during a collective. */
 typedef struct {
-    char       *host;  /* owned, pinned */
+    char       *host;  /* [bytes] pinned host memory; owned */
     size_t      bytes;
     int         busy;
     cudaEvent_t is_in;
@@ -22,15 +22,16 @@ typedef struct {
 
 struct Staging {
     cudaStream_t queue;
-    cudaEvent_t  reached; /* an event: recorded on the followed stream when the bucket is complete, and on queue at the
-                           * end */
-    Block       *block;   /* owned */
+    cudaEvent_t  reached; /* event on the compute stream (world_follow): the bucket is complete. On `queue`: the copies
+                           * back are done */
+    Block       *block;   /* [blocks] host memory for buckets; owned */
     int          blocks;
-    int          pending; /* a copy back is queued that the followed stream does not wait for yet */
+    int          pending; /* 1: a copy back to the GPU is queued, and the compute stream does not wait for it yet */
 };
 
-/* Returns the smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block
- * has the width of the widest type. So after the first step each bucket finds its block. */
+/* Returns the index of the smallest free block of host memory that fits, or of a new one. Buckets have the same few
+ * lengths in every step, and a block is as wide as the widest type needs. So after the first step no new block is
+ * needed. */
 static int take_block(Staging *s, size_t bytes) {
     int best = -1;
     for (int b = 0; b < s->blocks; b++)
@@ -48,7 +49,7 @@ static int take_block(Staging *s, size_t bytes) {
     return best;
 }
 
-/* Returns the bytes of this rank's piece of a bucket, which begins at byte *at. */
+/* Returns the bytes of this rank's piece of bucket x; *at is the byte where the piece begins. */
 static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
     size_t piece = tensor_bytes(x) / (size_t)c->size;
     *at = piece * (size_t)c->rank;
@@ -82,7 +83,8 @@ int staging_is_in(World *w, int staged) { return event_is_past(Event{w->staging-
 int staging_stream_is_idle(World *w) {
     cudaError_t answer = w->followed ? cudaStreamQuery(stream_queue(w->followed)) : cudaSuccess;
     if (answer == cudaErrorNotReady) {
-        cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
+        cudaGetLastError(); /* clears CUDA's error state: "not ready" is no error, but the next launch would report it
+                             * as one */
         return 0;
     }
     CUDA_CHECK(answer);

@@ -1,4 +1,4 @@
-/* tls.c - the TLS connections of tls.h, by OpenSSL. */
+/* tls.c - TLS connections (tls.h) by means of OpenSSL. */
 #include "comm/tls.h"
 
 #include <errno.h>
@@ -10,15 +10,15 @@
 
 #include "core/error.h"
 
-/* The name of the key in a handshake, and the only cipher in use. SHA-256 is the hash that RFC 8446 gives to keys like
- * ours. */
+/* The name of the shared key in a handshake, and the only cipher in use. SHA-256 is the hash that RFC 8446 gives to
+ * external keys. */
 static const char IDENTITY[] = "train_gpt", CIPHER[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char CIPHER_ID[] = {0x13, 0x01};
 
 /* --- the socket as OpenSSL sees it -------------------------------------------------------------------------------- */
 
-/* Sends bytes. A socket that takes no more is reported to OpenSSL as one that is full for now, because OpenSSL would
- * not read from it after a failure. tls_write reports the failure. */
+/* Sends bytes for OpenSSL. If the peer accepts no more, OpenSSL is told that the socket is full for now, because after
+ * a failure it would not read either. tls_write reports the failure. */
 static int socket_write(BIO *b, const char *bytes, int length) {
     Tls    *t = BIO_get_data(b);
     ssize_t n;
@@ -31,7 +31,7 @@ static int socket_write(BIO *b, const char *bytes, int length) {
     return -1;
 }
 
-/* Follows the bytes read from the socket, to know where each TLS record ends. */
+/* Counts the bytes read from the socket, to know where each TLS record ends. */
 static void note_read(Tls *t, const char *bytes, size_t length) {
     for (size_t n; length > 0; bytes += n, length -= n) {
         if (t->head_bytes < sizeof t->head) {
@@ -60,7 +60,8 @@ static int socket_read(BIO *b, char *out, int bytes) {
     return -1;
 }
 
-/* Answers OpenSSL's questions: a flush has nothing to do, and whether the peer has closed its direction. */
+/* Answers OpenSSL's requests about the socket: a flush has nothing to do, and BIO_CTRL_EOF asks if the peer has closed
+ * its direction. */
 static long socket_control(BIO *b, int command, long number, void *argument) {
     (void)number, (void)argument;
     if (command == BIO_CTRL_EOF) return ((Tls *)BIO_get_data(b))->has_ended;
@@ -69,7 +70,7 @@ static long socket_control(BIO *b, int command, long number, void *argument) {
 
 /* --- the key ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the key in the form in which OpenSSL takes one from outside; NULL if memory runs out. */
+/* Returns a session that holds the shared key, which is how OpenSSL takes an external key; NULL if memory runs out. */
 static SSL_SESSION *session_of(SSL *ssl) {
     const Tls   *t = SSL_get_app_data(ssl);
     SSL_SESSION *s = SSL_SESSION_new();
@@ -83,14 +84,14 @@ static SSL_SESSION *session_of(SSL *ssl) {
 
 static int offer_key(SSL *ssl, const EVP_MD *hash, const unsigned char **identity, size_t *length,
                      SSL_SESSION **session) {
-    (void)hash; /* there is one cipher, and so one hash */
+    (void)hash; /* unused, because there is one cipher, and so one hash */
     *identity = (const unsigned char *)IDENTITY, *length = sizeof IDENTITY - 1;
     *session = session_of(ssl);
     return *session != NULL;
 }
 
-/* Finds the key for the identity that the client names. For another identity it finds none. The handshake then fails,
- * because there is no certificate. */
+/* Finds the key for the identity that the client names. For an unknown identity *session is NULL. The handshake then
+ * fails, because there is no certificate. */
 static int find_key(SSL *ssl, const unsigned char *identity, size_t length, SSL_SESSION **session) {
     int is_ours = length == sizeof IDENTITY - 1 && !memcmp(identity, IDENTITY, length);
     *session = is_ours ? session_of(ssl) : NULL;
@@ -99,7 +100,7 @@ static int find_key(SSL *ssl, const unsigned char *identity, size_t length, SSL_
 
 /* --- a connection ------------------------------------------------------------------------------------------------- */
 
-static SSL_CTX    *context[2]; /* one for each Side */
+static SSL_CTX    *context[2]; /* OpenSSL contexts: [SIDE_SERVER] and [SIDE_CLIENT] */
 static BIO_METHOD *method;
 
 static void make_contexts(void) {
@@ -113,8 +114,8 @@ static void make_contexts(void) {
                   SSL_CTX_set_num_tickets(c, 0) && SSL_CTX_set_max_early_data(c, 0);
         if (!is_made) break;
         SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
-        SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT); /* sends no dummy records for middleboxes, which
-                                                                   * nobody checks */
+        SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT); /* turns off the dummy records that TLS 1.3 sends for
+                                                                   * old middleboxes, because nothing here needs them */
         SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
@@ -154,7 +155,7 @@ void tls_free(Tls *t) {
     OPENSSL_clear_free(t, sizeof *t);
 }
 
-/* Returns the TlsResult of an OpenSSL call that returned rc <= 0, and keeps the reason. */
+/* Returns the TlsResult for an OpenSSL call that returned rc <= 0. Writes the reason of TLS_FAILED to t->why. */
 static int result_of(Tls *t, int rc) {
     int error = SSL_get_error(t->ssl, rc), reason = ERR_GET_REASON(ERR_peek_error());
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
@@ -167,7 +168,7 @@ static int result_of(Tls *t, int rc) {
     snprintf(t->why, sizeof t->why, "%s", why ? why : "no reason is known");
     ERR_clear_error();
     if (t->read_error) return TLS_FAILED;
-    /* OpenSSL's server sends one of these alerts where the binder, the proof of the key, is not the key's. */
+    /* OpenSSL reports one of these reasons if the binder, the client's proof of the key, does not match the key. */
     int is_other_key = reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER ||
                        reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR;
     return is_other_key && !SSL_is_init_finished(t->ssl) ? TLS_OTHER_KEY : TLS_FAILED;
@@ -177,7 +178,8 @@ int tls_open(Tls *t) {
     ERR_clear_error();
     int rc = SSL_do_handshake(t->ssl);
     if (rc <= 0) return result_of(t, rc);
-    /* OpenSSL counts the shared key as a session that goes on. Without it a server may have shown any certificate. */
+    /* OpenSSL counts a handshake with the shared key as a resumed session. If the session is not resumed, the server
+     * may have shown any certificate, so the connection is refused. */
     if (SSL_session_reused(t->ssl)) return 1;
     snprintf(t->why, sizeof t->why, "it shows a certificate instead");
     return TLS_FAILED;

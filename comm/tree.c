@@ -1,10 +1,10 @@
-/* tree.c - sums in the order of TreeNodes (comm.h), and comm_tree_sum_start: a reduce-scatter whose additions follow
- * that order, over non-blocking point-to-point messages.
+/* tree.c - sums in the order of TreeNodes, a binary tree over a step's micro-batches (comm.h). comm_tree_sum_start is a
+ * reduce-scatter whose additions follow that order, over non-blocking point-to-point messages.
  *
  * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order. With
  * one node on each of W ranks a rank sends W-1 pieces, as in any reduce-scatter. Pieces travel in chunks. The chunks of
  * all ranks for one place in the piece are received together. Two places are received ahead: one is summed while the
- * next arrives. Nothing here waits.
+ * next arrives. No function of this file waits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank) {
     CHECK(leaves % ranks == 0, "%lld micro-batches on %d ranks", (long long)leaves, ranks);
     TreeNodes t = {0};
     int64_t   first = leaves / ranks * rank, end = first + leaves / ranks;
-    while (first < end) { /* takes the largest node that begins here and ends before `end` */
+    while (first < end) { /* takes the largest node that begins at `first` and ends at or before `end` */
         TreeNode node = {first, 1};
         while (first % (2 * node.leaves) == 0 && first + 2 * node.leaves <= end) node.leaves *= 2;
         tree_push(&t, node);
@@ -111,7 +111,8 @@ static int chunk_bytes(const Op *op, int64_t chunk) {
     return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
 }
 
-/* Returns the address of a chunk of node i of the tree: in this rank's own node, or in the receive buffer. */
+/* Returns the address of a chunk of node i (partial sum) of the tree: in this rank's own node, or in the receive
+ * buffer. */
 static char *chunk_at(const Op *op, int64_t chunk, int i) {
     const Comm        *c = op->comm;
     const struct Tree *t = c->tree;
@@ -124,7 +125,7 @@ static void post_receives(Op *op) {
     struct Tree *t = c->tree;
     for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
         if (t->owner < 0) t->owner = op->sequence;
-        if (t->owner != op->sequence) return; /* an older sum owns the buffers, and needs nothing from us to end */
+        if (t->owner != op->sequence) return; /* an older sum uses the receive buffer, and can end without this one */
         for (int i = 0; i < t->parts; i++) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
@@ -135,7 +136,7 @@ static void post_receives(Op *op) {
     }
 }
 
-/* Posts sends in order of chunk, then of rank from the next one on, then of node. */
+/* Posts sends, ordered by chunk, then by receiving rank (this rank + 1 first), then by node. */
 static void post_sends(Op *op) {
     Comm              *c = op->comm;
     const struct Tree *t = c->tree;
@@ -150,7 +151,7 @@ static void post_sends(Op *op) {
     }
 }
 
-/* Takes the oldest chunk if all of it has arrived. */
+/* Adds the oldest chunk in tree order if all ranks' parts of it have arrived. Returns 1 if they have. */
 static int take_chunk(Op *op) {
     Comm        *c = op->comm;
     struct Tree *t = c->tree;

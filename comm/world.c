@@ -1,4 +1,5 @@
-/* world.c - this process among all: who is where, which groups there are, and which collective it is in. */
+/* world.c - this process as a rank of the job: which rank is on which host, which groups exist, and which collective
+ * this rank is in. */
 #include "comm/comm.h"
 
 #include <errno.h>
@@ -31,7 +32,7 @@ void world_tell_neighbours(void) {
         if (r != w->local_rank) sigqueue(w->neighbour[r], SIGCONT, (union sigval){.sival_int = w->local_rank});
 }
 
-/* Collects the processes of this host's ranks. Ranks in separate containers may not see each other's processes. */
+/* Collects the process ids of the ranks of this host. Forgets them if one cannot be seen, as from another container. */
 static void meet_neighbours(World *w) {
     pid_t mine = getpid();
     w->neighbour = xmalloc(sizeof *w->neighbour * (size_t)w->local_size, "the ranks of a host");
@@ -42,8 +43,8 @@ static void meet_neighbours(World *w) {
     w->neighbour = NULL;
 }
 
-/* Reads the state from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Does not use stdio for
- * the file, because the watchdog calls it. */
+/* Reads the state of a process from /proc/PID/stat: "12 (name) T ...", where the name may hold any character. Reads
+ * without stdio, because the watchdog calls this function. */
 ProcessState world_neighbour(const World *w, int local) {
     char path[32], text[512];
     if (!w->neighbour) return PROCESS_RUNS;
@@ -132,7 +133,7 @@ void world_leave(World *w) {
         if (w->launched) world_stop(w);
         failpoint_done(f);
     }
-    comm_drop(w->all); /* the watchdog may read the group until here */
+    comm_drop(w->all); /* frees the group last, because the watchdog may read it until here */
     if (joined == w) joined = NULL;
     free(w->host);
     free(w->neighbour);
@@ -143,7 +144,7 @@ void world_leave(World *w) {
 int world_local_rank(const World *w) { return w->local_rank; }
 int world_local_size(const World *w) { return w->local_size; }
 
-/* Adds a group that is complete: the watchdog's thread reads the list. */
+/* Adds a complete group to the list, atomically, because the watchdog's thread reads the list. */
 void world_list(World *w, Comm *c) {
     c->next = w->groups;
     __atomic_store_n(&w->groups, c, __ATOMIC_RELEASE);
@@ -174,7 +175,7 @@ void world_moved(World *w) {
 CommTrace world_last_call(const World *w) {
     CommTrace last = w->blocking;
     if (last.end_ms == 0) return last;
-    /* the loop includes number `started`, a collective that may be starting now */
+    /* includes index `started`: a collective that may be starting now */
     for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) {
         const CommTrace *t = &w->trace[i % TRACES];
         if (!t->name || t->sequence != i) continue;

@@ -6,19 +6,19 @@
 
 typedef struct {
     Tensor inputs;  /* [B,T] I32                                      */
-    Tensor targets; /* [B,T] I32: inputs shifted by one token         */
+    Tensor targets; /* [B,T] I32: for each input token the token after it, which the model must predict */
     Tensor starts;  /* [B,T] I32: position of the first token of the token's document; data is NULL if each sequence is
                      * one document */
 } Batch;
 
-/* Context ranks share each sequence. It is cut into 2*ranks chunks; each rank has two, numbers `rank` and
- * 2*ranks-1-rank, in this order. So all ranks have the same work under a causal mask. With 1 rank it has the whole
- * sequence. */
+/* How context-parallel ranks share each sequence. A sequence is cut into 2*ranks chunks. Each rank has two of them,
+ * numbers `rank` and 2*ranks-1-rank, in this order, so that all ranks have the same work under a causal mask. A single
+ * rank has the whole sequence. */
 typedef struct { int64_t ranks, rank; } ContextPart;
 #define WHOLE_SEQUENCE ((ContextPart){1, 0})
 
-/* Token t of a rank's T tokens has position POSITION_OF(p, t) in its sequence: t + low if t < half, otherwise t +
- * high. */
+/* Maps token t of the T tokens of a context rank to its position in the whole sequence, POSITION_OF(p, t). That is t +
+ * low if t < half, otherwise t + high. */
 typedef struct { int64_t half, low, high; } Positions;
 static inline Positions positions_of(ContextPart c, int64_t T) {
     Positions p = {T / 2, c.rank * (T / 2), (2 * c.ranks - 2 - c.rank) * (T / 2)}, in_order = {0, 0, 0};
@@ -34,7 +34,7 @@ static inline void document_starts(int32_t *starts, const int32_t *sequence, int
     for (int64_t t = 0; t < T; t++) starts[t] = start = sequence[t] == end_of_text ? (int32_t)t : start;
 }
 
-/* Copies this rank's T tokens of a whole sequence to out. */
+/* Copies the T tokens of a whole sequence that belong to this context rank to out. */
 static inline void context_take(int32_t *out, const int32_t *sequence, ContextPart c, int64_t T) {
     Positions p = positions_of(c, T);
     for (int64_t t = 0; t < T; t++) out[t] = sequence[POSITION_OF(p, t)];

@@ -1,4 +1,5 @@
-/* device.c - the CPU behind device.h: memory is the process's, a stream runs in order, threads are OpenMP's. */
+/* device.c - implements device.h on the CPU: device memory is host memory, operations run at once and in order, with
+ * OpenMP threads. */
 #include "core/device.h"
 
 #include <omp.h>
@@ -12,7 +13,7 @@
 #include "core/simd.h"
 #include "core/thread.h"
 
-static char processor[128]; /* name, once the device is open */
+static char processor[128]; /* name of the processor, set by device_open */
 
 /* Reads the "model name" of the first processor in /proc/cpuinfo. */
 static void read_processor_name(void) {
@@ -25,9 +26,10 @@ static void read_processor_name(void) {
     if (f) fclose(f);
 }
 
-/* Makes results below 2^-126 zero from here on, as on an accelerator. A subnormal result takes a processor some hundred
- * times an ordinary operation, and models make them by the million (GELU's derivative at inputs below -10, squares of
- * small gradients). Subnormal operands, as from a file, keep their value. Threads that start later inherit the mode. */
+/* Makes results below 2^-126 (subnormals) zero from now on, as an accelerator does. An operation with a subnormal
+ * result takes a processor some hundred times as long as an ordinary one. Models make such results by the million
+ * (GELU's derivative at inputs below -10, squares of small gradients). Subnormal operands, as from a file, keep their
+ * value. Threads that start later inherit the mode. */
 static void flush_subnormals(void) {
 #if defined(__x86_64__)
     _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
@@ -35,7 +37,8 @@ static void flush_subnormals(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    (void)local_rank; /* all ranks of a host share its processors, and world_threads() has divided them */
+    (void)local_rank; /* not needed on the CPU: world_threads() has already divided the processors of a host among its
+                       * ranks */
     read_processor_name();
     flush_subnormals();
     omp_set_dynamic(0);
@@ -64,11 +67,11 @@ size_t device_memory_peak(void) {
     return (size_t)usage.ru_maxrss * 1024;
 }
 
-/* Fresh pages from the kernel are zero without a write. So a page takes no memory before its first use. */
+/* The kernel's new pages are zero already, so nothing is written. A page takes no memory before its first use. */
 void *device_alloc(size_t bytes, const char *what) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
-    madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; only a hint */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* requests huge pages for fewer TLB misses; only a hint */
     return memory;
 }
 
@@ -94,7 +97,7 @@ void device_zero(Stream *s, Tensor t) {
         memset((char *)t.data + at, 0, bytes - at < block ? bytes - at : block);
 }
 
-/* Copies with several threads, because one does not use the memory's whole bandwidth. */
+/* Copies with several threads, because one thread does not reach the memory's whole bandwidth. */
 static void copy(void *to, const void *from, size_t bytes) {
     const size_t block = 1 << 20;
     #pragma omp parallel for schedule(static) if (bytes > 4 * block)
@@ -106,7 +109,7 @@ void device_to_host(Stream *s, void *host, Tensor t) { (void)s, copy(host, t.dat
 void device_from_host(Stream *s, Tensor t, const void *host) { (void)s, copy(t.data, host, tensor_bytes(t)); }
 void device_sync(Stream *s) { (void)s; }
 
-/* Events do nothing: every operation has finished when its call returns, so an event is always past. */
+/* CPU events do nothing: every operation has finished when its call returns, so an event is always past. */
 Event event_create(void) { return (Event){NULL}; }
 void  event_destroy(Event *e) { (void)e; }
 void  event_record(Event e, Stream *s) { (void)e, (void)s; }

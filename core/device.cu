@@ -1,5 +1,5 @@
-/* device.cu - an NVIDIA GPU behind device.h, one per process; the emulator links it as well. The state of the process's
- * one GPU is here and nowhere else. */
+/* device.cu - implements device.h on an NVIDIA GPU, one GPU per process. The emulator, which runs kernels on the CPU,
+ * links it as well. The state of the process's GPU is in this file only. */
 #include "core/device.h"
 
 #include <omp.h>
@@ -16,20 +16,23 @@
 
 enum {
     OLDEST_MAJOR = 8,
-    FREE_SHARED_BYTES = 48 << 10, /* shared memory, static and dynamic, that a block has without a request */
-    STATIC_SHARED_BYTES = 1 << 10 /* largest static part of a kernel that also has dynamic memory: the alignment of
-                                   * SMEM_DYN */
+    FREE_SHARED_BYTES = 48 << 10, /* bytes of shared memory, static and dynamic, that a block may use without raising
+                                   * the kernel's limit */
+    STATIC_SHARED_BYTES = 1 << 10 /* largest static shared memory, in bytes, of a kernel that also has dynamic memory:
+                                   * the alignment of SMEM_DYN */
 };
 
 static struct {
-    int            is_open, is_none; /* is_none: opened with DEVICE_NONE */
-    int            launches_early;   /* 1: kernels may start before the kernel before them has ended;
+    int            is_open, is_none; /* is_none: device_open(DEVICE_NONE) was called, so this process uses no GPU */
+    int            launches_early;   /* 1: a kernel may start before the previous kernel has ended;
                                       * TRAIN_GPT_LAUNCH=serial forbids it */
-    int            multiprocessors;  /* the count that the GPU reports, or TRAIN_GPT_MULTIPROCESSORS */
+    int            multiprocessors;  /* number of multiprocessors: what the GPU reports, or less with
+                                      * TRAIN_GPT_MULTIPROCESSORS */
     int            left_free;        /* multiprocessors that persistent kernels leave to other kernels */
     cudaDeviceProp properties;
     char           isa[16], id[48];
-    size_t         context_bytes; /* taken on the GPU before our first allocation, by CUDA and by other processes */
+    size_t         context_bytes; /* GPU bytes in use before this program's first allocation, by CUDA and by other
+                                   * processes */
     size_t         used_bytes, peak_bytes;
 } gpu;
 
@@ -62,7 +65,7 @@ KERNEL any_kernel(void) {}
 static int code_architecture(void) {
     cudaFuncAttributes attributes;
     int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
-    cudaGetLastError(); /* clears the error, which the caller reports */
+    cudaGetLastError(); /* clears CUDA's error state; the caller reports the error */
     return found ? attributes.ptxVersion : 0;
 }
 #endif
@@ -73,7 +76,7 @@ static int code_architecture(void) {
 static int count_devices(char *why, size_t room) {
     int         count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    cudaGetLastError(); /* clears the error, which is reported below */
+    cudaGetLastError(); /* clears CUDA's error state; the error is reported below */
     if (error == cudaSuccess && count > 0) return count;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -105,9 +108,9 @@ void device_describe(char text[256], char fault[256]) {
     count_devices(fault, 256);
 }
 
-/* Returns whether kernels may be launched early. Programmatic dependent launches need compute capability 9.0, and code
- * compiled for less does not wait in await_kernels(). The micro-step is recorded as a graph, and graphs can hold such
- * launches since CUDA 12.3. */
+/* Returns whether a kernel may be launched before the previous one ends (programmatic dependent launch). That needs
+ * compute capability 9.0. Code compiled for an older architecture does not wait in await_kernels(). CUDA 12.3 is needed
+ * because each training micro-step is recorded as a CUDA graph, and older versions cannot record such launches. */
 static int may_launch_early(int architecture) {
     enum { CUDA_12_3 = 12030 };
     const char *asked = getenv("TRAIN_GPT_LAUNCH");
@@ -119,8 +122,8 @@ static int may_launch_early(int architecture) {
     return architecture >= 90 && !serial && driver >= CUDA_12_3 && runtime >= CUDA_12_3;
 }
 
-/* Returns the number of multiprocessors that persistent kernels assume. With a small TRAIN_GPT_MULTIPROCESSORS each of
- * their blocks gets several tiles even of a small shape, so that a test covers what large shapes do. */
+/* Returns the number of multiprocessors that persistent kernels assume. Tests set TRAIN_GPT_MULTIPROCESSORS to a small
+ * number. Each block then gets several tiles even of a small shape, as it does with large shapes. */
 static int multiprocessors_asked(void) {
     const char *asked = getenv("TRAIN_GPT_MULTIPROCESSORS");
     char       *end;
@@ -132,7 +135,7 @@ static int multiprocessors_asked(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    thread_share(threads); /* threads for the update of an optimizer in host memory */
+    thread_share(threads); /* sets the CPU threads, which update the optimizer when it is in host memory */
     if (local_rank == DEVICE_NONE) gpu.is_none = 1;
     if (gpu.is_open || gpu.is_none) return;
     char why[256];
@@ -147,7 +150,7 @@ void device_open(int local_rank, int threads) {
              "later). `make BACKEND=cpu` builds a program that computes on the processor",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
-    CUDA_CHECK(cudaFree(NULL)); /* creates the context */
+    CUDA_CHECK(cudaFree(NULL)); /* creates the CUDA context */
     int architecture = code_architecture();
     if (architecture == 0)
         fail(EXIT_NODEVICE,
@@ -178,15 +181,16 @@ int         device_has_quick_bf16(void) { return 1; }
 int         device_multiprocessors(void) { return gpu.multiprocessors; }
 void        device_leave_multiprocessors(int count) { gpu.left_free = count; }
 int         device_resident_blocks(void) {
-    enum { LEAST = 2 }; /* a cluster has 2 blocks */
+    enum { LEAST = 2 }; /* fewest blocks returned: a thread block cluster has 2 blocks */
     int blocks = gpu.multiprocessors - gpu.left_free;
     return blocks > LEAST ? blocks : LEAST;
 }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
 size_t      device_memory_peak(void) { return gpu.context_bytes + gpu.peak_bytes; }
 
-/* The reserve is for what is not measured: code that CUDA loads at a kernel's first launch (cuBLASLt's and ours), the
- * captured micro-step of some three hundred kernels, and rounding of our few allocations to pages of 2 MiB. */
+/* Returns the memory of the GPU. The 256 MiB of `reserve` are for what cannot be measured in advance. That is code that
+ * CUDA loads at a kernel's first launch (cuBLASLt's and ours), the captured graph of some three hundred kernels, and
+ * rounding of our few allocations to pages of 2 MiB. */
 DeviceMemory device_memory(void) {
     DeviceMemory m = {0, gpu.properties.totalGlobalMem, 0, (size_t)256 << 20};
     size_t       there;
@@ -253,7 +257,7 @@ void device_free_host(void *memory) {
 int device_pin_host(void *memory, size_t bytes) {
     if (gpu.is_none) return 0;
     cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
-    cudaGetLastError(); /* clears the error, because a refusal is no fault */
+    cudaGetLastError(); /* clears CUDA's error state, because the caller can go on without pinned memory */
     return error == cudaSuccess;
 }
 void device_unpin_host(void *memory) { CUDA_CHECK(cudaHostUnregister(memory)); }
@@ -308,7 +312,7 @@ void device_sync(Stream *s) {
     if (!gpu.is_none) CUDA_CHECK(cudaStreamSynchronize(stream_queue(s)));
 }
 
-/* Events do nothing with DEVICE_NONE: every operation has finished when its call returns. */
+/* Without a GPU (DEVICE_NONE) events do nothing: every operation has finished when its call returns. */
 Event event_create(void) {
     cudaEvent_t event = NULL;
     if (!gpu.is_none) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -325,7 +329,8 @@ int  event_is_past(Event e) {
     if (!e.handle) return 1;
     cudaError_t answer = cudaEventQuery((cudaEvent_t)e.handle);
     if (answer == cudaErrorNotReady) {
-        cudaGetLastError(); /* CUDA keeps "not ready" as an error, which the next launch would report */
+        cudaGetLastError(); /* clears CUDA's error state: "not ready" is no error, but the next launch would report it
+                             * as one */
         return 0;
     }
     CUDA_CHECK(answer);

@@ -1,7 +1,8 @@
-/* device.h - the seam to the hardware: device.c is the CPU, device.cu an NVIDIA GPU; the build links one of them.
+/* device.h - the interface to the hardware. device.c implements it for the CPU, device.cu for an NVIDIA GPU. The build
+ * links one of them.
  *
- * A Stream is an ordered queue of operations. On the CPU each has finished when its call returns. Only these files know
- * where memory lives. The rest of the program uses plain pointers for host memory only.
+ * A Stream is an ordered queue of operations. On the CPU each has finished when its call returns. Only device.c and
+ * device.cu know where memory lives. The rest of the program uses plain pointers for host memory only.
  */
 #ifndef TRAIN_GPT_CORE_DEVICE_H
 #define TRAIN_GPT_CORE_DEVICE_H
@@ -21,54 +22,59 @@ typedef enum { MATH_STRICT, MATH_TF32 } MathMode;
 
 typedef struct Stream {
     Arena    scratch; /* stack of temporary memory for this stream's operations; sized before the first operation */
-    void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
+    void    *queue;   /* cudaStream_t that runs the operations; NULL on the CPU */
     MathMode math;
-    int      any_threads; /* CPU: products give the same bits for any number of threads, because the shape alone fixes
-                           * the tiles */
-    Ledger  *ledger;  /* borrowed; if not NULL the stream is dry: it runs nothing, and costs are noted here */
+    int      any_threads; /* CPU: 1 if matrix products give the same bits for any number of threads, because the shape
+                           * alone fixes the tiles */
+    Ledger  *ledger;  /* borrowed; if not NULL the stream is dry: it runs nothing, and notes the costs of each operation
+                       * in this ledger */
 } Stream;
 
 /* Opens the device of this process. CPU: sets the number of threads to OMP_NUM_THREADS, or to `threads` if that is not
- * set. CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable.
- * DEVICE_NONE: this process needs no GPU. Its device memory is host memory, and of layers.h it runs only the host's
- * operations. */
+ * set. CUDA: picks GPU local_rank modulo the number of GPUs. Exit 69 with the reason if no device is usable. A
+ * local_rank of DEVICE_NONE means that this process needs no GPU. Device memory is then host memory, and only those
+ * operations of layers.h that run on the host may be called. */
 enum { DEVICE_NONE = -1 };
 void device_open(int local_rank, int threads);
 
-int         device_count(void);       /* devices that device_open can choose among: visible GPUs, 0 without a driver; 1
-                                       * on the CPU */
-int         device_is_host(void);     /* device memory is host memory: on the CPU, and with DEVICE_NONE */
-const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
+int         device_count(void);       /* number of devices that device_open can choose among. GPU: visible GPUs, 0
+                                       * without a driver. CPU: 1 */
+int         device_is_host(void);     /* returns 1 if device memory is host memory: on the CPU, and with DEVICE_NONE */
+const char *device_backend(void);     /* name of the backend that was built: "cpu", "cuda", "emu" (CUDA kernels emulated
+                                       * on the CPU) */
 const char *device_name(void);        /* name of the processor or GPU, as the machine reports it */
 const char *device_id(void);          /* the GPU's global name, "GPU-<uuid>" as in nvidia-smi -L; "" on the CPU */
-const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
-int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
-int         device_has_bf16(void);    /* the device computes bf16 matrix products natively            */
-int         device_has_quick_bf16(void); /* the device computes bf16 matrix products faster than fp32; if not, bf16
-                                          * operands are converted to f32 */
+const char *device_isa(void);         /* instruction set or GPU architecture in use: "avx512bf16", "avx512", "avx2",
+                                       * "sse2", "sm_90", ... */
+int         device_threads(void);     /* CPU threads that an operation uses; 1 on CUDA */
+int         device_has_bf16(void);    /* returns 1 if the device computes bf16 matrix products natively */
+int         device_has_quick_bf16(void); /* returns 1 if the device computes bf16 matrix products faster than fp32; if
+                                          * not, bf16 operands are converted to f32 */
 /* Sets how many multiprocessors persistent kernels leave to other kernels from now on. A block without a free
  * multiprocessor starts only when the first blocks end, and doubles the kernel's time. Does nothing on the CPU. */
 void        device_leave_multiprocessors(int count);
 size_t      device_memory_peak(void); /* largest number of bytes this process has used (CPU: resident set) */
 
-/* Memory of the device in bytes, now. Before device_open only `reserve` is known on a GPU; the others are 0. */
+/* Memory of the device in bytes, at this moment. On a GPU before device_open only `reserve` is known; the others are
+ * 0. */
 typedef struct {
     size_t free;     /* 0 on the CPU, where it is not known */
     size_t total;
-    size_t overhead; /* what others take beside our allocations, for plan. GPU: measured, CUDA's context, loaded code,
-                      * NCCL's buffers, other processes. CPU: the program and its libraries, a constant measured once */
-    size_t reserve;  /* an estimate of what CUDA and cuBLASLt take besides during training; 0 on the CPU */
+    size_t overhead; /* bytes in use besides our allocations; `plan` adds them. GPU: measured, for CUDA's context,
+                      * loaded code, NCCL's buffers, other processes. CPU: a constant for the program and its
+                      * libraries */
+    size_t reserve;  /* estimated bytes that CUDA and cuBLASLt will allocate besides during training; 0 on the CPU */
 } DeviceMemory;
 DeviceMemory device_memory(void);
 
 Stream stream_create(size_t scratch_bytes);
-/* Returns a dry stream. Its scratch grows with each use, and stream.scratch.peak_bytes is the size that a real stream
- * needs. It need not be destroyed. */
+/* Returns a dry stream, which runs nothing and notes the costs of operations in the ledger. Its scratch grows with each
+ * use, and stream.scratch.peak_bytes is the size that a real stream needs. It need not be destroyed. */
 static inline Stream stream_dry(Ledger *ledger) {
     Stream s = {arena_dry("scratch"), NULL, MATH_STRICT, 0, ledger};
     return s;
 }
-/* Returns whether the stream is dry. If it is, notes an operation of these sizes. */
+/* Returns whether the stream is dry (runs nothing). If it is, notes an operation of these sizes in its ledger. */
 static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops,
                               double bytes) {
     if (!s->ledger) return 0;
@@ -82,7 +88,7 @@ void   stream_destroy(Stream *s);
  * message. */
 void *device_alloc(size_t bytes, const char *what);
 void  device_free(void *memory, size_t bytes);
-/* Returns zeroed memory that host and device both reach with plain pointers, for tests. The host reads it after
+/* Returns zeroed memory that host and device both reach with plain pointers, for tests. The host may read it after
  * device_sync. */
 void *device_alloc_shared(size_t bytes);
 void  device_free_shared(void *memory);
@@ -96,26 +102,30 @@ int   device_pin_host(void *memory, size_t bytes);
 void  device_unpin_host(void *memory);
 
 void device_zero(Stream *s, Tensor t);
-void device_to_host(Stream *s, void *host, Tensor t);         /* returns when the bytes are in host memory */
-void device_from_host(Stream *s, Tensor t, const void *host); /* the caller may reuse the host bytes on return */
+void device_to_host(Stream *s, void *host, Tensor t);         /* copies the tensor to host memory; on return the bytes
+                                                               * are there */
+void device_from_host(Stream *s, Tensor t, const void *host); /* copies host bytes to the tensor; on return the caller
+                                                               * may reuse `host` */
 void device_sync(Stream *s);
 
-/* An event is a position in a stream. A queued copy uses its host bytes (device_alloc_host) until an event recorded
- * after it has passed. */
+/* An event is a position in a stream. After a queued copy the caller records an event. The host bytes of the copy (from
+ * device_alloc_host) are in use until that event has passed. */
 typedef struct { void *handle; } Event;
 Event event_create(void);
 void  event_destroy(Event *e);
 void  event_record(Event e, Stream *s);
-int   event_is_past(Event e);                                        /* 1 if the stream has passed the event, or if it
-                                                                      * was never recorded */
-void  event_wait(Event e);                                           /* the host waits; returns at once if never
+int   event_is_past(Event e);                                        /* returns 1 if the stream has passed the event, or
+                                                                      * if the event was never recorded */
+void  event_wait(Event e);                                           /* the host waits until the stream has passed the
+                                                                      * event; returns at once if it was never
                                                                       * recorded */
 void  device_from_host_queued(Stream *s, Tensor t, const void *host);
 void  device_to_host_queued(Stream *s, void *host, Tensor t);
 
 /* A graph holds operations of a stream, recorded once and launched together: the host pays for one launch instead of
- * one per kernel. Between begin and end everything queued on s is recorded and nothing runs. Its memory must stay at
- * the same address. The CPU has no graphs: graph_begin returns 0 and records nothing. */
+ * one per kernel. Between graph_begin and graph_end everything queued on s is recorded and nothing runs. Memory that
+ * the operations use must stay at the same address. The CPU has no graphs: graph_begin returns 0 and records
+ * nothing. */
 typedef struct { void *handle; } Graph;
 int   graph_begin(Stream *s);
 Graph graph_end(Stream *s);
@@ -126,8 +136,8 @@ void  graph_destroy(Graph *g);           /* does nothing if the handle is NULL *
 void device_range_begin(const char *name);
 void device_range_end(void);
 
-/* Writes the versions of driver and library to text, and to fault the reason why device_open would find no GPU. fault
- * is "" if it would find one; both are "" on the CPU. */
+/* Writes the versions of driver and library to text. Writes the reason why device_open would find no GPU to fault, or
+ * "" if it would find one. On the CPU both texts are "". */
 void device_describe(char text[256], char fault[256]);
 
 #ifdef __cplusplus

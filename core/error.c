@@ -1,5 +1,5 @@
-/* error.c - ends the program with a message, and allocates memory (error.h). Its file-scope state is this process's
- * identity in messages, and the way to end the job. */
+/* error.c - ends the program with a message, and allocates memory (error.h). The file-scope state is this process's
+ * identity in messages (rank, host, step), and the function that ends the job. */
 #include "core/error.h"
 
 #include <dlfcn.h>
@@ -41,7 +41,7 @@ void *error_set_end(void (*at_end)(void *with), void *with) {
     return before;
 }
 
-#if IS_SANITIZED /* a sanitizer wraps sigaction(), and its wrapper must see each handler */
+#if IS_SANITIZED /* under a sanitizer the plain name is needed, because the sanitizer's wrapper must see each handler */
 #define __sigaction sigaction
 #else
 int __sigaction(int signal_number, const struct sigaction *action, struct sigaction *before);
@@ -57,7 +57,7 @@ void error_end_within(unsigned seconds, int exit_code) {
     set_action(SIGALRM, &action);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
-    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* the calling thread at least can take the signal */
+    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* makes sure that at least the calling thread can take SIGALRM */
     alarm(seconds);
 }
 
@@ -66,9 +66,9 @@ void error_end_within(unsigned seconds, int exit_code) {
 static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();
-    signal(SIGTERM, SIG_DFL); /* the launcher ends us by SIGTERM; a handler would only cut the wait short */
-    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* an abort by rank 0 takes 1.0 s to reach us
-                                                                          * under Open MPI */
+    signal(SIGTERM, SIG_DFL); /* the launcher ends this process by SIGTERM; a handler would only cut the wait short */
+    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* under Open MPI an abort by rank 0 takes 1.0
+                                                                          * s to reach the other ranks */
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 
@@ -76,10 +76,11 @@ static void let_rank_zero_speak_first(void) {
 
 static void (*terminate_before)(void);
 
-/* Ends the job with the message for lack of memory. oneDNN 3 throws std::bad_alloc where oneDNN 2 returned an error. No
- * function of this program catches exceptions, so the C++ runtime calls this handler at the throw. */
+/* Ends the job with the out-of-memory message if a C++ library threw std::bad_alloc. oneDNN 3 does so where oneDNN 2
+ * returned an error. No function of this program catches exceptions, so the C++ runtime calls this handler at the
+ * throw. */
 static void on_terminate(void) {
-    typedef struct { void *table; const char *name; } TypeInfo; /* std::type_info, by the C++ ABI */
+    typedef struct { void *table; const char *name; } TypeInfo; /* layout of std::type_info in the C++ ABI */
     void *(*type_of_exception)(void);
     *(void **)&type_of_exception = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
     const TypeInfo *type = type_of_exception ? (const TypeInfo *)type_of_exception() : NULL;
@@ -90,17 +91,19 @@ static void on_terminate(void) {
     abort();
 }
 
-/* Runs from .preinit_array, because a constructor of oneDNN 3 may already run out of memory. */
+/* Installs on_terminate as the C++ terminate handler. Runs from .preinit_array, because a constructor of oneDNN 3 may
+ * already run out of memory. */
 __attribute__((no_sanitize("address", "thread"))) static void take_exceptions(void) {
     void (*(*set_terminate)(void (*)(void)))(void);
-    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* NULL if no loaded library is C++ */
+    *(void **)&set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE"); /* NULL if no library that is loaded is
+                                                                                 * written in C++ */
     if (set_terminate) terminate_before = set_terminate(on_terminate);
 }
 __attribute__((section(".preinit_array"), used)) static void (*take_first)(void) = take_exceptions;
 
 /* --- the ends ----------------------------------------------------------------------------------------------------- */
 
-/* Ends the job; the fault has been printed. */
+/* Ends the job with exit_code. The caller has already printed the message. */
 static NORETURN void end_job(int exit_code) {
     void (*at_end)(void *with) = self.at_end;
     self.at_end = NULL; /* at_end may call fail() itself, and must not run a second time */

@@ -42,25 +42,26 @@ enum {
     EXIT_PEER     = 77  /* another rank or server is lost or timed out */
 };
 
-/* Sets the rank of this process, the number of ranks, and the function that ends all of them. abort_job does not
- * return. It is NULL if there is one process. */
+/* Sets the rank of this process, the number of ranks, and the function that ends all ranks. abort_job does not return.
+ * It is NULL if there is one process. */
 void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
 
-/* Sets a function for the time before the ranks know each other. join() takes this rank into the job, so that rank 0
- * can end it. A rank other than 0 calls it before it waits for rank 0's report. May be NULL. */
+/* Sets a function that fail() calls while the ranks do not know each other yet. join() connects this rank to the job,
+ * so that an abort by rank 0 can end it. A rank other than 0 calls join() before it waits for rank 0 to report the same
+ * fault. May be NULL. */
 void error_set_join(void (*join)(void));
 
 /* Sets the step that a CHECK message names; -1 before the first step. */
 void error_set_step(int64_t step);
 
-/* Sets lines that every fail(EXIT_MEMORY, ...) prints before its sentence. borrowed; NULL prints none. */
+/* Sets lines that every fail(EXIT_MEMORY, ...) prints before its sentence. The lines are borrowed; NULL prints none. */
 void error_set_memory_advice(const char *lines);
 
-/* Sets the name of the file that is being read, or NULL. borrowed. fail() adds "(while reading NAME)", for faults that
- * are found far from where the file was opened. */
+/* Sets the name of the file that is being read, or NULL. fail() then adds "(while reading NAME)", for faults that are
+ * found far from where the file was opened. The name is borrowed. */
 void error_set_input(const char *name);
 
-/* Sets a function that fail() and CHECK() call once before the process ends, to remove what must not stay on the disk.
+/* Sets a function that fail() and CHECK() call once before the process ends, to remove temporary files and the like.
  * at_end may be NULL. Returns the `with` of the function that was set before. */
 void *error_set_end(void (*at_end)(void *with), void *with);
 
@@ -82,8 +83,8 @@ NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
  * UCX 1.10 ignores signals that UCX handles itself. */
 void set_action(int signal_number, const struct sigaction *action);
 
-/* Ends this process with exit_code after `seconds`, even if its threads hang. An abort may hang like the call that it
- * should end. */
+/* Ends this process with exit_code after `seconds`, even if its threads hang. For use before an abort, which may itself
+ * hang. */
 void error_end_within(unsigned seconds, int exit_code);
 
 /* Prints lines that already name their places ("file:line:column: error: ...") as they are, then ends the job like
@@ -108,11 +109,12 @@ int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) P
 
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
-/* Each function returns memory as its namesake in the C library does. Where there is none it ends the job with
- * EXIT_MEMORY and the sentence "no memory for WHAT: 12.3 MiB wanted". WHAT is a phrase such as "a group of ranks". Zero
- * bytes give memory as well, which the caller frees as any other. */
+/* Allocation functions. Each returns memory as its namesake in the C library does. If memory runs out, it ends the job
+ * with EXIT_MEMORY and the sentence "no memory for WHAT: 12.3 MiB wanted". WHAT is a phrase such as "a group of ranks".
+ * A request for zero bytes also returns memory, which the caller frees as any other. */
 void *xmalloc(size_t bytes, const char *what);
-void *xcalloc(size_t count, size_t bytes, const char *what); /* zeros; a product of over SIZE_MAX bytes is refused */
+void *xcalloc(size_t count, size_t bytes, const char *what); /* zeroed memory; refuses a product of count and bytes over
+                                                              * SIZE_MAX */
 void *xrealloc(void *old, size_t bytes, const char *what);
 /* Returns list [count] with memory for one more element of `bytes` bytes. The capacity is a power of two, and doubles
  * where it is full. NULL is a list without elements. */
@@ -120,7 +122,7 @@ void *xgrow(void *list, int64_t count, size_t bytes, const char *what);
 char *xstrdup(const char *text, const char *what);
 char *xstrndup(const char *text, size_t most, const char *what);
 void *xaligned(size_t bytes, const char *what); /* memory aligned to 256 bytes */
-char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* the text that asprintf(3) writes */
+char *xformat(const char *what, const char *fmt, ...) PRINTF_LIKE(2, 3); /* text as asprintf(3) would write it */
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,17 @@
-/* exact.c - rounds an exact sum of exact.h to a double. */
+/* exact.c - rounds an exact sum of doubles (exact.h) to the nearest double. */
 #include "core/exact.h"
 
 #include <math.h>
 
-/* Writes the digits of |sum|, each in [0, 2^32), and one more for the rest above them. Returns the sign. */
+/* Writes the base-2^32 digits of |sum|, lowest first, and one more digit for what is above them. Returns the sign of
+ * the sum. */
 static int carry(uint32_t digit[EXACT_DIGITS + 1], const Exact *sum) {
     for (int negative = 0;; negative = 1) {
         int64_t above = 0;
         for (int i = 0; i < EXACT_DIGITS; i++) {
             above += negative ? -sum->word[i] : sum->word[i];
             digit[i] = (uint32_t)(above & 0xffffffff);
-            above >>= 32; /* rounds down: a value below zero borrows from the next digit */
+            above >>= 32; /* the shift rounds down, so a value below zero borrows from the next digit */
         }
         digit[EXACT_DIGITS] = (uint32_t)above;
         if (above >= 0) return negative ? -1 : 1;
@@ -26,9 +27,10 @@ double exact_value(const Exact *sum) {
     uint32_t digit[EXACT_DIGITS + 1];
     int      sign = carry(digit, sum), top = EXACT_DIGITS;
     while (top > 0 && digit[top] == 0) top--;
-    if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074); /* ldexp is exact */
-    /* The highest 64 bits of the sum. The last bit is also set for any bit below it, so that conversion rounds the
-     * whole number to nearest even. */
+    /* at most 64 bits: the conversion rounds once, and ldexp is exact */
+    if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074);
+    /* Takes the highest 64 bits of the sum. The last bit is also set if any lower bit of the sum is set, so that the
+     * conversion to double rounds the whole number to nearest even. */
     uint64_t high = (uint64_t)digit[top] << 32 | digit[top - 1], below = digit[top - 2];
     int      shift = __builtin_clzll(high);
     if (shift) high = high << shift | below >> (32 - shift);

@@ -23,13 +23,13 @@
 #define HOST_AND_DEVICE
 #endif
 
-/* Digit i weighs 2^(32 i - 1074). 66 digits cover the 2098 bits of doubles. The three words behind them count NaN,
- * +infinity and -infinity. */
+/* Layout of an exact sum. Digit i weighs 2^(32 i - 1074). 66 digits cover the 2098 bits of doubles. The last three
+ * words count NaN, +infinity and -infinity. */
 enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EXACT_WORDS };
 
-typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* all words zero: an empty sum */
+typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* a sum is empty when all words are zero */
 
-/* A double as three digits of a sum: exact_add adds part[k] to word[first + k]. */
+/* A double split into three digits of an exact sum: exact_add adds part[k] to word[first + k]. */
 typedef struct { int first; int64_t part[3]; } ExactParts;
 
 HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {
@@ -40,11 +40,13 @@ HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {
     ExactParts p = {0, {0, 0, 0}};
     if (exponent == 0x7ff) {
         p.first = fraction ? EXACT_NAN : negative ? EXACT_BELOW : EXACT_ABOVE;
-        p.first -= 2; /* only part[2] is not zero; first is moved back so that all three lie within the words */
+        p.first -= 2; /* NaN and infinities set only part[2]; first is moved back so that all three parts lie within the
+                       * words */
         p.part[2] = 1;
         return p;
     }
-    if (exponent > 0) fraction |= 1ull << 52, exponent--; /* the lowest bit weighs 2^(exponent - 1074) */
+    if (exponent > 0) fraction |= 1ull << 52, exponent--; /* adds the hidden bit of a normal number; the lowest bit of
+                                                           * the fraction then weighs 2^(exponent - 1074) */
     int      shift = exponent & 31;
     uint64_t low = (fraction & 0xffffffffull) << shift, high = ((fraction >> 32) << shift) + (low >> 32);
     p.first = exponent >> 5;
@@ -64,8 +66,8 @@ static inline void exact_merge(Exact *sum, const Exact *other) {
     for (int i = 0; i < EXACT_WORDS; i++) sum->word[i] += other->word[i];
 }
 
-/* Returns the sum, rounded once to nearest even. +-infinity beyond the range of a double. NaN if a NaN was added, or
- * infinities of both signs. */
+/* Returns the sum, rounded once to nearest even. Returns +-infinity if the sum is beyond the range of a double, and NaN
+ * if a NaN or infinities of both signs were added. */
 double exact_value(const Exact *sum);
 
 #endif

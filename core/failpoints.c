@@ -1,4 +1,5 @@
-/* failpoints.c - obeys the rules of TRAIN_GPT_FAIL (failpoints.h). Empty unless a test build defines FAILPOINTS. */
+/* failpoints.c - makes calls fail as the rules in TRAIN_GPT_FAIL say (failpoints.h). This file is empty unless a test
+ * build defines FAILPOINTS. */
 #include "core/failpoints.h"
 
 #ifdef FAILPOINTS
@@ -24,7 +25,8 @@ static struct {
 typedef struct {
     char    name[NAME_BYTES], what[16];
     int64_t nth;
-    int     and_later, rank; /* rank -1 means every rank */
+    int     and_later, rank; /* and_later: also all calls after the n-th; rank: the rank that obeys the rule, -1 for
+                              * every rank */
 } Rule;
 
 static int64_t *count_of(const char *name) {
@@ -57,7 +59,7 @@ static int own_rank(void) {
     return 0;
 }
 
-/* Reads the rule at *text and moves *text behind it. Returns 0 if there is no rule left. */
+/* Reads the rule at *text and moves *text past it. Returns 0 if there is no rule left. */
 static int next_rule(const char **text, Rule *r) {
     long long nth;
     int       used = 0;
@@ -80,7 +82,8 @@ static int next_rule(const char **text, Rule *r) {
     fail(EXIT_CONFIG, "TRAIN_GPT_FAIL: no rule \"name@n:what,rank=r\": %s", start);
 }
 
-/* Appends a line to the log. Calls write(2) itself, because the log must not meet a failpoint. */
+/* Appends a line for this fault to the file TRAIN_GPT_FAIL_LOG. Calls write(2) directly, because io_write() has a
+ * failpoint itself. */
 static void record(const char *name, int64_t nth, const char *what) {
     char        line[128];
     const char *path = getenv("TRAIN_GPT_FAIL_LOG");

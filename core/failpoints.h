@@ -27,17 +27,17 @@
 #include <stdint.h>
 
 typedef struct {
-    int  error;      /* errno to fail with; 0 if the call is to be made */
+    int  error;      /* errno with which the call must fail; 0 if the call is to be made */
     int  is_short;
-    int  kills;      /* SIGKILL after the call */
-    char word[16];   /* word of a rule that the caller defines; otherwise "" */
+    int  kills;      /* 1: the process gets SIGKILL after the call */
+    char word[16];   /* effect that the caller itself must produce, such as "nan" or "flip"; "" if there is none */
 } Failpoint;
 
 #ifdef FAILPOINTS
-Failpoint failpoint(const char *name);       /* counts the call and applies the rule: hangs or kills here; may be called
-                                              * by any thread */
-void      failpoint_done(Failpoint f);       /* kills the process here if the rule says kill-after; keeps errno */
-int64_t   failpoint_calls(const char *name); /* calls so far of a name or a group */
+Failpoint failpoint(const char *name);       /* counts the call and applies the rule for it; a rule may hang or kill the
+                                              * process in this function; may be called by any thread */
+void      failpoint_done(Failpoint f);       /* kills the process if the rule says kill-after; keeps errno */
+int64_t   failpoint_calls(const char *name); /* number of calls so far of a failpoint or a group of them */
 void      failpoints_reset(void);            /* starts all counts again from 1 */
 #else
 static inline Failpoint failpoint(const char *name) {

@@ -1,4 +1,4 @@
-/* format.c - writes sizes, times, numbers and commands for messages (format.h). */
+/* format.c - writes sizes, times, numbers and shell commands for messages (format.h). */
 #include "core/format.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ char *number_text(double value, char out[SHOWN_BYTES]) {
         snprintf(out, SHOWN_BYTES, "%.0f", value);
         return out;
     }
-    /* From 2^53 on the text has an exponent. Without one it would be an integer, which JSON readers cannot keep
-     * (core/json.h). */
+    /* A value above 2^53 is written with an exponent. Without one it would be an integer, which our JSON reader refuses
+     * because readers cannot keep it (core/json.h). */
     for (int digits = 1; digits <= 17; digits++) {
         if (fabs(value) > 0x1p53) snprintf(out, SHOWN_BYTES, "%.*e", digits - 1, value);
         else snprintf(out, SHOWN_BYTES, "%.*g", digits, value);
@@ -79,7 +79,7 @@ int utf8_bytes(const char *text, size_t bytes) {
     if (length == 0 || (size_t)length > bytes) return 0;
     for (int i = 1; i < length; i++)
         if ((t[i] & 0xc0) != 0x80) return 0;
-    /* refuses overlong forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
+    /* refuses overlong UTF-8 forms, surrogates, and code points above U+10FFFF (Unicode 15, table 3-7) */
     if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
     if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
     return length;
@@ -96,9 +96,9 @@ ShellWord shell_word(const char *word) {
         has_controls = has_controls || c < 32 || c == 127;
     }
     if (is_plain) return snprintf(w.text, sizeof w.text, "%s", word), w;
-    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* the quotes $'...' may hold escapes of
-                                                                                * control characters; bash, zsh and ksh
-                                                                                * read them */
+    used = (size_t)snprintf(w.text, sizeof w.text, has_controls ? "$'" : "'"); /* the shell quotes $'...' may hold
+                                                                                * escapes of control characters; bash,
+                                                                                * zsh and ksh read them */
     for (const unsigned char *c = (const unsigned char *)word; *c && used < room; c++) {
         int is_quote = *c == '\'', is_slash = *c == '\\';
         if (has_controls && (*c < 32 || *c == 127)) used += (size_t)sprintf(w.text + used, "\\x%02x", *c);
@@ -110,8 +110,8 @@ ShellWord shell_word(const char *word) {
     return w;
 }
 
-/* Returns the next placeholder in the sentence that is a separate word, with the space before it. NULL if there is
- * none. */
+/* Returns the next placeholder (FILE or PACKED) that is a separate word of the sentence. The result points to the space
+ * before it; *length counts that space. Returns NULL if there is none. */
 static const char *next_place(const char *sentence, size_t *length) {
     static const char *const PLACES[] = {" FILE", " PACKED"};
     const char *first = NULL;
@@ -125,7 +125,8 @@ static const char *next_place(const char *sentence, size_t *length) {
     return first;
 }
 
-/* Adds a command, from `command` up to its placeholder at place [length]. */
+/* Writes a shell command to `out`, with the file in the place of its placeholder. The command's text begins at
+ * `command`; its placeholder is at place [length]. */
 static void add_command(FILE *out, const char *command, const char *place, size_t length, ShellFile file) {
     int         is_packed = length == strlen(" PACKED"), is_filter = place > command && place[-1] == '<';
     const char *stage[] = {is_packed ? NULL : file.unpack, is_packed ? NULL : file.decode};
@@ -152,7 +153,7 @@ void shell_read_file(char *sentence, size_t capacity, ShellFile file) {
     FILE       *out = memory_file_open(&text, &bytes);
     const char *at = sentence, *place;
     for (; (place = next_place(at, &length)); at = place + length) {
-        const char *command = NULL; /* the last "$ " before the placeholder that begins a command */
+        const char *command = NULL; /* the last "$ " before the placeholder; it marks the start of the command */
         for (const char *next = at; (next = strstr(next, "$ ")) && next < place; next++)
             if (next == at || next[-1] == ' ' || next[-1] == '(') command = next;
         fprintf(out, "%.*s", (int)((command ? command : place) - at), at);

@@ -11,7 +11,7 @@ extern "C" {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-enum { SHOWN_BYTES = 160 }; /* longest value or range in a message */
+enum { SHOWN_BYTES = 160 }; /* largest number of bytes of a value or range in a message */
 
 typedef struct { char text[40]; } ShortText;
 /* Returns "1.88 GiB", or "512.0 MiB" below a GiB. */
@@ -38,7 +38,7 @@ static inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multip
 int ascending_doubles(const void *a, const void *b);
 int ascending_texts(const void *a, const void *b);
 
-/* Read and write a number of `count` bytes, the lowest first. */
+/* Read and write an integer of `count` bytes in little-endian order. */
 uint64_t little_endian(const void *bytes, int count);
 void     little_endian_put(void *bytes, uint64_t value, int count);
 
@@ -47,21 +47,20 @@ int utf8_bytes(const char *text, size_t bytes);
 
 /* --- commands ----------------------------------------------------------------------------------------------------- */
 
-/* A word of a command in a message, quoted for the shell if it has spaces or other special characters. */
+/* A word of a shell command in a message, quoted if it has spaces or other special characters. */
 typedef struct { char text[4352]; } ShellWord;
 ShellWord shell_word(const char *word);
 
-/* How a command reads a file. `unpack` and `decode` are filters that the file's bytes pass first, such as "gzip -dc";
- * NULL if the file needs none. `path` is NULL for standard input. All are borrowed. */
+/* A file that a command in a message reads. `unpack` and `decode` are filters that the file's bytes pass first, such as
+ * "gzip -dc"; NULL if the file needs none. `path` is NULL for standard input. All three are borrowed. */
 typedef struct { const char *path, *unpack, *decode; } ShellFile;
-/* Puts the file into the commands of `sentence` [capacity]. "$ " marks the start of a command and is removed. Each
- * command has a placeholder: FILE is the file behind its filters, and PACKED the file as it is. "< FILE" stands in a
- * command that may read from a pipe; a command with " FILE" alone needs a file of its own. Without "$ " the placeholder
- * becomes the path. A sentence that would not fit stays as it is.
- *
- * "$ jq . < FILE > NEW" becomes "jq . < a.json > NEW", "gzip -dc < a.json.gz | jq . > NEW", or "... | jq . > NEW". */
+/* Puts the name of a file into the commands of `sentence` [capacity]. "$ " marks the start of a command and is removed.
+ * Each command has a placeholder. FILE becomes the file after its filters, and PACKED the file as it is. A command with
+ * "< FILE" may read from a pipe; a command with " FILE" alone needs a file of its own. Without "$ " the placeholder
+ * becomes the path. A sentence that would not fit stays as it is. Example: "$ jq . < FILE > NEW" becomes "jq . < a.json
+ * > NEW", for a packed file "gzip -dc < a.json.gz | jq . > NEW", and for standard input "... | jq . > NEW". */
 void shell_read_file(char *sentence, size_t capacity, ShellFile file);
-/* Does the same as shell_read_file for a file without filters. */
+/* Puts the path into the commands of `sentence` like shell_read_file, for a file without filters. */
 void shell_name_file(char *sentence, size_t capacity, const char *path);
 
 #ifdef __cplusplus

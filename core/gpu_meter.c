@@ -11,11 +11,12 @@
 #include "core/device.h"
 #include "core/thread.h"
 
-static const double FRESH_MS = 1000; /* age at which a reading is taken anew; NVML itself averages the use over a sixth
-                                      * of a second to one second */
+static const double FRESH_MS = 1000; /* age in ms at which a reading is replaced by a new one; NVML itself averages GPU
+                                      * use over 1/6 s to 1 s */
 enum { SENSOR_OF_GPU = 0 };
 
-typedef struct { unsigned gpu, memory; } Use;                       /* percent of the time */
+typedef struct { unsigned gpu, memory; } Use;                       /* share of time in use, in percent: GPU and its
+                                                                     * memory */
 typedef struct { unsigned long long total, free, used; } Memory;    /* bytes of GPU memory */
 
 struct GpuMeter {
@@ -47,7 +48,8 @@ static GpuReading read_all(const GpuMeter *m) {
     return r;
 }
 
-/* Returns whether the library gives a reading. If not, writes the reason to fault. */
+/* Opens the NVML library at `path` and reads the GPU named `device` ("" is the first). Returns 1 if it gives a reading.
+ * Otherwise writes the reason to fault and returns 0. */
 static int start(GpuMeter *m, const char *path, const char *device, char fault[GPU_METER_FAULT_CHARS]) {
     const struct { const char *name; void *function; } FUNCTIONS[] = {
         {"nvmlInit_v2", &m->start}, {"nvmlShutdown", &m->stop},
@@ -60,7 +62,7 @@ static int start(GpuMeter *m, const char *path, const char *device, char fault[G
         void *found = dlsym(m->library, FUNCTIONS[i].name);
         memcpy(FUNCTIONS[i].function, &found, sizeof found);
     }
-    int error = m->start ? m->start() : -1; /* -1: the library lacks the function */
+    int error = m->start ? m->start() : -1; /* -1 means that the library lacks the function */
     m->is_started = error == 0;
     if (error == 0 && *device) error = m->by_name ? m->by_name(device, &m->device) : -1;
     else if (error == 0)       error = m->by_index ? m->by_index(0, &m->device) : -1;

@@ -1,4 +1,4 @@
-/* injection.c - puts the wrong numbers of injection.h into a training step. */
+/* injection.c - puts the wrong numbers that a test requests (injection.h) into a training step. */
 #include "core/injection.h"
 
 #include <math.h>

@@ -16,9 +16,10 @@
 
 #include "core/device.h"
 
-void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients that have just been zeroed */
-double inject_loss(double tokens);                               /* returns the amount to add to the sum of `tokens`
-                                                                  * losses */
-void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit in x */
+void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* breaks an element of a gradient that has just been
+                                                                  * zeroed (guard.gradient) */
+double inject_loss(double tokens);                               /* returns what guard.loss adds to the sum of `tokens`
+                                                                  * losses; 0 without the rule */
+void   inject_flip(Stream *s, const char *name, Tensor x);       /* flips one bit of x if a rule for `name` says flip */
 
 #endif

@@ -1,6 +1,5 @@
-/* io.c - files, folders and patterns of names (io.h). The calls that read or change a disk are made here alone, each
- * one a failpoint ("io.pwrite") that a test can make fail, cut short or kill.
- */
+/* io.c - files, folders and patterns of file names (io.h). Only this file makes the calls that read or change a disk.
+ * Each call is a failpoint ("io.pwrite"), so a test can make it fail, stop halfway or kill the process. */
 #include "core/io.h"
 
 #include <dirent.h>
@@ -20,8 +19,8 @@
 #include "core/failpoints.h"
 #include "core/format.h"
 
-/* Makes a call and returns its result. If the failpoint `name` lets it fail, sets errno and returns -1 instead. The
- * call may read the failpoint as f. */
+/* Makes a call and returns its result. If a test makes the failpoint `name` fail, sets errno and returns -1 without the
+ * call. The expression `call` may use the failpoint as f. */
 #define FAILABLE(name, call)                               \
     __extension__({                                        \
         Failpoint        f = failpoint(name);              \
@@ -39,7 +38,7 @@
 /* Makes a call that returns 0 or -1. Returns 0 or -errno. */
 #define STATUS(name, call) (FAILABLE(name, call) < 0 ? -errno : 0)
 
-/* Makes such a call again as long as a signal interrupts it. */
+/* Makes a call that returns 0 or -1, again as long as a signal interrupts it. Returns 0 or -errno. */
 #define RETRIED(name, call)             \
     __extension__({                     \
         int rc;                         \
@@ -57,7 +56,7 @@ static int open_retrying(const char *path, int flags, mode_t mode) {
 
 void io_hold_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        /* if /dev/null cannot be opened, nothing can be done */
+        /* nothing more can be done if /dev/null cannot be opened */
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return;
 }
 
@@ -91,9 +90,9 @@ void io_expect_file(const char *path, int64_t bytes) {
         fail(EXIT_IO, "%s %s: move it away", path, io_error_text(code));
 }
 
-/* O_NONBLOCK is for a pipe that has one of our names: open() would wait for its other end. If the pipe has no reader,
- * open() then fails with ENXIO; otherwise the pipe is closed again. Plain files ignore the flag. Opening a device may
- * already have an effect, so the path is checked before it is opened for reading. */
+/* O_NONBLOCK keeps open() from waiting for the other end if the path is a pipe. If the pipe has no reader, open() then
+ * fails with ENXIO; otherwise the pipe is closed again. Plain files ignore the flag. Opening a device may already have
+ * an effect, so the path is checked before it is opened for reading. */
 int io_open(const char *path, IoOpen how) {
     enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE,
@@ -149,8 +148,8 @@ void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
 int io_truncate(int fd, uint64_t bytes) { return RETRIED("io.ftruncate", ftruncate(fd, (off_t)bytes)); }
 int io_fsync(int fd) { return RETRIED("io.fsync", fsync(fd)); }
 
-/* A close that fails, or is interrupted, has closed the descriptor all the same. A second close could close another
- * thread's descriptor. */
+/* A close that fails, or is interrupted, has closed the descriptor all the same. It is not repeated, because a second
+ * close could close another thread's descriptor. */
 int io_close(int fd) {
     Failpoint f = failpoint("io.close");
     int       rc = close(fd) < 0 && errno != EINTR ? -errno : 0;
@@ -224,25 +223,25 @@ int io_fsync_dir(const char *path) {
     if (fd < 0) return fd;
     int rc = io_fsync(fd);
     io_close(fd);
-    return rc == -EINVAL ? 0 : rc; /* the file system cannot sync folders */
+    return rc == -EINVAL ? 0 : rc; /* EINVAL: the file system cannot sync folders, which is no error */
 }
 
 int io_fsync_parent(const char *path) {
-    size_t bytes = (size_t)(basename(path) - path); /* the folder with its slash */
+    size_t bytes = (size_t)(basename(path) - path); /* bytes of the folder's path with its last slash */
     char  *folder = xstrndup(bytes ? path : ".", bytes ? bytes : 1, "the name of a folder");
     int    rc = io_fsync_dir(folder);
     free(folder);
     return rc;
 }
 
-/* Opens path.tmp, empty, for this writer alone. If another process holds it, waits until that one renames or removes
- * it. On a file system without flock(2) two writers may open it at once. */
+/* Opens the empty file path.tmp for this writer alone. If another process holds path.tmp, waits until that process
+ * renames or removes it, at most 5 s. On a file system without flock(2) two writers may open it at once. */
 static int open_alone(const char *tmp) {
     enum { PAUSE_US = 10000, PAUSES = 500 };
     for (int pauses = 0;;) {
         struct stat opened, named;
         int         fd = io_open(tmp, IO_SHARED);
-        /* a link or pipe of that name is not one of our files, and is removed */
+        /* a link or pipe of this name is not a file of this program, and is removed */
         if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) continue;
         if (fd < 0) return fd;
         int is_held = flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
@@ -256,8 +255,8 @@ static int open_alone(const char *tmp) {
     }
 }
 
-/* The descriptor `lock` holds the lock of path.tmp until the file has its name. The descriptor fd is closed before
- * that, because a network file system may report a failed write only at close. */
+/* Writes path.tmp and renames it to path. The descriptor `lock` keeps path.tmp locked until the rename. The descriptor
+ * fd is closed before the rename, because a network file system may report a failed write only at close. */
 int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = xformat("the name of a file", "%s.tmp", path);
     int   fd = open_alone(tmp), lock = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -274,7 +273,8 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     return rc;
 }
 
-/* Allocates all pages before the map. A page that could not be allocated later would raise SIGBUS. */
+/* Allocates all pages on disk before mapping the file. Without that a write to a page might find the disk full and
+ * raise SIGBUS. */
 int io_map_new(const char *path, size_t bytes, void **memory) {
     int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
     if (rc == 0) rc = RETRIED("io.fallocate", fallocate(fd, 0, 0, (off_t)bytes));
@@ -304,8 +304,8 @@ static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     return (int64_t)have;
 }
 
-/* Reads a file into malloc'ed memory with a NUL after the end. If the file has more than `limit` bytes, it reads the
- * first `limit` of them (is_cut) or returns -EFBIG. */
+/* Reads a file into malloc'ed memory with a NUL after the end. If the file has more than `limit` bytes, reads only the
+ * first `limit` bytes (is_cut 1) or returns -EFBIG (is_cut 0). */
 static int64_t read_whole(const char *path, IoOpen how, size_t limit, int is_cut, char **data) {
     *data = NULL;
     int fd = io_open(path, how);
@@ -366,7 +366,7 @@ int64_t io_free_bytes(const char *folder) {
 
 /* --- names and patterns ------------------------------------------------------------------------------------------- */
 
-static const char NAMES[] = "the names of files"; /* what is missing where memory runs out */
+static const char NAMES[] = "the names of files"; /* what the message "no memory for ..." names */
 
 void io_paths_add(IoPaths *list, const char *path) {
     list->path = xrealloc(list->path, sizeof *list->path * (list->count + 1), NAMES);
@@ -381,8 +381,8 @@ void io_paths_free(IoPaths *list) {
 
 static int end_without_memory(const char *folder, int error) { return (void)folder, error == ENOMEM; }
 
-/* Matches one section of a name, path [folder, end), in the folder path [0, folder), which includes its last slash. The
- * folder is escaped, so that glob() takes it literally. */
+/* Matches the pattern path [folder, end), one section between slashes, against the names in the folder path [0,
+ * folder). The folder's wildcards are escaped, so that glob() takes them literally. */
 static void match_part(const char *path, size_t folder, size_t end, glob_t *found) {
     char *pattern = xmalloc(2 * end + 1, NAMES), *to = pattern;
     for (size_t i = 0; i < end; i++) {
@@ -395,8 +395,8 @@ static void match_part(const char *path, size_t folder, size_t end, glob_t *foun
     if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for %s", NAMES);
 }
 
-/* Matches the remaining sections of a name one after another. The first `folder` bytes of path, with their last slash,
- * are already found. */
+/* Matches the sections of a path pattern one after another, and adds the paths that match to *found. The first `folder`
+ * bytes of path, with their last slash, are matched already. */
 static void match_rest(const char *path, size_t folder, IoPaths *found) {
     struct stat st;
     size_t      from = folder + strspn(path + folder, "/"), end = from + strcspn(path + from, "/");
@@ -435,7 +435,7 @@ typedef struct {
 
 static ssize_t write_memory(void *cookie, const char *data, size_t bytes) {
     Cookie *c = (Cookie *)cookie;
-    size_t  need = *c->bytes + bytes + 1; /* bytes of the whole text with its NUL */
+    size_t  need = *c->bytes + bytes + 1; /* bytes of the whole text including its NUL */
     if (need > c->room) *c->text = xrealloc(*c->text, c->room = 2 * need, "a text");
     memcpy(*c->text + *c->bytes, data, bytes);
     *c->bytes += bytes;

@@ -1,5 +1,5 @@
-/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls. It also has files
- * in memory.
+/* io.h - all file writing of the program: checkpoints, logs, shards and pictures go through these calls. It also has
+ * files in memory.
  *
  * Each call returns 0 (or a descriptor) or -errno; the caller's message names the path. Short writes and EINTR are
  * continued here. The caller must ignore SIGXFSZ. A test can make the n-th call fail: core/failpoints.h.
@@ -12,9 +12,10 @@
 #include <stdio.h>
 
 typedef enum {
-    IO_CREATE, IO_APPEND, IO_SHARED /* creates the file or keeps an existing one; several processes write into it */,
-    IO_SECRET /* mode 600; -EEXIST if the file exists */, IO_READ,
-    IO_READ_ANY /* an input file that may also be a pipe or device; waits for the writer of a pipe */
+    IO_CREATE, IO_APPEND, IO_SHARED /* IO_SHARED: creates the file or keeps an existing one; several processes write
+                                     * into it */,
+    IO_SECRET /* IO_SECRET: creates a file with mode 600; -EEXIST if the file exists */, IO_READ,
+    IO_READ_ANY /* IO_READ_ANY: opens an input file that may also be a pipe or device; waits for the writer of a pipe */
 } IoOpen;
 
 /* Error codes for paths that are not plain files, in addition to those of errno. Folders are EISDIR. */
@@ -23,13 +24,13 @@ enum { IO_IS_FIFO = 1001, IO_IS_SOCKET, IO_IS_CHARACTER_DEVICE, IO_IS_BLOCK_DEVI
 int         io_kind(unsigned mode);
 /* Returns the text of an error code of either sign: "is a FIFO, not a file", or the text of strerror(). */
 const char *io_error_text(int error);
-/* Checks the result of a call that reads a file which may be missing or damaged: its bytes, or a negative error code.
- * Ends with exit 74 if the code says that the path is not a plain file; the message names path and kind. Otherwise
+/* Checks what a call that reads a possibly missing or damaged file returned: its bytes, or a negative error code. If
+ * the code says that the path is not a plain file, ends with exit 74 and a message that names path and kind. Otherwise
  * returns. */
 void        io_expect_file(const char *path, int64_t bytes);
 
-/* Opens /dev/null in place of a closed standard input, output or error. Otherwise the next file opened would get that
- * number and receive the program's output. */
+/* Opens /dev/null for each of standard input, output and error that is closed. Otherwise the next file opened would get
+ * that number and receive the program's output. */
 void io_hold_standard(void);
 
 /* Opens a file. Returns a descriptor or -errno. The mode is 0666 & ~umask, except for IO_SECRET. Only plain files are
@@ -46,24 +47,25 @@ int io_truncate(int fd, uint64_t bytes);
 int io_fsync(int fd);
 int io_close(int fd);
 int io_rename(const char *from, const char *to);
-int io_link(const char *from, const char *to);           /* adds a second name; -EEXIST if that name exists */
+int io_link(const char *from, const char *to);           /* gives the file `from` a second name `to` (hard link);
+                                                          * -EEXIST if that name exists */
 int io_unlink(const char *path);
 int io_rmdir(const char *path);                          /* removes an empty folder */
 int io_mkdirs(const char *path);                         /* makes a folder with its parents; folders that exist are no
                                                           * error */
 int io_mkdir_own(const char *path);                      /* makes one folder that only this user can open; -EPERM if the
                                                           * name is another user's, or no folder */
-int io_remove_tree(const char *path);                    /* removes a folder that we made: its files and one level of
-                                                          * folders; 0 if it is absent */
+int io_remove_tree(const char *path);                    /* removes a folder of this program, with its files and one
+                                                          * level of folders; returns 0 if it is absent */
 int io_fsync_dir(const char *path);
-int io_fsync_parent(const char *path);                   /* syncs the folder that the path is in */
+int io_fsync_parent(const char *path);                   /* fsyncs the folder that contains path */
 
-/* Writes path.tmp, fsyncs it and renames it to path: readers see the old bytes or the new ones. If another process
- * writes the same file, waits at most 5 s, then returns -EBUSY. */
+/* Replaces a file as a whole. Writes path.tmp, fsyncs it and renames it to path, so readers see the old bytes or the
+ * new ones. If another process writes the same file, waits at most 5 s, then returns -EBUSY. */
 int io_replace_file(const char *path, const void *data, size_t bytes);
 
-/* Makes a file of `bytes` zeroed bytes, allocated on its file system now, and maps it. Bytes written to *memory stay in
- * the file even if the process is killed. */
+/* Makes a file of `bytes` zeroed bytes, allocated on disk at once, and maps it into memory. Bytes written to *memory
+ * stay in the file even if the process is killed. */
 int  io_map_new(const char *path, size_t bytes, void **memory);
 void io_unmap(void *memory, size_t bytes);
 
@@ -78,22 +80,23 @@ int64_t io_read_start(const char *path, size_t limit, char **data);
 /* Reads exactly `bytes` bytes at `offset`. Returns 0, -errno, or -ENODATA if the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
 int64_t io_file_bytes(const char *path);                 /* size of the file, or -errno (-EISDIR for a folder) */
-int     io_is_folder(const char *path);                  /* 1 if the path is a folder, or a link to one */
-int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
+int     io_is_folder(const char *path);                  /* returns 1 if the path is a folder, or a link to one */
+int64_t io_free_bytes(const char *folder);               /* returns the bytes that this user may still write to the
+                                                          * folder's file system, or -errno */
 
-int     has_ending(const char *path, const char *ending); /* 1 if path ends in `ending`; case matters: .BIN is not
-                                                           * .bin */
+int     has_ending(const char *path, const char *ending); /* returns 1 if path ends in `ending`; case matters: .BIN is
+                                                           * not .bin */
 
-typedef struct { char **path; size_t count; } IoPaths; /* owned, with the strings */
+typedef struct { char **path; size_t count; } IoPaths; /* list of paths; path [count] and its strings are owned */
 /* Finds the files that match a name and adds them to *found, sorted by byte. A section of the name between slashes is
  * taken literally if such a file or folder exists, even if it holds *, ? or [. Any other section is a pattern of
  * glob(3). */
 void io_match(const char *name, IoPaths *found);
-void io_paths_add(IoPaths *list, const char *path);      /* adds a copy */
+void io_paths_add(IoPaths *list, const char *path);      /* adds a copy of path to the list */
 void io_paths_free(IoPaths *list);
 
 /* Opens a FILE that writes to memory: *text always holds the *bytes written so far and a NUL. The caller frees *text
- * after fclose(). Exit 71 if memory runs out, where open_memstream(3) would lose bytes and not say so (glibc 2.36). */
+ * after fclose(). Exit 71 if memory runs out, whereas open_memstream(3) would lose bytes silently (glibc 2.36). */
 FILE *memory_file_open(char **text, size_t *bytes);
 
 #endif

@@ -1,9 +1,10 @@
-/* json.c - see json.h: the strict pass over the bytes, the tree behind it, look-ups that are exact, quoting, and text
- * for messages.
+/* json.c - strict reading of JSON (json.h): a scan of the bytes, libcjson's tree, exact look-ups, quoting, and text for
+ * messages.
  *
- * The strict pass is a recursive descent that builds nothing but the list of places. Every scan_ function starts at
- * s->at. It moves s->at behind its text and returns 1, or sets s->fault and returns 0. Only white space can hold a line
- * feed (strings refuse it), so skip_space alone counts lines. A soft fault goes through soften().
+ * The scan is a recursive descent. It builds only a list that gives the line and column of each value. Every scan_
+ * function starts at s->at. It moves s->at past the text that it read and returns 1, or sets s->fault and returns 0.
+ * Only white space can hold a line feed (strings refuse it), so skip_space alone counts lines. A soft fault, after
+ * which the rest can still be read, goes through soften().
  */
 #include "core/json.h"
 
@@ -17,11 +18,12 @@
 #include "core/error.h"
 #include "core/io.h"
 
-/* Longest number in characters. libcjson copies a number into a buffer of 64 and would split a longer one. */
+/* Largest number of characters in a JSON number. libcjson copies a number into a buffer of 64 bytes and would split a
+ * longer one. */
 enum { JSON_NUMBER_BYTES = 63 };
 
-/* Where an entry belongs. parent: index of its container, -1 for the root. name_at: where its name starts in its path,
- * -1 for an array element, which has no name. */
+/* Position of an entry in the tree. parent: index of its object or array, -1 for the root. name_at: index in the
+ * entry's path where its own name begins, -1 for an array element, which has no name. */
 typedef struct { int parent, name_at; } Link;
 
 typedef struct {
@@ -30,8 +32,8 @@ typedef struct {
     int         line, depth;
     char        path[JSON_PATH_BYTES + 1];
     size_t      path_bytes;
-    Json       *json;  /* the lists, under construction */
-    Link       *link;  /* owned; parallel to json->entry */
+    Json       *json;  /* the result under construction: lists of entries and soft faults */
+    Link       *link;  /* position in the tree of each json->entry; owned */
     int         collect; /* 1: soft faults are collected in a list; 0: the first one ends the scan */
     JsonFault  *fault;
 } Scanner;
@@ -52,8 +54,8 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* If soft faults are collected, adds the fault just set to the list and returns 1. Otherwise returns 0, as for any
- * fault. */
+/* Turns the fault just set into a soft one, after which scanning may continue. If soft faults are collected, adds it to
+ * the list and returns 1. Otherwise returns 0, as for any fault. */
 static int soften(Scanner *s) {
     Json *json = s->json;
     if (!s->collect) return 0;
@@ -94,7 +96,7 @@ static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
 
 /* --- strings ------------------------------------------------------------------------------------------------------ */
 
-/* Appends the text of a key to the path. With decode 0, for the text of a value, does nothing. */
+/* Appends a decoded piece of a key to the path. Does nothing with decode = 0, which is for a string that is a value. */
 static int put(Scanner *s, int decode, const char *bytes, size_t count) {
     if (!decode) return 1;
     if (s->path_bytes + count > JSON_PATH_BYTES)
@@ -105,7 +107,8 @@ static int put(Scanner *s, int decode, const char *bytes, size_t count) {
     return 1;
 }
 
-/* Returns the four digits of the \u escape whose backslash is at `at`, or -1 if there is none. */
+/* Returns the value of the four hex digits of the \u escape whose backslash is at `at`, or -1 if there is no such
+ * escape. */
 static int hex4(const Scanner *s, size_t at) {
     int value = 0;
     if (byte_at(s, at) != '\\' || byte_at(s, at + 1) != 'u') return -1;
@@ -198,14 +201,14 @@ static Decimal decimal_of(const char *literal) {
     while (d.count && d.digits[d.count - 1] == '0') d.count--;
     d.digits[d.count] = '\0';
     long power = *literal ? strtol(literal + 1, NULL, 10) : 0;
-    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* clamped: a larger exponent is infinite or
-                                                                            * 0 in any case */
+    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* clamped, because with a larger exponent
+                                                                            * the number is infinite or 0 in any case */
     if (d.count == 0) d.exponent = 0;
     return d;
 }
 
-/* Returns whether a literal whose double is an integer equals that integer. 9007199254740993.0, 600.00000000000000001
- * and 1e-999 do not. */
+/* Returns whether a number literal whose double is an integer equals that integer exactly. 9007199254740993.0,
+ * 600.00000000000000001 and 1e-999 do not. */
 static int is_exact(const char *literal, double value) {
     char integer[32];
     if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
@@ -221,24 +224,26 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-enum { NAMED = 96 }; /* most characters of a path in a message, so that the rest of the message still fits */
+enum { NAMED = 96 }; /* largest number of characters of a value's path in a message, so that the rest of the message
+                      * still fits */
 
-/* Writes the path for a message: "optimizer.learning_rate: ". It is in quotes if a character is escaped or the end is
- * cut, and "" for the root. */
+/* Writes the path of the current value for the start of a message, such as "optimizer.learning_rate: ". The path is in
+ * quotes if a character is escaped or the end is cut. Returns "" for the root. */
 static const char *named(const Scanner *s, char out[NAMED]) {
     if (!s->path_bytes) return "";
     json_quote_short(out, NAMED - 2, s->path);
     size_t length = strlen(out);
-    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* nothing escaped or cut: no quotes needed */
+    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* removes the quotes if nothing was escaped or
+                                                                          * cut */
     strcpy(out + length, ": ");
     return out;
 }
 
-/* Returns whether the number at start [length] can be kept as it is written. self: index of its entry, -1 for the
- * root. */
+/* Returns whether the number literal at start [length] can be kept as it is written. self: index of its entry in the
+ * list, -1 for the root. */
 static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
-    /* not a soft fault, because libcjson could not read on */
+    /* this fault ends the scan (it is not soft), because libcjson could not read such a number */
     if (length > JSON_NUMBER_BYTES)
         return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length,
                         JSON_NUMBER_BYTES);
@@ -286,7 +291,7 @@ static int scan_number(Scanner *s, int self) {
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-/* Scans true, false or null. At another word it reports a fault that suggests the word probably meant. */
+/* Scans true, false or null. At any other word sets a fault that suggests the word probably meant. */
 static int scan_word(Scanner *s) {
     size_t start = s->at, length = 0;
     char   word[32];
@@ -312,8 +317,8 @@ static int fault_expected(Scanner *s, const char *expected) {
     return fault_at(s, s->at, "expected %s, found %s", expected, found(s, text));
 }
 
-/* Scans an opening bracket. Returns 1 if an item follows, 0 if the closing bracket does and is scanned, -1 at a
- * fault. */
+/* Scans the opening bracket of an object or array. Returns 1 if an item follows, 0 if the closing bracket follows (it
+ * is scanned as well), -1 at a fault. */
 static int first_item(Scanner *s, int close) {
     if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH), -1;
     s->at++;
@@ -324,7 +329,8 @@ static int first_item(Scanner *s, int close) {
     return 0;
 }
 
-/* Scans what follows an item. Returns 1 at a comma (another item follows), 0 at the closing bracket, -1 at a fault. */
+/* Scans what follows an item of an object or array. Returns 1 at a comma (another item follows), 0 at the closing
+ * bracket, -1 at a fault. */
 static int next_item(Scanner *s, int close) {
     skip_space(s);
     if (peek(s) == close) {
@@ -405,7 +411,8 @@ static int compare_siblings(const void *a, const void *b) {
 static int check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
-    int        count = 0, again = -1; /* again: the entry of the fault, the first in the file, if none is soft */
+    int        count = 0, again = -1; /* again: index of the first entry in the file that repeats a key, if such a fault
+                                       * ends the parse; otherwise -1 */
     for (int i = 0; i < s->json->entries; i++)
         if (s->link[i].name_at >= 0)
             list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
@@ -433,7 +440,8 @@ static int compare_places(const void *a, const void *b) {
     return x.line != y.line ? (x.line > y.line) - (x.line < y.line) : (x.column > y.column) - (x.column < y.column);
 }
 
-/* First bytes of files that become JSON by a command. FILE stands for the path. */
+/* Files in other formats, known by their first bytes, and the command that turns each into JSON. FILE stands for the
+ * path. */
 static const struct { const char *start; size_t bytes; const char *what; } OTHER_FORMS[] = {
     {"\xef\xbb\xbf", 3, "starts with a byte-order mark; save it as plain UTF-8, as by tail -c +4 FILE > NEW.json"},
     {"\xff\xfe\0\0", 4, "is UTF-32, not UTF-8: iconv -f utf-32 -t utf-8 FILE > NEW.json converts it"},
@@ -477,14 +485,14 @@ static void free_entries(Json *json) {
 
 static void *memory(size_t bytes) { return xmalloc(bytes, "JSON"); }
 
-/* Lets libcjson allocate through xmalloc. Of its functions that build, parse, copy or print a tree, none then returns
- * NULL, or leaves a member out, because memory ran out: the process ends instead. */
+/* Makes libcjson allocate through xmalloc, which ends the process when memory runs out. Otherwise its functions that
+ * build, parse, copy or print a tree would then return NULL or leave a member out. */
 __attribute__((constructor)) static void end_without_memory(void) {
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory, .free_fn = free});
 }
 
-/* Scans text [bytes] and builds its tree. With collect, lists all soft faults. Without it ends at the first one, so
- * that a hostile text cannot fill memory with faults. */
+/* Scans text [bytes] and builds its tree. With s.collect it lists all soft faults. Without s.collect it ends at the
+ * first one, so that a hostile text cannot fill memory with faults. */
 static int parse(Scanner s, size_t limit, const char *top) {
     memset(s.json, 0, sizeof *s.json);
     s.line = 1;
@@ -524,12 +532,12 @@ int json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json
     }
     int is_read = json_parse_all(text, (size_t)bytes, limit, "", json, &wrong);
     free(text);
-    const JsonFault *first = is_read ? NULL : &wrong; /* the first fault that must be reported */
+    const JsonFault *first = is_read ? NULL : &wrong; /* the first fault that must be reported; NULL if there is none */
     for (int i = 0; is_read && i < json->softs && !first; i++)
         if (!keeps_numbers || !json->soft[i].is_number) first = &json->soft[i];
     if (!first) return 0;
     int at = snprintf(fault, JSON_FILE_FAULT_CHARS, "%s:%d:%d: ", path, first->at.line, first->at.column);
-    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* the path is so long that nothing else fits */
+    if (at >= JSON_FILE_FAULT_CHARS) at = 0; /* the path fills the whole buffer, so the fault is written without it */
     snprintf(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), "%s", first->text);
     shell_name_file(fault + at, (size_t)(JSON_FILE_FAULT_CHARS - at), path);
     if (is_read) json_free(json);
@@ -548,8 +556,8 @@ cJSON *json_member(const cJSON *object, const char *name) {
 
 /* --- text and numbers --------------------------------------------------------------------------------------------- */
 
-/* Writes one character of text as a JSON string holds it to piece (NUL-terminated). Returns the bytes of text that it
- * covers. A byte that is not UTF-8 becomes U+FFFD, so the output is always valid. */
+/* Writes one character of text to piece, escaped as in a JSON string, with a NUL. Returns the bytes of text that the
+ * character has. A byte that is not UTF-8 becomes U+FFFD, so the output is always valid. */
 static size_t escape(const char *text, char piece[8]) {
     static const char means[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
     const char *special = strchr(means, *text);

@@ -1,7 +1,7 @@
-/* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and
- * numbers and records where each value stands; libcjson then builds the tree.
+/* json.h - strict JSON on top of libcjson. A scan of our own over the bytes checks syntax, UTF-8, duplicate keys and
+ * numbers, and records the line and column of each value. libcjson then builds the tree.
  *
- * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours, that
+ * The scan is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours, that
  * libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000, lone
  * surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth over 32,
  * files over 1 MiB (JSON_LIMIT, or the caller's own).
@@ -28,51 +28,53 @@ typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes 
 
 typedef struct {
     JsonPlace at;
-    char      text[240]; /* example: "duplicate key \"seed\", first at line 3" */
-    int       is_number; /* a soft fault: the text has a number that a double cannot hold */
+    char      text[240]; /* message of the fault, such as: duplicate key "seed", first at line 3 */
+    int       is_number; /* 1: a soft fault, because the text has a number that a double cannot hold */
 } JsonFault;
 
 typedef struct {
-    char     *path;      /* owned: "optimizer.learning_rate", "data.train[1]" */
-    JsonPlace key;       /* place of the key; in an array, place of the value */
+    char     *path;      /* path of the value, such as "optimizer.learning_rate" or "data.train[1]"; owned */
+    JsonPlace key;       /* place in the file of the value's key; in an array, of the value itself */
     JsonPlace value;
-    int       faulty;    /* the value has a soft fault: its number, or its key appears twice (then both entries are
-                          * marked) */
+    int       faulty;    /* 1: the value has a soft fault, because of its number, or because its key appears twice (then
+                          * both entries are marked) */
 } JsonEntry;
 
 typedef struct {
-    cJSON     *root;     /* owned; NULL if there was a fault */
-    JsonEntry *entry;    /* owned; every value except the root, in file order */
+    cJSON     *root;     /* tree of the file; NULL if there was a fault; owned */
+    JsonEntry *entry;    /* [entries] every value except the root, in file order; owned */
     int        entries;
-    JsonFault *soft;     /* owned; soft faults in file order; NULL from json_parse() */
+    JsonFault *soft;     /* [softs] soft faults in file order; NULL from json_parse(); owned */
     int        softs;
 } Json;
 
 /* Parses text [bytes], which may have at most `limit` bytes. Returns 1, or 0 with *fault set. */
 int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
-/* Parses like json_parse, but lists soft faults in json->soft and then returns 1. A number with a soft fault must not
- * be read from the tree. Paths start with `top`, the name of the root ("" for none), of at most 255 bytes. */
+/* Parses like json_parse, but lists soft faults (which leave the rest readable) in json->soft and then returns 1. A
+ * number with a soft fault must not be read from the tree. Paths start with `top`, the name of the root ("" for none),
+ * of at most 255 bytes. */
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
-/* Parses a file of another program with libcjson alone, which is less strict. text has a NUL after `bytes` bytes, and
- * only blanks may follow the value. Returns NULL if it is not JSON. */
+/* Parses a file that another program wrote, with libcjson alone, which is less strict than json_parse. text has a NUL
+ * after `bytes` bytes, and only blanks may follow the value. Returns NULL if it is not JSON. */
 cJSON *json_of_others(const char *text, size_t bytes);
 
 enum { JSON_FILE_FAULT_CHARS = 4800 };
 /* Reads a file that must be JSON of at most `limit` bytes. Returns 0. Otherwise it writes a sentence that begins with
  * the path into fault, and returns -ENOENT if the file does not exist, else an exit code. With keeps_numbers a number
- * that a double cannot hold is no fault, and must not be read from the tree: tokenizer_config.json has such numbers. */
+ * that a double cannot hold is no fault; the caller must not read such a number from the tree. tokenizer_config.json
+ * has such numbers. */
 int  json_read_file(const char *path, size_t limit, int keeps_numbers, Json *json, char fault[JSON_FILE_FAULT_CHARS]);
 
-const JsonEntry *json_entry(const Json *json, const char *path);  /* returns the entry of a path, or NULL if there is
-                                                                   * none */
+const JsonEntry *json_entry(const Json *json, const char *path);  /* returns the entry of the value with this path, or
+                                                                   * NULL if there is none */
 /* Returns the member with exactly this name (case matters), or NULL if there is none or `object` is not an object. */
 cJSON *json_member(const cJSON *object, const char *name);
 
 /* --- text and numbers --------------------------------------------------------------------------------------------- */
 
-/* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the bytes that it needs, even if
- * they did not fit. */
+/* Appends text as a JSON string with quotes and escapes to out [capacity]. Returns the number of bytes that the whole
+ * output needs, even if they did not fit. */
 size_t json_quote(char *out, size_t capacity, const char *text);
 /* Prints text as the JSON string that json_quote writes. */
 void   json_print_string(FILE *out, const char *text);
@@ -82,12 +84,13 @@ char  *json_quote_short(char *out, size_t capacity, const char *text);
 /* Returns whether `read` is the string that a reader gets back from json_quote(text). The two may differ, because names
  * of files need not be UTF-8. */
 int    json_reads_as(const char *read, const char *text);
-/* Returns a string node of text, with U+FFFD for each byte that is not UTF-8. */
+/* Returns a JSON string node of text, with U+FFFD for each byte that is not UTF-8. */
 cJSON *json_string(const char *text);
-/* Returns a number node that reads back as `value` from libcjson's output. If libcjson writes too few digits, ours are
- * inserted verbatim. */
+/* Returns a JSON number node that reads back as `value` after libcjson has printed it. Where libcjson would print too
+ * few digits, the node holds digits from number_text() verbatim. */
 cJSON *number_json(double value);
-double number_value(const cJSON *number); /* value of a node from number_json() or the parser; NaN if it is neither */
+double number_value(const cJSON *number); /* returns the value of a node from number_json() or the parser; NaN for any
+                                           * other node */
 /* Writes a JSON value for a message: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
 char  *value_text(const cJSON *value, char out[SHOWN_BYTES]);
 /* Prints json to standard output with a newline, and frees it. Exit 71 if memory runs out. */

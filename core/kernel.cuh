@@ -1,5 +1,5 @@
-/* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses,
- * reductions.
+/* kernel.cuh - macros and functions that every .cu file uses: launching, shared memory, element types, 128-bit
+ * accesses, reductions.
  *
  * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and checks it. Only
  * this file and ptx.cuh contain the differences between the two: no other file has a raw <<<, __shared__ or inline PTX.
@@ -24,14 +24,15 @@
 #include "core/device.h"
 
 #define KERNEL static __global__ void
-#ifdef EMU_CALLS /* set by scripts/gpu.mk, because a copy of each function in every kernel would cost the compiler half
-                  * of its time */
+#ifdef EMU_CALLS /* EMU_CALLS (set by scripts/gpu.mk for the emulator) lets the compiler choose what to inline: a copy
+                  * of each function in every kernel would take half of the compile time */
 #define DEVICE static __device__ inline
 #else
 #define DEVICE static __device__ __forceinline__
 #endif
 
-/* Device code is compiled for the emulator, or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean the same in both. */
+/* Device code is compiled for the emulator (kernels on the CPU), or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean
+ * the same in both. */
 #ifdef CUDA_EMU
 enum { IS_EMULATED = 1 };
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
@@ -52,14 +53,15 @@ enum { IS_EMULATED = 1 };
 #else
 enum { IS_EMULATED = 0 };
 /* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for a
- * launch error. It does nothing on a dry stream. A kernel template with commas stands in parentheses. */
+ * launch error. It does nothing on a dry stream (one that only notes costs). A kernel template with commas must be in
+ * parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
 /* Launches a kernel that begins with await_kernels(). Its blocks may start while the last blocks of the kernel before
- * it still run, and wait in await_kernels() (programmatic dependent launch, compute capability 9.0). On other GPUs it
- * is LAUNCH. */
+ * it still run, and wait in await_kernels() (programmatic dependent launch, compute capability 9.0). On other GPUs
+ * LAUNCH_EARLY does what LAUNCH does. */
 #define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
     LAUNCH_AS(0, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 /* Launches a kernel in clusters of blocks along x, which run together (compute capability 9.0). */
@@ -69,8 +71,8 @@ enum { IS_EMULATED = 0 };
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      launch_as((cluster), (early), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
-/* SMEM declares `T name dims` in shared memory, as in SMEM(float, part, [32]). SMEM_DYN gives the launch's dynamic
- * shared memory as T *name. */
+/* SMEM declares the array `name` of elements T with dimensions dims in shared memory, as in SMEM(float, part, [32]).
+ * SMEM_DYN declares T *name, a pointer to the launch's dynamic shared memory. */
 #define SMEM(T, name, dims) __shared__ T name dims
 #define SMEM_DYN(T, name)                                                     \
     extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; \
@@ -85,8 +87,8 @@ static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)
 void launch_prepare(const void *kernel, size_t shared_bytes);
 void launch_check(const char *kernel, const char *file, int line);
 
-/* Ends the job after a failed CUDA call: exit 71 if GPU memory ran out, otherwise exit 70 as a fault of this program or
- * machine. */
+/* Ends the job after a failed CUDA call: exit 71 with advice on how to save memory if memory ran out, otherwise exit 70
+ * as a fault of this program or machine. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line);
 #define CUDA_CHECK(call)                                                               \
     do {                                                                               \
@@ -94,7 +96,8 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
-/* Returns whether this process's GPU starts kernels early. TRAIN_GPT_LAUNCH=serial forbids it. */
+/* Returns whether this process's GPU may start a kernel before the previous one ends. TRAIN_GPT_LAUNCH=serial forbids
+ * it. */
 int launches_early(void);
 
 #ifndef CUDA_EMU
@@ -115,9 +118,9 @@ static inline void launch_as(unsigned cluster, int early, void (*kernel)(P...), 
 }
 #endif
 
-/* A kernel launched with LAUNCH_EARLY calls this before it touches memory. On return the kernels before it on the
- * stream have ended and their writes are visible. It also lets the next kernel's blocks start as multiprocessors become
- * free. */
+/* A kernel launched with LAUNCH_EARLY calls await_kernels before it touches memory. On return the kernels before it on
+ * the stream have ended and their writes are visible. It also lets the next kernel's blocks start as multiprocessors
+ * become free. */
 DEVICE void await_kernels() {
 #if defined(CUDA_EMU)
     emu::await_kernels();
@@ -127,8 +130,8 @@ DEVICE void await_kernels() {
 #endif
 }
 
-/* Calls queue(), which queues work on the stream, waits for it, and returns the milliseconds that the work took by the
- * GPU's own clock. */
+/* GPU timer, to choose between ways of computing the same result. timer_stop_ms waits for the GPU and returns the
+ * milliseconds since timer_start. */
 template <typename F> static double timed_ms(Stream *s, F queue) {
     cudaEvent_t from, to;
     float       ms;
@@ -151,16 +154,17 @@ int    stream_is_captured(const Stream *s);
  * fewer. */
 int    device_multiprocessors(void);
 /* Returns the number of blocks for a persistent kernel, whose blocks stay on their multiprocessors and share the work.
- * It is one for each multiprocessor except those of device_leave_multiprocessors, and at least 2. */
+ * The number is one for each multiprocessor, less those that device_leave_multiprocessors leaves to other kernels, and
+ * at least 2. */
 int    device_resident_blocks(void);
-size_t device_shared_bytes(void); /* the most dynamic shared memory of a block */
+size_t device_shared_bytes(void); /* bytes of the most dynamic shared memory that a block may have */
 
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
 
 static inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
 
-/* Ends the kernel if `holds` is false, and so the job at its next CUDA call. For breaches of contract that only the
- * device can see. */
+/* Stops the kernel if `holds` is false, which ends the job at its next CUDA call. For breaches of contract that only
+ * device code can detect. */
 DEVICE void device_check(bool holds) {
     if (!holds) __trap();
 }
@@ -169,7 +173,8 @@ DEVICE void device_check(bool holds) {
 
 typedef __nv_bfloat16 bf16;
 
-/* Runs the statements with T as float, bf16 or half. Only here a run-time type becomes a template argument. */
+/* Runs the statements with the type name T defined as float, bf16 or half. This macro alone turns a run-time element
+ * type into a template argument. */
 #define DISPATCH_ACT(type, T, ...)                                                                        \
     do {                                                                                                  \
         switch (type) {                                                                                   \
@@ -183,7 +188,7 @@ typedef __nv_bfloat16 bf16;
 DEVICE float to_f32(float x) { return x; }
 DEVICE float to_f32(bf16 x) { return __bfloat162float(x); }
 DEVICE float to_f32(half x) { return __half2float(x); }
-/* Rounds to nearest, ties to even. */
+/* Converts x to type T. Rounds to nearest, ties to even. */
 template <typename T> DEVICE T from_f32(float x) {
     if constexpr (std::is_same_v<T, float>) return x;
     else if constexpr (std::is_same_v<T, bf16>) return __float2bfloat16_rn(x);
@@ -194,26 +199,28 @@ template <typename T> DEVICE T from_f32(float x) {
 
 enum { WARP = 32, PACK_BYTES = 16 };
 
-/* N elements that are loaded and stored together: 16 bytes of them if rows allow it, otherwise one element. */
+/* N elements that are loaded and stored together: as many as fill 16 bytes if the rows are aligned for that, otherwise
+ * one element. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
 template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* Returns whether rows of row_bytes at these addresses consist of whole packs. For a flat array row_bytes is
- * PACK_BYTES. */
+/* Returns whether rows of row_bytes at these addresses consist of whole packs of PACK_BYTES. For a flat array row_bytes
+ * is PACK_BYTES. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
     uintptr_t bits = row_bytes;
     for (const void *row : rows) bits |= (uintptr_t)row;
     return bits % PACK_BYTES == 0;
 }
-/* Runs the statements with W = the number of elements of a pack of T, or 1 if packs do not fit. */
+/* Runs the statements with a constant W: the number of elements T in 16 bytes if `fit`, otherwise 1. */
 #define DISPATCH_PACK(T, fit, W, ...)                                        \
     do {                                                                     \
         if (fit) { constexpr int W = pack_elems<T>(); __VA_ARGS__; }         \
         else { constexpr int W = 1; __VA_ARGS__; }                           \
     } while (0)
 
-#ifdef CUDA_EMU /* the host compiler may split a pack; the emulator counts the single access of a GPU */
+#ifdef CUDA_EMU /* ONE_ACCESS makes the emulator count one access for a pack, as a GPU does, although the host compiler
+                 * may split it */
 #define ONE_ACCESS(p, bytes, writes) if (emu::counts) emu::count_whole(p, bytes, writes)
 #else
 #define ONE_ACCESS(p, bytes, writes) (void)0
@@ -227,7 +234,7 @@ template <typename T, int N> DEVICE void pack_store(T *p, Pack<T, N> x) {
     *reinterpret_cast<Pack<T, N> *>(p) = x;
 }
 
-/* Load and store a pack that is not used again soon: it leaves the L2 cache before other data. */
+/* Load and store a pack (16 bytes or less) that is not used again soon. The L2 cache evicts it before other data. */
 template <int bytes> struct PackWord;
 template <> struct PackWord<16> { typedef int4 type; };
 template <> struct PackWord<8> { typedef int2 type; };
@@ -249,8 +256,8 @@ template <typename T, int N> DEVICE void pack_store_once(T *p, Pack<T, N> x) {
     __stcs(reinterpret_cast<Word *>(p), word);
 }
 
-/* Load and store the last pack of a flat array, which may be short. Only n < N elements of it exist; the others read as
- * 0 and are not written. */
+/* Load and store a pack of a flat array, of which the last may be short. Only n < N elements of it exist; the others
+ * read as 0 and are not written. */
 enum Reuse { REUSED, ONCE };
 template <typename T, int N, Reuse reuse = REUSED> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
     if (n >= N) return reuse == ONCE ? pack_load_once<T, N>(p) : pack_load<T, N>(p);
@@ -274,7 +281,7 @@ template <typename T, int N> DEVICE Pack<T, N> pack_from_f32(Pack<float, N> x) {
     for (int i = 0; i < N; i++) y.v[i] = from_f32<T>(x.v[i]);
     return y;
 }
-/* Adds x to p[0..N), in accesses of at most 16 bytes. */
+/* Adds the pack x to p[0..N), in accesses of at most 16 bytes. */
 template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
     constexpr int W = N < pack_elems<float>() ? N : pack_elems<float>();
     for (int i = 0; i < N; i += W) {
@@ -284,8 +291,8 @@ template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
     }
 }
 
-/* Returns the index of the first element of this thread's k-th pack of `packs`, for elementwise kernels over flat
- * memory. Neighbouring threads have neighbouring packs. */
+/* Returns the index of the first element of this thread's k-th pack (of W elements), for elementwise kernels over flat
+ * memory. Each thread has `packs` packs. Neighbouring threads have neighbouring packs. */
 template <int W, int packs> DEVICE int64_t pack_place(int k) {
     return (((int64_t)blockIdx.x * packs + k) * blockDim.x + threadIdx.x) * W;
 }
@@ -301,15 +308,15 @@ template <int lanes = WARP> DEVICE float warp_max(float x) {
     for (int o = lanes / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
     return x;
 }
-/* Reduce over a one-dimensional block of a multiple of 32 threads. `part` holds one value per warp and may be reused at
- * once after the call. */
+/* Reduce x over the threads of a one-dimensional block, a multiple of 32; every thread gets the result. `part` holds
+ * one value per warp and may be reused at once after the call. */
 template <typename F> DEVICE F block_sum(F x, F *part) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     x = warp_sum(x);
     if (lane == 0) part[warp] = x;
-    __syncthreads(); /* part is complete */
+    __syncthreads(); /* from here on `part` holds the sums of all warps */
     x = warp_sum(lane < warps ? part[lane] : (F)0);
-    __syncthreads(); /* part has been read */
+    __syncthreads(); /* all warps have read `part`, so the caller may reuse it */
     return x;
 }
 DEVICE float block_max(float x, float *part) {

@@ -7,7 +7,8 @@
 #include "core/error.h"
 #include "core/format.h"
 
-/* Gives a row its shape in this rank's memory. is_elsewhere: another rank has its expert. */
+/* Computes the shape of one parameter in this rank's memory. is_elsewhere: the parameter belongs to an expert of
+ * another rank. */
 static void cut(const Layout *l, int is_elsewhere, Param *p) {
     int64_t t = l->tensor_ranks, i = l->tensor_rank, *last = &p->local[p->dims - 1];
     p->local[0] = p->dim[0], p->local[1] = p->dims == 2 ? p->dim[1] : 1;
@@ -44,8 +45,8 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     l->shard_elems += is_own ? b->piece_elems : 0;
 }
 
-/* Gives each row its place in the files, and finds the rows of each bucket. Each of the ranks that divide the experts
- * has the same number of them, in order of rank. */
+/* Computes the file offset of each parameter, and which parameters each bucket has. Each of the ranks that divide the
+ * experts has the same number of experts, in order of rank. */
 static void list_rows(Layout *l, int expert_rank) {
     int experts = 0;
     for (int i = 0; i < l->params; i++)
@@ -112,16 +113,17 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     return count;
 }
 
-/* If a row of the table is cut by columns, each row of this rank's slice is followed in the file by the slice of the
- * next tensor rank. */
+/* Converts elements of a span to a contiguous extent of the file. If the parameter is cut by columns, each row of this
+ * rank's slice is followed in the file by the slice of the next tensor rank. */
 FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     const Param *p = &layout->param[span->param];
     int64_t      element = span->first + at, left = span->elems - at, i = layout->tensor_rank;
     CHECK(at >= 0 && left > 0, "element %lld of a span of %lld", (long long)at, (long long)span->elems);
     if (!layout_cuts_columns(layout, p))
         return (FileExtent){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
-    int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* a vector is one row of columns */
-    /* a block is one row of one slice */
+    int64_t width = (p->dims == 2 ? p->local[1] : p->local[0]) / layout_parts(p); /* columns of one slice; a vector
+                                                                                   * counts as one row of columns */
+    /* a block is one row of one tensor rank's slice */
     int64_t block = element / width, column = element % width, rest = width - column;
     return (FileExtent){p->offset + (block * layout->tensor_ranks + i) * width + column, smaller_of(left, rest)};
 }

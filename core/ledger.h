@@ -22,40 +22,44 @@ extern "C" {
 enum { LEDGER_DIMS = 4, LEDGER_GROUP_CHARS = 16 };
 
 typedef enum {
-    LEDGER_OP,     /* an operation, or the start of a collective */
-    LEDGER_WAIT,   /* the host waits for the collective of `group` that was started dim[0] collectives before the last
-                    * one */
-    LEDGER_MARK    /* a phase `op` begins: "forward" or "backward" of model part dim[0], "finish", "update" */
+    LEDGER_OP,     /* an operation, or the start of a collective that sends bytes */
+    LEDGER_WAIT,   /* the host waits for a collective of `group`: the one started dim[0] collectives before the group's
+                    * last one */
+    LEDGER_MARK    /* a phase of the step named by `op` begins: "forward" or "backward" of part dim[0] of this stage's
+                    * model, "finish", "update" */
 } LedgerKind;
 
 typedef struct {
     LedgerKind  kind;
-    const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a string constant */
-    char        group[LEDGER_GROUP_CHARS]; /* group of ranks that exchange the bytes; "" for an operation on this
-                                            * rank */
-    int64_t     dim[LEDGER_DIMS];  /* sizes that differ between calls; unused ones are 0 */
-    double      flops, bytes;      /* FLOPs of one call; bytes that one call reads and writes, or sends */
+    const char *op;                /* name of the operation or collective, such as "matmul" or "all-gather"; a string
+                                    * constant */
+    char        group[LEDGER_GROUP_CHARS]; /* name of the group of ranks that exchange the bytes; "" for an operation on
+                                            * this rank */
+    int64_t     dim[LEDGER_DIMS];  /* sizes of the operation, such as rows and columns; unused ones are 0 */
+    double      flops, bytes;      /* FLOPs of one call; bytes that one call reads and writes, or that a collective
+                                    * sends */
     int64_t     count;             /* number of calls */
 } LedgerEntry;
 
 typedef struct Ledger {
-    LedgerEntry *entry;            /* owned [entries] */
+    LedgerEntry *entry;            /* [entries] the notes so far; owned */
     int          entries;
-    int64_t      times;            /* number of calls that each note counts for; 0 means 1, below 0 nothing is noted */
+    int64_t      times;            /* number of calls that each note counts for; 0 means 1, and below 0 no note is
+                                    * kept */
     int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
                                     * are left out */
-    int          is_elsewhere;     /* the plan is for another machine, so no library here is asked how much scratch it
-                                    * needs */
+    int          is_elsewhere;     /* 1: the plan is for another machine, so the libraries of this machine are not asked
+                                    * how much scratch they need */
 } Ledger;
 
-void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls; 0 counts as 1 */
-void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of model part `part` begins;
-                                                                * does nothing if l is NULL */
+void   ledger_note(Ledger *l, LedgerEntry e);     /* adds e.count calls of e.op to the ledger; a count of 0 means 1 */
+void   ledger_mark(Ledger *l, const char *what, int64_t part); /* notes that phase `what` of part number `part` of this
+                                                                * pipeline stage begins; does nothing if l is NULL */
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
-double ledger_bytes(const Ledger *l);             /* bytes read and written by operations */
-double ledger_sent(const Ledger *l, const char *group); /* bytes that one rank sends, as the mean over the ranks; NULL
-                                                         * means all groups */
+double ledger_bytes(const Ledger *l);             /* returns the bytes read and written by operations */
+double ledger_sent(const Ledger *l, const char *group); /* returns the bytes that one rank sends in this group, as the
+                                                         * mean over the ranks; NULL adds up all groups */
 /* Prints a line per entry, sorted by most FLOPs, then most bytes. */
 void   ledger_print(FILE *out, const Ledger *l);
 

@@ -1,4 +1,4 @@
-/* mesh.c - arithmetic on the grid of ranks of mesh.h. */
+/* mesh.c - arithmetic on the grid of ranks (mesh.h). */
 #include "core/mesh.h"
 
 #include <stdio.h>
@@ -78,8 +78,8 @@ int mesh_rank(Mesh m, MeshPlace p) {
     return rank;
 }
 
-/* A rank's digits are its places on the axes, the outermost axis first. Counting up through the chosen axes gives
- * ascending ranks. */
+/* Counts through the places on the chosen axes. A rank is a number whose digits are its places, the outermost axis
+ * first, so the counting gives ascending ranks. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks) {
     MeshPlace p = mesh_place(m, rank);
     int       count = 1;

@@ -1,5 +1,5 @@
 /* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
- * instruction. And the maps that TMA's copies take.
+ * instruction. It also makes the tensor maps that TMA's copies need.
  *
  * Each function has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers
  * outside of this file. The names and fragment layouts are those of the PTX ISA manual: "Warp-level matrix
@@ -20,8 +20,8 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE passes the caller's place, for the emulator's messages, as the last parameters; PTX_PLACE as the only ones.
- * EMULATED(...) runs in the emulator, PTX(...) on a GPU. */
+/* PTX_HERE passes the caller's place, for the emulator's messages. EMULATED(...) is code for the emulator (kernels on
+ * the CPU), PTX(...) is inline assembly for a GPU. */
 #ifdef CUDA_EMU
 #define PTX_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define PTX_HERE , PTX_PLACE
@@ -98,7 +98,7 @@ DEVICE float exp2_approx(float x) {
 }
 
 /* Returns e^x with relative error 2^-22 + |x| 2^-24, because x log2(e) is rounded; zero below 2^-126. __expf takes
- * three instructions more, for results below that. */
+ * three instructions more, to return such small results. */
 DEVICE float exp_approx(float x) { return exp2_approx(x * 1.4426950408889634f); }
 
 /* --- asynchronous copies of 16 bytes, global to shared; bytes past source_bytes become zero ----------------------- */
@@ -112,8 +112,8 @@ DEVICE void cp_async_commit() {
     EMULATED(emu::cp_async_commit();)
     PTX("cp.async.commit_group;" ::: "memory");
 }
-/* Waits until at most `pending` of this thread's latest groups are incomplete. Other threads may read only after a
- * barrier. */
+/* Waits until at most `pending` of this thread's latest cp.async groups are incomplete. Other threads may read the data
+ * only after a barrier. */
 template <int pending> DEVICE void cp_async_wait() {
     EMULATED(emu::cp_async_wait(pending);)
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -125,7 +125,8 @@ DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Arrives at the barrier without waiting. Threads that sync see what this thread wrote before. */
+/* Arrives at the named barrier without waiting. Threads that call named_barrier_sync with this id then see what this
+ * thread wrote before. */
 DEVICE void named_barrier_arrive(int id, int threads PTX_HERE) {
     EMULATED(emu::block_arrive(id, threads, "named_barrier_arrive", file, line);)
     PTX("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -157,8 +158,8 @@ DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
     EMULATED(emu::mbarrier_init(barrier, count, file, line);)
     PTX("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-/* Makes initialized barriers visible to TMA and the cluster. Called after the inits, before a block or cluster
- * barrier. */
+/* Makes initialized mbarriers visible to TMA and to the other blocks of the cluster. Called after mbarrier_init, before
+ * a block or cluster barrier. */
 DEVICE void mbarrier_init_fence() { PTX("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(uint64_t *barrier PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, 0, file, line);)
@@ -168,16 +169,16 @@ DEVICE void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes PTX_HERE) {
     EMULATED(emu::mbarrier_arrive(barrier, bytes, file, line);)
     PTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-/* Waits until the phase of this parity has completed. */
+/* Waits until the phase of this parity (0 or 1, alternating) has completed. */
 DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
     EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
     PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* Returns true in one lane of a warp, always the same one. All lanes call it together. The compiler then knows that a
- * single thread continues. After a comparison of thread numbers it would put each TMA instruction into a loop over the
- * threads that may be active. */
+/* Returns true in one lane of a warp, always the same one. All lanes call elect_one together. The compiler then knows
+ * that a single thread continues. A comparison of thread numbers would make it put each TMA instruction into a loop
+ * over the threads that may be active. */
 DEVICE bool elect_one(PTX_PLACE) {
     uint32_t elected = 0;
     EMULATED(elected = emu::vote(0xffffffffu, 1, "elect.sync", file, line) && emu::lane() == 0;)
@@ -192,8 +193,8 @@ typedef EmuTensorMap TensorMap;
 #else
 typedef CUtensorMap TensorMap;
 #endif
-/* One thread issues the load. The bytes that arrive count towards those that `barrier` expects. The map is a
- * __grid_constant__ kernel parameter. */
+/* Loads a tile of a matrix into shared memory. One thread issues the load. The bytes that arrive count towards those
+ * that `barrier` expects. The map is a __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
@@ -208,14 +209,15 @@ DEVICE unsigned cluster_rank() {
     PTX("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-/* Arrive and wait are the two halves of a barrier of all threads of the cluster. Blocks whose shared memory other
- * blocks access start and end with one. */
+/* cluster_arrive and cluster_wait are the two halves of a barrier of all threads of the cluster. If blocks access each
+ * other's shared memory, they begin and end with one such barrier. */
 DEVICE void cluster_arrive(PTX_PLACE) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-/* Arrives without ordering memory. That is enough after mbarrier_init_fence, which has already published the barriers
- * to the cluster. cluster_arrive would wait until all writes of this thread are visible to the whole GPU. */
+/* Arrives at the cluster barrier without ordering memory. That is enough after mbarrier_init_fence, which has already
+ * published the mbarriers to the cluster. cluster_arrive would wait until all writes of this thread are visible to the
+ * whole GPU. */
 DEVICE void cluster_arrive_relaxed(PTX_PLACE) {
     EMULATED(emu::cluster_arrive(file, line);)
     PTX("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -224,8 +226,8 @@ DEVICE void cluster_wait(PTX_PLACE) {
     EMULATED(emu::cluster_wait(file, line);)
     PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Arrives at the barrier that block `rank` of the cluster has at the same address, after this thread has read the data
- * that the barrier guards. Orders reads only: to pass writes to the other block would need .release.cluster, which
+/* Arrives at the mbarrier that block `rank` of the cluster has at the same address, after this thread has read the data
+ * that the mbarrier guards. Orders reads only. To pass writes to the other block would need .release.cluster, which
  * compiles to a slow fence of the whole GPU. */
 DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
     EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
@@ -239,8 +241,8 @@ DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
         "@!done bra AGAIN;\n}"
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
-/* Loads a tile into each block whose bit is set in `blocks`, at the same place in each. The bytes that arrive count
- * towards those that the barrier of each block expects. */
+/* Loads a tile of a matrix into each block of the cluster whose bit is set in `blocks`, at the same shared address in
+ * each. The bytes that arrive count towards those that the mbarrier of each block expects. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row,
                                   unsigned blocks PTX_HERE) {
     EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
@@ -253,14 +255,14 @@ DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *
 /* --- TMA stores: a tile in shared memory to a matrix; nothing outside of the matrix is written -------------------- */
 
 /* Orders generic writes before asynchronous reads. Stores, cp.async and stmatrix write through the generic proxy, TMA
- * and wgmma read through the asynchronous one. The writer calls this before a barrier, after which TMA or wgmma may
- * read. */
+ * and wgmma read through the asynchronous one. The writer calls this function before a barrier, after which TMA or
+ * wgmma may read. */
 DEVICE void fence_proxy_async() {
     EMULATED(emu::fence_proxy_async();)
     PTX("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* One thread issues the store, and then calls bulk_commit and bulk_wait. tma_store_2d writes the tile to the matrix,
- * tma_reduce_add_2d adds it, in the type of the map. */
+/* Copies a tile in shared memory to a matrix. tma_store_2d writes it to the matrix, tma_reduce_add_2d adds it, in the
+ * element type of the map. One thread issues the store, and then calls bulk_commit and bulk_wait. */
 DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
     PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
@@ -275,8 +277,9 @@ DEVICE void bulk_commit() {
     EMULATED(emu::bulk_commit();)
     PTX("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* bulk_wait waits until at most `pending` of this thread's latest groups are not yet written. bulk_wait_read waits only
- * until they have left shared memory: it may then be filled again, and the block may end. */
+/* bulk_wait waits until at most `pending` of this thread's latest groups of TMA stores are not yet written.
+ * bulk_wait_read waits only until the stores have read shared memory. The memory may then be filled again, and the
+ * block may end. */
 template <int pending> DEVICE void bulk_wait() {
     EMULATED(emu::bulk_wait(pending, false);)
     PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
@@ -289,8 +292,8 @@ template <int pending> DEVICE void bulk_wait_read() {
 /* --- registers per thread of the calling warpgroup, a multiple of 8 from 24 to 256: producers lower the number,
  * consumers raise it */
 
-/* registers_raise waits until the block has enough registers. A block starts with the registers of its launch bounds,
- * at most 64 Ki. */
+/* registers_raise waits until the block has enough free registers. A block starts with the registers of its launch
+ * bounds, at most 64 Ki. */
 template <int registers> DEVICE void registers_raise(PTX_PLACE) {
     EMULATED(emu::set_registers(registers, true, file, line);)
     PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -315,27 +318,27 @@ template <int registers> DEVICE void registers_lower(PTX_PLACE) {
 typedef __nv_fp8_e4m3 e4m3;
 typedef __nv_fp8_e5m2 e5m2;
 
-/* Returns the descriptor of an operand in shared memory with the 128-byte swizzle, as TMA stores it. K-major: groups of
- * 8 rows are stride_bytes apart, and a step along K advances the address by its bytes. Transposed: groups of 8 values
- * of K are stride_bytes apart, groups of 64 rows leading_bytes. */
+/* Returns the wgmma descriptor of an operand in shared memory with the 128-byte swizzle, as TMA stores it. K-major:
+ * groups of 8 rows are stride_bytes apart, and a step along K advances the address by its bytes. Transposed: groups of
+ * 8 values of K are stride_bytes apart, groups of 64 rows leading_bytes. */
 DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
     uint32_t start = shared_address(shared EMULATED(, 16, "matrix descriptor", file, line));
     uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
     return at | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
-/* Returns x as a value that the compiler treats as new at each call. Results computed from it need not stay in
- * registers across a loop. */
+/* Returns x as a value that the compiler treats as new at each call. So the compiler does not keep results computed
+ * from x in registers across a loop. */
 DEVICE uint32_t afresh(uint32_t x) {
     PTX("mov.b32 %0, %0;" : "+r"(x));
     return x;
 }
-/* Checks that tiles for TMA and wgmma lie at a multiple of their alignment. SMEM_DYN requests that alignment, and the
+/* Checks the alignment of shared tiles for TMA and wgmma at run time. SMEM_DYN requests that alignment, and the
  * compiler assumes it. */
 template <typename T> DEVICE void tiles_aligned(const T *shared) {
     uint32_t at = shared_address(shared EMULATED(, sizeof(T), "tiles", __builtin_FILE(), __builtin_LINE()));
     device_check(afresh(at) % alignof(T) == 0);
 }
-/* Returns the descriptor of an operand that begins `bytes` later, with one addition of 32 bits. */
+/* Returns the wgmma descriptor of an operand that begins `bytes` after the given one, with one addition of 32 bits. */
 DEVICE uint64_t descriptor_after(uint64_t descriptor, unsigned bytes) {
     return (descriptor >> 32 << 32) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
 }
@@ -343,7 +346,8 @@ DEVICE uint64_t descriptor_afresh(uint64_t descriptor) {
     return (descriptor >> 32 << 32) | afresh((uint32_t)descriptor);
 }
 
-/* Called before the first product, and after the program touched registers of d or a that the next product uses. */
+/* Orders register accesses before wgmma. Called before the first product, and after the program touched registers of d
+ * or a that the next product uses. */
 DEVICE void wgmma_fence() {
     EMULATED(emu::wgmma_fence();)
     PTX("wgmma.fence.sync.aligned;" ::: "memory");
@@ -353,8 +357,9 @@ DEVICE void wgmma_commit() {
     PTX("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* wgmma_wait returns when at most `pending` of the latest groups are incomplete. It names the accumulators that this
- * completes: the compiler takes the products as done when they are issued, and must not move a use of them up. */
+/* wgmma_wait returns when at most `pending` of the latest wgmma groups are incomplete. Its arguments are the
+ * accumulators that are then complete. accumulators_pinned keeps the compiler from moving a use of them above the wait:
+ * it believes that a product is done when issued. */
 template <int n> DEVICE void accumulators_pinned(float (&d)[n]) {
     EMULATED((void)d;)
 #pragma unroll
@@ -403,8 +408,8 @@ template <int pending, int n, int m> DEVICE void wgmma_wait(float (&d)[n], float
 #define PTX_F96 PTX_F64, PTX_F32(64)
 #define PTX_F128 PTX_F96, PTX_F32(96)
 
-/* i0, i1, ... are the numbers of the asm operands that follow those of the accumulator d. They are `accumulate`, then
- * a, b, and for 16 bits whether a and b are transposed. */
+/* Text of a wgmma instruction. i0, i1, ... are the numbers of the asm operands that follow those of the accumulator d:
+ * `accumulate`, then a, b, and for 16 bits whether a and b are transposed. */
 #define PTX_WGMMA(i0, shape, types, D, operands) \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " i0 ", 0;\n" \
     "wgmma.mma_async.sync.aligned.m64" shape ".f32." types " {" D "}, " operands ";\n}"
@@ -452,7 +457,8 @@ template <typename T> constexpr emu::MmaType mma_type() {
 
 /* --- d = a b (+ d if accumulate); a and b are descriptors --------------------------------------------------------- */
 
-/* Transposed means that the operand's rows (a) or columns (b) are contiguous; 16-bit types only. */
+/* Multiplies with both operands in shared memory, given as descriptors: d = a b, plus d if `accumulate`. An operand is
+ * transposed if its rows (a) or columns (b) are contiguous; 16-bit types only. */
 template <typename A, typename B, int N, int a_transposed = 0, int b_transposed = 0>
 DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");
@@ -461,7 +467,7 @@ DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_
                         line);)
     PTX_OF_TYPES(PTX_SHARED_16, PTX_SHARED_8)
 }
-/* Multiplies like wgmma, with operand a in registers. They must not change until wgmma_wait. */
+/* Multiplies like wgmma, with operand a in registers. The registers of a must not change until wgmma_wait. */
 template <typename A, typename B, int N, int b_transposed = 0>
 DEVICE void wgmma_from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_HERE) {
     static_assert(wgmma_has<N> && wgmma_takes<A, B>, "64, 128, 192 or 256 columns; bf16, fp16, or two of fp8");
@@ -503,9 +509,9 @@ static inline TensorMapEncode tensor_map_encoder_find(void) {
 }
 #endif
 
-/* Returns the map of a row-major matrix [rows, columns] in tiles [box_rows, box_columns], with the 128-byte swizzle.
- * Rows are ld elements apart (0 means columns), a multiple of 16 bytes. A row of a tile has at most 128 bytes, a tile
- * at most 256 rows, and the matrix is 16-byte aligned. */
+/* Returns the TMA tensor map of a row-major matrix [rows, columns] in tiles [box_rows, box_columns], with the 128-byte
+ * swizzle. Rows are ld elements apart (0 means columns), a multiple of 16 bytes. A row of a tile has at most 128 bytes,
+ * a tile at most 256 rows, and the matrix is 16-byte aligned. */
 template <typename T>
 static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns,
                                int64_t ld = 0) {
@@ -521,7 +527,8 @@ static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, i
     map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)ld * sizeof(T), (uint32_t)box_columns,
                     (uint32_t)box_rows, sizeof(T), 128, element_type<T>()};
 #else
-    /* looked up once, because products make maps at each launch */
+    /* looked up once, because each matrix product
+                                                                      * makes maps at each launch */
     static const TensorMapEncode encode = tensor_map_encoder_find();
 
     cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)ld * sizeof(T)};

@@ -10,7 +10,8 @@
 #include <cpuid.h>
 #endif
 
-/* Return what CPUID says in leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM). */
+/* Return whether the processor has these instruction sets, from CPUID leaf 7: AVX512-BF16 is subleaf 1 eax bit 5,
+ * AMX-BF16 subleaf 0 edx bit 22 (Intel SDM). */
 #if defined(__x86_64__)
 static int cpu_has_avx512_bf16(void) {
     unsigned a, b, c, d;
@@ -31,8 +32,8 @@ static Isa asked_cap(void) {
     for (int isa = 0; isa < ISAS; isa++)
         if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
     fail(EXIT_CONFIG,
-         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset "
-         "for this processor's",
+         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: set one of sse2, avx2, avx512, avx512bf16, or "
+         "unset TRAIN_GPT_ISA to use all that the processor has",
          asked);
 }
 
@@ -49,7 +50,8 @@ static Isa detect(void) {
 }
 
 Isa simd_isa(void) {
-    static _Atomic int known = -1; /* threads that call first at the same time all find the same value */
+    static _Atomic int known = -1; /* -1: not found yet; threads that call first at the same time all find the same
+                                    * value */
     int isa = atomic_load_explicit(&known, memory_order_relaxed);
     if (isa < 0) atomic_store_explicit(&known, isa = (int)detect(), memory_order_relaxed);
     return (Isa)isa;
@@ -57,12 +59,13 @@ Isa simd_isa(void) {
 
 int simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
 
-/* A virtual machine may hide AMX. oneDNN then multiplies bf16 by VDPBF16PS: on a Sapphire Rapids core 82 GFLOP/s, where
- * fp32 reaches 160 (n = 1024, 23 November 2026). On AMD's cores VDPBF16PS does twice the multiplications of fp32. */
+/* Returns whether bf16 products are faster than fp32. On Intel that needs AMX, which a virtual machine may hide. oneDNN
+ * then multiplies bf16 by VDPBF16PS: on a Sapphire Rapids core 82 GFLOP/s, where fp32 reaches 160 (n = 1024, 23
+ * November 2026). On AMD's cores VDPBF16PS does twice as many multiplications per second as fp32. */
 int simd_has_quick_bf16(void) {
 #if defined(__x86_64__)
-    static _Atomic int known = -1; /* cached, because each product calls this, and in a virtual machine cpuid takes as
-                                    * long as a small product */
+    static _Atomic int known = -1; /* cached, because each matrix product calls this function, and in a virtual machine
+                                    * cpuid takes as long as a small product */
     int is_quick = atomic_load_explicit(&known, memory_order_relaxed);
     if (is_quick < 0) {
         __builtin_cpu_init();

@@ -30,19 +30,21 @@
 #include <immintrin.h>
 #endif
 
-typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each set includes the sets before it */
+typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* instruction sets; each includes the ones before
+                                                                       * it in this list */
 
-Isa         simd_isa(void);      /* instruction set of this processor by cpuid, at most TRAIN_GPT_ISA (exit 64 if that
-                                  * is not a name below); constant */
-const char *simd_name(void);     /* name of that instruction set: "avx512bf16", "avx512", "avx2", "sse2" */
-int         simd_has_bf16(void); /* the processor multiplies bf16: AVX512-BF16 or AMX-BF16 */
-int         simd_has_quick_bf16(void); /* the processor multiplies bf16 faster than fp32: AMX-BF16, or AVX512-BF16 on
-                                        * processors not by Intel */
+Isa         simd_isa(void);      /* returns the best instruction set of this processor by cpuid, limited by
+                                  * TRAIN_GPT_ISA (exit 64 if that is not one of simd_name's names); never changes */
+const char *simd_name(void);     /* returns the name of the instruction set of simd_isa(): "avx512bf16", "avx512",
+                                  * "avx2" or "sse2" */
+int         simd_has_bf16(void); /* returns whether the processor multiplies bf16, by AVX512-BF16 or AMX-BF16 */
+int         simd_has_quick_bf16(void); /* returns whether the processor multiplies bf16 faster than fp32: with AMX-BF16,
+                                        * or with AVX512-BF16 on processors not by Intel */
 
 #define SIMD_INLINE static inline __attribute__((always_inline))
 
-/* Length of a register in the instruction set that this file is compiled for. The Makefile defines it as 64 or 32 for
- * AVX-512 or AVX2. SIMD(name) is the name of a kernel for that set. */
+/* Bytes of a vector register in the instruction set that this file is compiled for. The Makefile defines SIMD_BYTES as
+ * 64 for AVX-512 or 32 for AVX2. SIMD(name) is the name of a kernel for that set. */
 #ifndef SIMD_BYTES
 #define SIMD_BYTES 16
 #endif
@@ -57,7 +59,8 @@ int         simd_has_quick_bf16(void); /* the processor multiplies bf16 faster t
 #define SIMD_HOST  1
 #endif
 
-/* Defines name(), which calls name_avx512, name_avx2 or name_base; nothing where only kernels are compiled. */
+/* Defines name(), which calls name_avx512, name_avx2 or name_base, the best for this processor. Defines nothing in the
+ * compilations that contain only kernels. */
 #if !SIMD_HOST
 #define SIMD_DISPATCH(result, name, params, args)
 #elif defined(__x86_64__)
@@ -72,8 +75,8 @@ int         simd_has_quick_bf16(void); /* the processor multiplies bf16 faster t
     }
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2")))
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c,bmi2")))
-/* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) compiles SIMD_INLINE void scale_body(float *x, int64_t n)
- * {...} for each instruction set. */
+/* Compiles a kernel's body for each instruction set. Example: SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n))
+ * needs SIMD_INLINE void scale_body(float *x, int64_t n) {...} and defines scale(). */
 #define SIMD_KERNEL(result, name, params, args)                                   \
     TARGET_AVX512 static result name##_avx512 params { return name##_body args; } \
     TARGET_AVX2 static result name##_avx2 params { return name##_body args; }     \
@@ -109,10 +112,10 @@ SIMD_INLINE f32x16 f32x16_load(const float *p) {
     return v;
 }
 SIMD_INLINE void   f32x16_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
-SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would need an
-                                                                    * addition, because of -0 */
+SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* sets all lanes to x: x - 0 is x and costs nothing;
+                                                                    * 0 + x would need an addition, because of -0 */
 
-/* Return the larger and the smaller of a and b; b if either is NaN or both are zeros. */
+/* Return the larger and the smaller of a and b, lane by lane. The result is b if either is NaN or both are zeros. */
 #if SIMD_BYTES == 64
 #define REG_CHOICE(max, a, above, b) (f32reg)_mm512_##max##_ps((__m512)a, (__m512)b)
 #elif SIMD_BYTES == 32
@@ -127,7 +130,7 @@ SIMD_INLINE f32x16 f32x16_max(f32x16 a, f32x16 b) {
     for (int k = 0; k < SIMD_REGISTERS; k++) x.each[k] = reg_max(x.each[k], y.each[k]);
     return x.all;
 }
-/* Return the sum and the maximum over lanes, in a fixed order. */
+/* Return the sum and the maximum over the lanes of v, computed in a fixed order. */
 SIMD_INLINE float f32x16_sum(f32x16 v) {
     float x[LANES];
     memcpy(x, &v, sizeof x);
@@ -150,7 +153,7 @@ SIMD_INLINE f32x16 f32x16_sqrt(f32x16 v) {
     return v;
 }
 
-/* Conversions between bf16 in memory and f32 in registers. They round to nearest even; NaN stays NaN. */
+/* Convert between bf16 in memory and f32 in registers. They round to nearest even; NaN stays NaN. */
 SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
 #if SIMD_BYTES == 64
     return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
@@ -169,7 +172,8 @@ SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
     return v;
 #endif
 }
-SIMD_INLINE u32reg reg_round_bf16(u32reg u) { /* the result is in the high halves; the low halves are undefined */
+SIMD_INLINE u32reg reg_round_bf16(u32reg u) { /* rounds f32 lanes to bf16 in their high halves; the low halves of the
+                                               * result are undefined */
 #if SIMD_BYTES == 64
     __m512i   x = (__m512i)u, up = _mm512_add_epi32(x, _mm512_set1_epi32(0x7fff));
     __mmask16 is_odd = _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000));
@@ -193,15 +197,16 @@ SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
 #elif SIMD_BYTES == 32
     __m256i u[2];
     memcpy(u, &h, sizeof h);
-    __m256i mixed = _mm256_packus_epi32(u[0], u[1]); /* _mm256_packus_epi32 packs within 128-bit halves */
+    __m256i mixed = _mm256_packus_epi32(u[0], u[1]); /* restores the order of elements, because _mm256_packus_epi32
+                                                      * packs within 128-bit halves */
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(mixed, 0xd8));
 #else
     for (int k = 0; k < LANES; k++) p[k] = (uint16_t)h[k];
 #endif
 }
 
-/* Load and store 32 bf16 without moving lanes: v[0] has the low halves of sixteen 32-bit words, which are every second
- * value, and v[1] the high halves. */
+/* Load and store 32 bf16 values without moving lanes. v[0] has the values in the low halves of sixteen 32-bit words
+ * (elements 0, 2, 4, ...), v[1] those in the high halves (elements 1, 3, 5, ...). */
 SIMD_INLINE void f32x16_load_bf16_halves(f32x16 v[2], const uint16_t *p) {
     u32x16 words;
     memcpy(&words, p, sizeof words);
@@ -213,14 +218,17 @@ SIMD_INLINE void f32x16_store_bf16_halves(uint16_t *p, const f32x16 v[2]) {
 }
 
 /* Returns exp(x), relative error under 2 ulp for x in [-87.3, 88.3]. Below that it returns 0, above it exp(88.3); NaN
- * stays NaN. x = n ln2 + r with |r| <= ln2/2. The polynomial is Taylor's up to r^7/7! (remainder below 2^-27). */
+ * stays NaN. Computed as 2^n e^r, where x = n ln2 + r with |r| <= ln2/2. The polynomial for e^r is Taylor's up to
+ * r^7/7! (remainder below 2^-27). */
 SIMD_INLINE f32reg reg_exp(f32reg x) {
     f32reg zero = {0}, low = zero - 87.336544f, high = zero + 88.3762589f;
     f32reg clamped = reg_min(high, reg_max(low, x));
-    f32reg magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+    f32reg magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds a number to an integer, which is then in the low
+                                        * bits */
     f32reg shifted = clamped * 1.44269504f + magic;
     f32reg n = shifted - magic;
-    f32reg r = clamped - n * 0.693359375f; /* ln2 as a sum of two constants, the first exact in 10 bits */
+    f32reg r = clamped - n * 0.693359375f; /* subtracts n ln2, with ln2 as a sum of two constants, the first exact in 10
+                                            * bits */
     r = r - n * -2.12194440e-4f;
     f32reg p = zero + 1.98412698e-4f;
     p = p * r + 1.38888889e-3f;
@@ -230,7 +238,7 @@ SIMD_INLINE f32reg reg_exp(f32reg x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    /* the low bits of shifted hold n; the constant's bits shift out */
+    /* makes 2^n: the low bits of `shifted` hold n, and the bits of the constant `magic` are shifted out */
     i32reg power = ((i32reg)shifted << 23) + (127 << 23);
     i32reg below = x < low;
     return (f32reg)((i32reg)(p * (f32reg)power) & ~below);

@@ -35,10 +35,10 @@ Tensor tensor_slice(Tensor t, int64_t first, int64_t elems) {
     return tensor_1d(t.data, t.type, elems);
 }
 
-/* Converts from IEEE 754 binary16: sign, 5 bits of exponent (bias 15), 10 of fraction. */
+/* Converts an IEEE 754 binary16 number, which has a sign, 5 bits of exponent (bias 15) and 10 of fraction. */
 float f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = h & 1023u;
-    if (exponent == 0) { /* zero and subnormals: fraction * 2^-24 is exact */
+    if (exponent == 0) { /* zero and subnormal numbers: fraction * 2^-24 is exact */
         float value = (float)fraction * 0x1p-24f;
         return sign ? -value : value;
     }
@@ -53,9 +53,9 @@ uint16_t f16_from_f32(float f) {
     memcpy(&u, &f, 4);
     uint32_t sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
     if (size > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and up round to infinity */
-    if (size < 0x38800000u) {                                   /* below 2^-14: adding 1/2 leaves the fraction as a
-                                                                 * multiple of 2^-24 */
+    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* numbers from 65520 up round to infinity */
+    if (size < 0x38800000u) {                                   /* numbers below 2^-14: adding 1/2 leaves the fraction
+                                                                 * as a multiple of 2^-24 */
         float value;
         memcpy(&value, &size, 4);
         value += 0.5f;
@@ -91,15 +91,15 @@ void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, 
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
 
-/* Arenas of different names have addresses far apart, so that an op never takes a tensor of one for a tensor of
- * another. */
+/* Returns an arena that only counts bytes. Arenas of different names have made-up addresses far apart, so that an op
+ * never mistakes a tensor of one arena for a tensor of another. */
 Arena arena_dry(const char *name) {
     uintptr_t place = 0;
     for (const char *c = name; *c; c++) place = (place * 31 + (unsigned char)*c) % 4093;
     return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1, 0};
 }
 
-/* Allocates at least ARENA_ALIGN bytes, so that an empty arena has an address, too. */
+/* Allocates at least ARENA_ALIGN bytes, so that an arena of size 0 also has an address. */
 static Arena create(const char *name, size_t capacity_bytes, int is_host) {
     size_t bytes = capacity_bytes ? capacity_bytes : ARENA_ALIGN;
     void  *base = is_host ? device_alloc_host(bytes, name) : device_alloc(bytes, name);

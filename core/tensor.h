@@ -23,15 +23,16 @@ typedef enum { F32, BF16, F16, I32, F64, I64, E4M3, E5M2 } DType;
 enum { TENSOR_DIMS = 4 };
 
 typedef struct {
-    void   *data;             /* borrowed; NULL in a dry run */
+    void   *data;             /* address of the first element; borrowed; made up in a dry run, which only counts */
     DType   type;
     int     dims;
-    int64_t dim[TENSOR_DIMS]; /* unused ones are 1 */
-    int     is_fresh;         /* the gradient holds no values yet: a product sets it instead of adding to it */
+    int64_t dim[TENSOR_DIMS]; /* size of each dimension; 1 for unused ones */
+    int     is_fresh;         /* 1: this gradient holds no values yet, so a product sets it instead of adding to it */
 } Tensor;
 
 size_t      dtype_bytes(DType type);
-const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32", "fp64", "int64", "e4m3", "e5m2" */
+const char *dtype_name(DType type); /* returns the name of the type, such as "fp32", "bf16", "fp16", "int32", "fp64",
+                                     * "int64", "e4m3", "e5m2" */
 
 static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int64_t b, int64_t c, int64_t d) {
     Tensor t;
@@ -44,16 +45,16 @@ static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) {
     return tensor_of(data, type, 2, a, b, 1, 1);
 }
 
-/* Returns the tensor that stands for "not given", where a contract allows that. */
+/* Returns the tensor that stands for "no such operand", where an operation's contract allows that. */
 static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }
 static inline int    tensor_is_none(Tensor t) { return t.dims == 0; }
 
 static inline int64_t tensor_elems(Tensor t) { return t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]; }
 static inline size_t  tensor_bytes(Tensor t) { return (size_t)tensor_elems(t) * dtype_bytes(t.type); }
 
-/* Returns rows [first, first + rows) of the leading dimension. */
+/* Returns the rows [first, first + rows) of t's leading dimension as a tensor over the same memory. */
 Tensor tensor_rows(Tensor t, int64_t first, int64_t rows);
-/* Returns elements [first, first + elems) as a flat tensor. */
+/* Returns the elements [first, first + elems) of t as a flat tensor over the same memory. */
 Tensor tensor_slice(Tensor t, int64_t first, int64_t elems);
 
 /* --- the 16-bit types, on the host -------------------------------------------------------------------------------- */
@@ -64,7 +65,7 @@ static inline float bf16_to_f32(uint16_t h) {
     memcpy(&f, &u, 4);
     return f;
 }
-/* Rounds to nearest, ties to even; NaN stays NaN. */
+/* Converts to bf16. Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_f32(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);
@@ -75,7 +76,7 @@ static inline uint16_t bf16_from_f32(float f) {
 float    f16_to_f32(uint16_t h);
 uint16_t f16_from_f32(float f); /* rounds to nearest, ties to even; infinity above 65504 */
 
-/* Read and write one element of an F32, BF16 or F16 tensor in memory that the host can access. Slow: for references and
+/* Read and write element i of an F32, BF16 or F16 tensor in memory that the host can access. Slow: for references and
  * tests. */
 float tensor_get(Tensor t, int64_t i);
 void  tensor_set(Tensor t, int64_t i, float value);
@@ -95,20 +96,21 @@ void  tensor_set(Tensor t, int64_t i, float value);
  * with s amax <= max/2, where amax is the largest |t| and max the largest value of the type. The half is spare, for a
  * tensor that grows before its scale has followed. */
 
-/* Exponents of the largest value, which is 1.75 * 2^top, and of the smallest normal value. */
+/* Return exponents of the type: `top` of its largest value, which is 1.75 * 2^top, `bottom` of its smallest normal
+ * value. */
 HOST_AND_DEVICE static inline int   fp8_top(DType type) { return type == E4M3 ? 8 : 15; }
 HOST_AND_DEVICE static inline int   fp8_bottom(DType type) { return type == E4M3 ? -6 : -14; }
 HOST_AND_DEVICE static inline float fp8_largest(DType type) { return type == E4M3 ? 448.0f : 57344.0f; }
 
-/* Limits of a scale, as exponents of 2. Such scales and their inverses are far from the ends of f32 and bf16.
- * FP8_MARGIN is the log2 of the spare factor of 2. */
+/* Limits of the scale of an fp8 tensor, as exponents of 2. Such scales and their inverses are far from the ends of f32
+ * and bf16. FP8_MARGIN is the log2 of the spare factor of 2. */
 enum { FP8_LEAST = -100, FP8_MOST = 100, FP8_MARGIN = 1 };
 
-/* Returns log2 s for a tensor whose largest |t| has these bits as f32. Returns 0 if that value is zero, infinite or
- * NaN, because it then gives no scale. */
+/* Returns log2 of the scale of an fp8 tensor whose largest |t| has the bits amax_bits as f32. Returns 0 if that value
+ * is zero, infinite or NaN, because such a value gives no scale. */
 HOST_AND_DEVICE static inline int fp8_exponent(uint32_t amax_bits, DType type) {
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) return 0;
-    /* is_over: the fraction of amax is above 1.75, that of the type's largest value */
+    /* is_over: amax has a larger fraction than 1.75, the fraction of the fp8 type's largest value */
     int own = (int)(amax_bits >> 23) - 127, is_over = (amax_bits & 0x7fffffu) > 0x600000u;
     int fits = fp8_top(type) - FP8_MARGIN - own - is_over;
     return fits < FP8_LEAST ? FP8_LEAST : fits > FP8_MOST ? FP8_MOST : fits;
@@ -132,14 +134,15 @@ void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, 
 
 /* --- arenas ------------------------------------------------------------------------------------------------------- */
 
-/* An arena is one allocation per class of memory, carved from tables. The same carving code runs twice. The first time
- * is dry, with no memory behind the arena, and only counts bytes. The second time is real. So `plan` prints the size
- * that the run allocates. Every tensor starts at a multiple of 256 bytes. */
+/* An arena is one allocation from which tensors of one kind are carved: masters, moments, activations and so on. The
+ * code that carves runs twice. The first time is dry, with no memory behind the arena, and only counts bytes. The
+ * second time is real. So `plan` prints the size that the run allocates. Every tensor starts at a multiple of 256
+ * bytes. */
 enum { ARENA_ALIGN = 256 };
 
 typedef struct {
-    const char *name;     /* name that plan and the banner print */
-    char       *base;     /* owned; a made-up address in a dry arena */
+    const char *name;     /* name of the arena that `plan` and the banner of a run print */
+    char       *base;     /* address of the arena's memory; owned; a made-up address in a dry arena */
     size_t      used_bytes, peak_bytes, capacity_bytes;
     int         is_dry, is_host;
 } Arena;
@@ -147,15 +150,18 @@ typedef struct {
 /* Returns an arena that only counts bytes. Its addresses are made up: aligned and never NULL, because NULL means "no
  * such operand". No code reads or writes them. */
 Arena arena_dry(const char *name);
-Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if it does not fit */
-Arena arena_create_host(const char *name, size_t capacity_bytes); /* pinned host memory, zeroed; exit 71 if it does not
-                                                                   * fit */
+Arena arena_create(const char *name, size_t capacity_bytes); /* allocates device memory, zeroed; exit 71 if it does not
+                                                              * fit */
+Arena arena_create_host(const char *name, size_t capacity_bytes); /* allocates pinned host memory, zeroed; exit 71 if it
+                                                                   * does not fit */
 void  arena_destroy(Arena *arena);
 
-void  *arena_take(Arena *arena, size_t bytes);          /* ends the job (CHECK) when the arena is full */
+void  *arena_take(Arena *arena, size_t bytes);          /* takes the next `bytes` of the arena; a full arena ends the
+                                                         * job (CHECK) */
 Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c);
 
-/* Use as a stack: m = arena_mark(a); ... arena_take() ...; arena_release(a, m). */
+/* Uses of an arena as a stack: m = arena_mark(a); ... arena_take() ...; arena_release(a, m) frees what was taken
+ * since. */
 static inline size_t arena_mark(const Arena *arena) { return arena->used_bytes; }
 static inline void   arena_release(Arena *arena, size_t mark) { arena->used_bytes = mark; }
 

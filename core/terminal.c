@@ -1,5 +1,6 @@
 /* terminal.c - prints lines for terminals, files and the log (terminal.h). Its file-scope state is what this process
- * has printed and where: a warning may be printed from anywhere, and a signal handler cannot reach it otherwise. */
+ * has printed and where, because a warning may be printed from anywhere, and a signal handler has no other access to
+ * it. */
 #include "core/terminal.h"
 
 #include <errno.h>
@@ -18,23 +19,24 @@ enum { LINE_BYTES = 4096, PRINTED_BYTES = 8192, EARLY_BYTES = 16384, LEAST_COLUM
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 
 static struct {
-    _Atomic int         rewriting;     /* the cursor is in a line that will be rewritten */
+    _Atomic int         rewriting;     /* 1: the cursor is in a line that the next print will replace */
     const char *_Atomic part;          /* part: the work that say_part reports, NULL if none; the times when it began,
-                                        * and when it was shown last */
+                                        * and when it was last shown */
     double              part_began_ms, part_shown_ms;
-    _Atomic int         log_fd;        /* 0 if there is no log; descriptors start at 3 */
-    _Atomic int         log_warned, log_torn; /* log_torn: the file ends with half a line */
+    _Atomic int         log_fd;        /* descriptor of RUN/log.txt; 0 if there is no log, because descriptors start at
+                                        * 3 */
+    _Atomic int         log_warned, log_torn; /* log_torn: 1 if the log ends in the middle of a line */
     _Atomic int         log_ended;
     char                log_path[LINE_BYTES];
-    char                early[EARLY_BYTES]; /* lines printed before there was a log */
+    char                early[EARLY_BYTES]; /* lines printed before the log was opened */
     size_t              early_bytes;
-    int                 errors_shown;  /* stderr is a terminal; set beforehand for the signal handler */
+    int                 errors_shown;  /* 1: stderr is a terminal; computed beforehand for the signal handler */
 } self;
 
 /* --- what a stream is --------------------------------------------------------------------------------------------- */
 
-/* Under Open MPI rank 0's stdout is a pseudo-terminal and its stderr a pipe, in front of those of mpirun. So the output
- * of mpirun, our parent, decides. */
+/* Under Open MPI rank 0's stdout is a pseudo-terminal and its stderr a pipe, both read by mpirun. So what counts is the
+ * output of mpirun, the parent process. */
 static int is_under_mpirun(void) { return getenv("OMPI_COMM_WORLD_RANK") != NULL; }
 
 static void parents_stream(FILE *stream, char path[64]) {
@@ -82,7 +84,7 @@ int terminal_columns(FILE *stream) {
 
 /* --- marked text -------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the mark that text begins with; 0 if it begins with none. */
+/* Returns the bytes of the colour mark that text begins with; 0 if it begins with none. */
 static size_t mark_bytes(const char *text) {
     if (text[0] != '\033' || text[1] != '[') return 0;
     size_t n = 2 + strspn(text + 2, "0123456789;");
@@ -90,7 +92,7 @@ static size_t mark_bytes(const char *text) {
 }
 
 /* Returns the bytes of the character that text begins with. Sets *steers to 1 if it is a control character or not
- * UTF-8. */
+ * UTF-8, and so could steer a terminal. */
 static size_t character_bytes(const char *text, int *steers) {
     size_t        n = (size_t)utf8_bytes(text, strnlen(text, 4));
     unsigned char c = (unsigned char)*text;
@@ -98,7 +100,7 @@ static size_t character_bytes(const char *text, int *steers) {
     return n ? n : 1;
 }
 
-/* Writes the character of n bytes as \xNN for each byte. Returns the bytes written to out. */
+/* Writes a character of n bytes as \xNN for each byte. Returns the number of bytes written to out. */
 static size_t escape_character(char out[17], const char *text, size_t n) {
     size_t used = 0;
     for (size_t i = 0; i < n; i++) used += (size_t)snprintf(out + used, 17 - used, "\\x%02x", (unsigned char)text[i]);
@@ -129,8 +131,8 @@ void print_plain(FILE *out, const char *fmt, ...) {
     fputs(terminal_plain(plain, sizeof plain, text), out);
 }
 
-/* Returns the columns of the character that text begins with, and its bytes in *bytes. Chinese, Japanese, Korean and
- * emoji take two columns, a tab at most eight. */
+/* Returns the number of terminal columns of the character that text begins with, and its bytes in *bytes. Chinese,
+ * Japanese, Korean and emoji take two columns, a tab at most eight. */
 static int character(const char *text, size_t *bytes) {
     static const struct { uint32_t first, last; } wide[] = {{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3},
                                                             {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60},
@@ -143,13 +145,14 @@ static int character(const char *text, size_t *bytes) {
     for (size_t i = 1; i < n; i++) code = code << 6 | (byte[i] & 0x3f);
     *bytes = n;
     if (lead == '\t') return 8;
-    if (steers && lead != *GLUE) return 4 * (int)n; /* printed as \xNN */
+    if (steers && lead != *GLUE) return 4 * (int)n; /* such characters are printed as \xNN, four columns for each
+                                                     * byte */
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (code >= wide[i].first && code <= wide[i].last) return 2;
     return 1;
 }
 
-/* Returns the columns of text up to `end`. */
+/* Returns the number of terminal columns that text takes up to `end`. */
 static int width_to(const char *text, const char *end) {
     int columns = 0;
     for (size_t n; text < end; text += n) {
@@ -161,7 +164,7 @@ static int width_to(const char *text, const char *end) {
 
 int terminal_width(const char *text) { return width_to(text, text + strlen(text)); }
 
-/* Destination of text: a stream or a descriptor, written in few writes. */
+/* Destination of printed text: a stream or a descriptor. The text is buffered and written in few writes. */
 typedef struct {
     FILE  *stream; /* NULL if the destination is fd */
     int    fd, colour, error;
@@ -191,7 +194,7 @@ static void put(Out *o, const char *text, size_t bytes) {
     }
 }
 
-/* Writes marked text up to `end`, without the marks if the destination has no colours. */
+/* Writes text with colour marks up to `end`, without the marks if the destination has no colours. */
 static void put_marked(Out *o, const char *text, const char *end) {
     char escaped[17];
     int  steers;
@@ -211,7 +214,8 @@ static int break_line(Out *o, int indent) {
     return indent;
 }
 
-/* Writes a word longer than a line, from column `at` on. Returns the column after it. */
+/* Writes a word that is longer than a line, from column `at` on. Breaks it where `columns` are full. Returns the column
+ * after it. */
 static int put_long_word(Out *o, const char *word, const char *end, int at, int columns, int indent) {
     for (size_t n; word < end; word += n) {
         int width = 0;
@@ -224,7 +228,8 @@ static int put_long_word(Out *o, const char *word, const char *end, int at, int 
     return at;
 }
 
-/* Writes one line up to `end`, broken between words at `columns`. With 0 columns no line is broken. */
+/* Writes one line of text up to `end`, broken between words so that it takes at most `columns`. With columns = 0 no
+ * line is broken. */
 static void put_line(Out *o, const char *text, const char *end, int columns, int indent) {
     int at = 0;
     while (text < end) {
@@ -267,7 +272,7 @@ static void clear_rewritten(FILE *stream) {
 
 static void keep(const char *text) {
     if (self.log_ended) return;
-    if (!self.log_fd) { /* keeps the first lines, as far as they fit */
+    if (!self.log_fd) { /* before there is a log, keeps the first lines in memory, as far as they fit */
         for (size_t n; *text && self.early_bytes < EARLY_BYTES - 2; text += n) {
             n = mark_bytes(text);
             if (n == 0) self.early[self.early_bytes++] = *text, n = 1;
@@ -293,7 +298,7 @@ void say_text(FILE *stream, int indent, const char *text) {
 }
 
 void say(FILE *stream, int indent, const char *fmt, ...) {
-    char    text[LINE_BYTES + 64]; /* a message of LINE_BYTES and its marks */
+    char    text[LINE_BYTES + 64]; /* size of a message of LINE_BYTES and its colour marks */
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -314,8 +319,8 @@ void say_again(const char *text) {
     if (!terminal_is(stdout)) return;
     const char *end = text;
     Out         o = {.stream = stdout, .colour = terminal_has_colour(stdout)};
-    for (int left = terminal_columns(stdout) - 1; *end;) { /* a wrapped line could not be rewritten, so it is cut to the
-                                                            * width */
+    for (int left = terminal_columns(stdout) - 1; *end;) { /* cuts the text to the terminal's width, because a wrapped
+                                                            * line could not be rewritten */
         size_t n = mark_bytes(end);
         if (n == 0) left -= character(end, &n);
         if (left < 0) break;
@@ -349,7 +354,8 @@ void say_no_more(void) {
 
 void say_keep_log(int fd, const char *path, const char *heading) {
     snprintf(self.log_path, sizeof self.log_path, "%s", path);
-    self.log_torn = lseek(fd, 0, SEEK_END) > 0; /* an empty line separates two starts, and ends half a line */
+    self.log_torn = lseek(fd, 0, SEEK_END) > 0; /* log_torn makes the next line begin with a newline; it separates two
+                                                 * starts and ends a line that was cut off */
     self.log_fd = fd;
     keep(heading);
     if (self.early_bytes) keep(self.early);

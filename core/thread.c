@@ -35,10 +35,13 @@ void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *wh
     t->ctx = ctx;
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a new thread inherits the mask of its creator */
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* blocks the signals first, because a new thread inherits the
+                                                      * signal mask of its creator */
     int error = pthread_create(&t->id, NULL, run, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
+    if (error)
+        fail(EXIT_MEMORY, "cannot start the thread of %s: %s: raise ulimit -u, or start fewer ranks on this host", what,
+             strerror(error));
 }
 
 void thread_lock(Thread *t) { pthread_mutex_lock(&t->lock); }
@@ -106,12 +109,12 @@ void thread_share(int share) {
         warn("OMP_NUM_THREADS=\"%s\" is not a number of threads and is ignored: each rank uses its share of the "
              "processors, %d here; unset it, or set it to a number", getenv("OMP_NUM_THREADS"), threads);
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    /* thread_start_team() has already warned of more threads than processors */
+    /* no warning is needed: thread_start_team() has already warned of more threads than processors */
     omp_set_num_threads(processors > 0 && threads > processors ? processors : threads);
 }
 
-/* Before OpenMP starts its threads, this function starts and ends as many threads of our own. If that fails the process
- * exits here with 71, not in libgomp. */
+/* Starts OpenMP's threads. Before that, it starts and ends as many threads of our own. If the system refuses these, the
+ * process exits with 71 and a message, not in libgomp. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {

@@ -1,4 +1,4 @@
-/* thread.h - the monotonic clock, and threads beside the main one: their start, their lock and their end.
+/* thread.h - the monotonic clock, and threads besides the main thread: their start, their lock and their end.
  *
  * Only the main thread takes signals sent to the process. Another thread takes those of its own faults, and the
  * watchdog's request for its stack. Timed waits use the monotonic clock, so a change of the wall clock has no effect.
@@ -22,47 +22,49 @@ static inline double clock_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-enum { THREAD_STACK_SIGNAL = SIGURG }; /* ignored by default, and not used elsewhere in this program */
+enum { THREAD_STACK_SIGNAL = SIGURG }; /* signal by which the watchdog requests a thread's stack trace; ignored by
+                                        * default, and not used elsewhere in this program */
 
 typedef struct {
     pthread_t       id;
-    pthread_mutex_t lock;    /* guards stop, and fields of the thread's owner */
+    pthread_mutex_t lock;    /* guards `stop`, and the fields that the thread's owner shares with the thread */
     pthread_cond_t  changed; /* signals a change of the guarded fields */
-    int             stop;    /* request: the thread must end */
+    int             stop;    /* request that the thread end */
     int             ended;   /* the thread has ended */
     void         *(*work)(void *ctx);
     void           *ctx;
 } Thread;
 
-/* Returns the number of threads in OMP_NUM_THREADS; of a list such as "4,2" the first number. 0 if it is not set or
- * holds no such number. */
+/* Returns the number of threads in OMP_NUM_THREADS; of a list such as "4,2" the first number. Returns 0 if it is not
+ * set or holds no such number. */
 int thread_asked(void);
-/* Sets the number of OpenMP threads to thread_asked(), or if that is 0 to `share`, at least 1. Warns if OMP_NUM_THREADS
- * holds no number, because libgomp would then use all processors for each rank. */
+/* Sets the number of OpenMP threads to OMP_NUM_THREADS, or if that is not set to `share`, at least 1. Warns if
+ * OMP_NUM_THREADS holds no number, because libgomp would then use all processors for each rank. */
 void thread_share(int share);
 
-/* Starts the threads that OpenMP will use, at most one for each processor of the machine. More make a step slower; a
- * thousand times as many make it take a minute. Warns if OMP_NUM_THREADS is larger. Exit 71 if they cannot be started
- * (libgomp would end the process with 1). */
+/* Starts the threads that OpenMP will use, at most one for each processor of the machine. More threads than processors
+ * make a step slower; a thousand times as many make it take a minute. Warns if OMP_NUM_THREADS is larger. Exit 71 if
+ * the threads cannot be started (libgomp would end the process with 1). */
 void thread_start_team(void);
 
 /* Starts work(ctx) in a thread. Exit 71 if that fails; `what` names the thread's purpose in the message. */
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what);
 /* Sets stop and waits until the thread has ended. */
 void thread_stop(Thread *t);
-/* Sets stop and waits at most `ms`. Returns 0 if the thread has not ended, because a disk or a driver holds it. The
- * thread then continues, and its memory must stay until the process ends. */
+/* Sets stop and waits at most `ms`. Returns 0 if the thread has not ended, because it hangs in a call to a disk or a
+ * driver. The thread then continues, and its memory must stay until the process ends. */
 int  thread_try_stop(Thread *t, double ms);
 
-/* Functions for the thread and for the one that started it. Between lock and unlock the caller may read and change the
- * guarded fields. During a wait the other of the two may. */
+/* Functions for the thread and for the one that started it. Between thread_lock and thread_unlock the caller may read
+ * and change the guarded fields. During a wait the other thread may. */
 void thread_lock(Thread *t);
 void thread_unlock(Thread *t);
-void thread_changed(Thread *t);                /* wakes the waiting thread */
-void thread_wait(Thread *t);                   /* waits until a guarded field has changed */
-int  thread_wait_for(Thread *t, double ms);    /* waits at most ms; returns 0 after that time */
+void thread_changed(Thread *t);                /* wakes the other thread if it waits for a change */
+void thread_wait(Thread *t);                   /* waits until the other thread has called thread_changed */
+int  thread_wait_for(Thread *t, double ms);    /* waits at most `ms` for a change; returns 0 if that time has passed
+                                                * without one */
 
-/* Sleeps for ms, or until the thread must stop. Returns whether it must. The caller does not hold the lock. */
+/* Sleeps for `ms`, or until the thread must stop. Returns whether it must stop. The caller does not hold the lock. */
 int  thread_sleep(Thread *t, double ms);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* version.c - the version of this program. The commit is git's, as make found it. */
+/* version.c - the version of this program. The commit is that of git when make built the program. */
 #include "core/version.h"
 
 #define VERSION "0.1.0"

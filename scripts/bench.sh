@@ -2,7 +2,8 @@
 # Measures the speed of whole training steps, the time to the first step, and peak memory against the plan. It prints
 # the results and appends them to test/results/.
 #   scripts/bench.sh [train|kinds|documents|ops|muon|start|memory|deterministic|checkpoint]      one part only
-#   scripts/bench.sh peer      training beside PyTorch (make bench-peer): installs it from PyPI in build/venv-torch; PYTHON=... has it
+#   scripts/bench.sh peer      training compared with PyTorch (make bench-peer). Installs PyTorch from PyPI in
+#                              build/venv-torch, unless PYTHON=... names a Python that has it
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
@@ -82,7 +83,7 @@ bench_documents() {
 }
 
 # bench_ops: operations that only move bytes, with 1024 rows of 768 channels on one core, compared with copies of as
-# many bytes. WORDS: parts of the operations' names.
+# many bytes. The variable WORDS selects other operations by parts of their names.
 bench_ops() {
     local dtype word line kind
     for dtype in fp32 bf16; do

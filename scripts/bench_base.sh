@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make bench BASE=commit: compares the speed of this tree with that of another commit. It builds BASE in build/same/.
 # Both programs run the same work alternately, PAIRS times: training steps, the start of a run, tokenizing, sampling. A
-# row prints the median of this tree's time divided by BASE's. The interval beside it, for 11 pairs, contains the true
-# median 98.8 times of 100. It is the second smallest to the second largest ratio: order statistics, without an
-# assumption about the noise. The script fails if a median is over 1.02.
+# row prints the median of the ratios of this tree's time to BASE's, and an interval that contains the true median with
+# a probability of 98.8 % (for 11 pairs). The interval is the second smallest to the second largest ratio: order
+# statistics, without an assumption about the noise. The script fails if a median is over 1.02.
 #   scripts/bench_base.sh BASE [NAME]    PAIRS=11; NAME: only the rows whose names contain it
 set -u
 . "$(dirname "$0")/env.sh"
@@ -19,7 +19,7 @@ done
 
 awk 'BEGIN { srand(11); for (i = 0; i < 60000; i++) printf "%s%c", substr("abcdefghijklmnop", 1 + (i * 7 + int(i / 5) * 3) % 11, 4), i % 9 == 8 ? 10 : 32 }' > "$work/text.txt"
 "$tree/build/cpu/train_gpt" tokenize "$work/text.txt" out="$work/data" val=0.1 > /dev/null || exit 1
-# A text of 8 MiB whose words are random, so that a tokenizer's cache of words cannot hold them all.
+# Writes a text of 8 MiB whose words are random, so that a tokenizer's cache of words cannot hold them all.
 awk 'BEGIN { srand(7); for (n = 0; n < 8388608; n += length(w) + 1) { w = ""; for (k = 2 + int(rand() * 7); k > 0; k--) w = w sprintf("%c", 97 + int(rand() * rand() * 26)); printf "%s%s", w, rand() < 0.1 ? "\n" : " " } }' > "$work/long.txt"
 "$tree/build/cpu/train_gpt" train-tokenizer "$work/text.txt" "$work/long.txt" out="$work/bpe" vocab_size=2000 > /dev/null || exit 1
 cat > "$work/config.json" <<JSON
@@ -31,8 +31,9 @@ cat > "$work/config.json" <<JSON
 JSON
 "$tree/build/cpu/train_gpt" "$work/config.json" run.dir="$work/trained" run.steps=1 > "$work/log" 2>&1 || { tail -n 3 "$work/log"; exit 1; }
 
-# Each function NAME_ms TREE prints the milliseconds that the program of TREE needs. step: a training step (the median
-# without the first three). start: a whole run of one step. tokenize: 8 MiB of text. sample: a text of 400 tokens.
+# Functions NAME_ms TREE ... print the milliseconds that the program built in folder TREE needs. step: a training step
+# (the median without the first three). start: a whole run of one step. tokenize: 8 MiB of text. sample: a text of 400
+# tokens.
 step_ms() { # TREE RANKS KEY=VALUE...
     local program=$1/build/cpu/train_gpt ranks=$2; shift 2
     rm -rf "$work/run"
@@ -50,7 +51,9 @@ tokenize_ms() { command_ms "$1/build/cpu/train_gpt" tokenize "$work/long.txt" ou
 sample_ms() { command_ms "$1/build/cpu/train_gpt" sample "$work/trained" prompt=a tokens=400 eot=false; }
 
 bad=0
-compare() { # compare NAME RATE UNIT FUNCTION ARGUMENT...: prints RATE / ms in UNIT; with UNIT ms, the time itself
+# compare NAME RATE UNIT FUNCTION ARGUMENT...: measures FUNCTION for both trees and prints RATE / ms in UNIT;
+# with UNIT ms, it prints the time itself
+compare() {
     local name=$1 rate=$2 unit=$3 measure=$4 pair a b; shift 4
     case $name in *"$wanted"*) ;; *) return ;; esac
     : > "$work/ratios"

@@ -25,7 +25,7 @@ case $gpu in # dense bf16, NVIDIA's data sheets; other GPUs get no MFU against t
 *) peak_tflops=0 ;;
 esac
 
-# shape_of SIZE: prints layers, heads and width, then the micro-batches to try
+# shape_of SIZE: prints layers, heads and width of a GPT-2 size; batches_of SIZE: the micro-batches to try
 shape_of() { case $1 in 124m) echo 12 12 768 ;; 355m) echo 24 16 1024 ;; 774m) echo 36 20 1280 ;; 1558m) echo 48 25 1600 ;; esac; }
 batches_of() { case $1 in 124m) echo 64 128 32 ;; 355m) echo 32 64 16 ;; 774m) echo 16 32 8 ;; 1558m) echo 16 8 4 ;; esac; }
 field() { echo "$2" | tr ' ' '\n' | sed -n "s/^$1=//p" | tail -n 1; } # KEY LINE
@@ -43,8 +43,8 @@ watched() {
     return $status
 }
 # rates LINE LAYERS WIDTH: prints model TFLOP/s, counted as 6P+6LCT FLOPs per token (causal) and as 6P+12LCT, with P
-# parameters, L layers, C channels, T positions. Compares them with the data sheet and with the measured product at
-# 8192.
+# parameters, L layers, C channels, T positions. Compares them with the data sheet's peak and with a measured 8192 x
+# 8192 x 8192 product.
 rates() {
     awk -v p="$(field parameters "$1")" -v rate="$(field tokens_per_s "$1")" -v gemm="$(field matmul_8192 "$1")" -v l="$2" -v c="$3" -v t=$T -v peak="$peak_tflops" 'BEGIN {
         causal = rate * (6 * p + 6 * l * c * t) * 1e-12; full = rate * (6 * p + 12 * l * c * t) * 1e-12
@@ -109,7 +109,7 @@ steps = [json.loads(line) for line in open(f"{work}/program/metrics.jsonl")]
 steps = [s for s in steps if s["kind"] == "train"][10:]
 plan = open(f"{work}/plan").read()
 rows = [re.search(pattern, plan, re.M) for pattern in (r"^ *total, GPU memory +([0-9.]+) MiB", r"^ *not ours, an estimate.* ([0-9.]+) MiB")]
-# the plan's total, less its estimate for libraries, which a run's own number does not contain
+# the total that `plan` prints without its estimate for libraries, because a run's own number does not contain that
 planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0
 used = re.findall(r"\| *([0-9.]+) GiB \|", open(f"{work}/out").read())
 median = lambda key: statistics.median(s[key] for s in steps if s[key] is not None)

@@ -15,7 +15,8 @@ check() { # check NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# can NAME WHY CONDITION...: succeeds if the condition holds. Otherwise it prints that a requested check is skipped.
+# can NAME WHY CONDITION...: succeeds if the condition holds. Otherwise it prints, for a requested check, that the check
+# is skipped and why.
 can() {
     local name=$1 why=$2; shift 2
     "$@" > /dev/null 2>&1 && return
@@ -28,7 +29,8 @@ can() {
 # run/, each may include the ones before it. Only comm/ may include mpi.h and nccl.h, only layers/ oneDNN.
 includes() {
     local bad=""
-    # sees FOLDER ALLOWED...: prints the includes in FOLDER's files that name a folder other than FOLDER and ALLOWED
+    # sees FOLDER ALLOWED...: prints the #include lines in FOLDER's files that name a folder other than FOLDER and
+    # ALLOWED
     sees() {
         local folder=$1 allowed; shift
         allowed=$(printf '%s/[a-z0-9_]+\\.(h|cuh)"|' "$folder" "$@"); allowed=${allowed%|}
@@ -72,7 +74,7 @@ schema() {
     make -s BACKEND=cpu build/cpu/train_gpt && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
         build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
 }
-# sass: checks that the kernels that nvcc compiles are not worse than test/results/sass.tsv.
+# sass: checks that the machine code that nvcc makes of each kernel is not worse than test/results/sass.tsv says.
 sass() { make -s sass; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
@@ -88,8 +90,8 @@ tsan() {
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
-# memcheck.sh limits the instruction sets: valgrind 3.19 does not know AVX-512, and oneDNN's AVX2 code reads after the
-# end of one of its own buffers.
+# valgrind_run: memcheck.sh limits the instruction sets, because valgrind 3.19 does not know AVX-512, and oneDNN's AVX2
+# code reads after the end of one of its own buffers.
 valgrind_run() {
     make -s BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }

@@ -15,7 +15,8 @@ import sys
 
 from run_files import EXIT_CONFIG, EXIT_DATA, EXIT_IO, Stop, fault_of, run_script, say, write_file
 
-# Seeds of nanochat's evaluation: for the order of the questions, and for the examples of question n (SHOTS_SEED + n)
+# Random seeds that nanochat's evaluation uses: SHUFFLE_SEED for the order of the questions, SHOTS_SEED + n for the
+# examples of question n
 SHUFFLE_SEED, SHOTS_SEED = 1337, 1234
 
 

@@ -2,8 +2,8 @@
 # Measures branch coverage of the code that reads input files: config, data and checkpoints. It builds with gcov
 # (build/cpu-coverage), runs the tests and prints the share of branches taken in each file. The total is appended to
 # test/results/. It needs gcovr and about twenty minutes.
-#   scripts/coverage.sh [report]     report: of the tests run before
-# Branches of CHECK() are left out, because only a bug takes them.
+#   scripts/coverage.sh [report]     report: prints the coverage of tests that have run before
+# Branches of CHECK() (assertions) are left out, because only a bug takes them.
 set -u
 . "$(dirname "$0")/env.sh"
 B=build/cpu-coverage
@@ -13,7 +13,7 @@ if [ "${1:-}" != report ]; then
     make -s BACKEND=cpu B=$B EXTRA_CFLAGS="--coverage -fprofile-update=atomic -O0" \
         LDFLAGS="--coverage -fopenmp -pthread -Wl,--wrap=_exit -Wl,--wrap=MPI_Abort $PWD/$B/ends.o" tests || exit 1
     find $B -name '*.gcda' -delete
-    # the tests that count: those of whole folders, and the scripts whose runs read files or fail to read them
+    # the tests that count for coverage: those of whole folders, and scripts whose runs read files or fail to read them
     for part in core/test_{json,io} data/ run/{config,checkpoint}/ interop/ run/test_{bad_input,disk,golden,guard,lock,ranks,sample,sweep,tokenize,train,verbs}.sh; do
         B=$B scripts/test.sh "test/$part" | grep -E ' passed .*s$'
     done

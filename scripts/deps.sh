@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the missing packages (Debian, Ubuntu) and prints each step. Prints nothing if none is missing.
-#   scripts/deps.sh [NEED...]     build, smoke, test, demo, check, hosts, slurm; without: what build, test and demo need
-#   MPI=ompi-c|mpich|0  BACKEND=cpu|emu|cuda  CC=gcc  EXTRA_CFLAGS=...      as make has them
+#   scripts/deps.sh [NEED...]     NEED: build, smoke, test, demo, check, hosts, slurm; without one: build, test and demo
+#   MPI=ompi-c|mpich|0  BACKEND=cpu|emu|cuda  CC=gcc  EXTRA_CFLAGS=...      variables with the same meaning as in make
 # A library counts as installed if CC links a small program with it. Its package is then skipped, wherever the library
 # comes from. Exit code 1: a test program does not link, or a command that the need requires is missing.
 set -u
@@ -9,7 +9,7 @@ MPI=${MPI:-ompi-c} BACKEND=${BACKEND:-cpu} CC=${CC:-gcc}
 
 # A line for each package: the need (an argument of this script), the package, and how its presence is checked.
 #   links HEADER [-lLIBRARY]   a program links with it      has COMMAND   the command exists; the need requires it
-#   wants COMMAND              the command exists; if it cannot be installed, what uses it is skipped and names it
+#   wants COMMAND              the command exists; if it cannot be installed, tests that use it are skipped and name it
 table='
 build   gcc                 links stdio.h
 build   libc6-dev           links stdio.h
@@ -64,7 +64,7 @@ case $needs in *" build "*)
 esac
 
 mpi_flags() { [ "$MPI" = 0 ] || pkg-config --cflags --libs "$MPI" 2> /dev/null; }
-# links "HEADER -lLIBRARY"...: compiles one program that links with all of them.
+# links "HEADER -lLIBRARY"...: compiles one program that includes all these headers and links with all these libraries.
 links() {
     local one flags=() text='#include <setjmp.h>\n#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n'
     local main='int main(void) { return 0; }'
@@ -89,8 +89,8 @@ is_there() { # HOW WHAT
     esac
 }
 
-# find_missing: sets `needed` to the required packages that are missing, `faults` to the failed checks, and `wanted` to
-# the optional packages that are missing.
+# find_missing: sets the arrays `needed` (required packages that are missing), `faults` (their checks that failed) and
+# `wanted` (optional packages that are missing).
 find_missing() {
     local need package how what all=() linked=no
     needed=() wanted=() faults=()
@@ -117,7 +117,7 @@ fi
 missing=("${needed[@]}" "${wanted[@]}")
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-# refuse: ends the script, with 1 if a required package is missing, else with 0.
+# refuse: ends the script: with 1 if a required package is missing, otherwise with 0.
 refuse() {
     [ ${#needed[@]} -gt 0 ] && exit 1
     echo "deps: continuing without ${wanted[*]}: what uses it is skipped" >&2
@@ -145,7 +145,7 @@ known() { apt-cache show --no-all-versions "${missing[@]}" > /dev/null 2>&1; } #
 if ! known || ! install "${missing[@]}"; then
     echo "deps: apt-get update, to learn of current packages"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q || echo "deps: apt-get update failed; going on with what apt knows" >&2
-    # One package that cannot be installed stops the others, so each is then installed by itself.
+    # Installs the packages one by one if that fails, because one package that cannot be installed stops the others.
     install "${missing[@]}" || for package in "${missing[@]}"; do install "$package" || echo "deps: could not install $package" >&2; done
 fi
 find_missing

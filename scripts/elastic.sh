@@ -4,21 +4,22 @@
 #
 #   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
 #
-#   hosts=FILE   lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host without a number has one. An
-#                executable, as hosts=./discover.sh, is run and prints them. Without hosts=: the nodes of the SLURM job;
-#                else this machine, with a slot for each GPU, or else for each core
-#   np=N         at most N ranks; without hosts= so many on this machine
+#   hosts=FILE   a file with lines "host", "host:slots" or "host slots=N [max_slots=M]". A slot is a rank; a host
+#                without a number has one. If FILE is executable, as in hosts=./discover.sh, it is run and prints such
+#                lines. Without hosts= the hosts are the nodes of the SLURM job; without SLURM this machine, with a slot
+#                for each GPU, or if it has none, for each core
+#   np=N         at most N ranks; without hosts= N ranks on this machine
 #
-# Exit codes of the job:
-#   0                done
-#   75               stopped and saved: the end, or another start if this script asked for it because hosts changed
-#   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
-#                    at the first is the last. 14 is Open MPI 5's code for a rank that lost its peer
-#   73               the run folder is in use: after a loss the old job may still be ending, so ten seconds of tries
-#   any other        the end, because another start would end the same way
+# Exit codes of the job, and what the script does:
+#   0                the training is done: ends
+#   75               stopped and saved: ends, or starts again if this script stopped the job because hosts changed
+#   1, 77, over 128  a rank or a host is lost: starts again with the hosts that answer. Ends after the third loss in a
+#                    row without a newer step. 14 counts as well: Open MPI 5's code for a rank that lost its peer
+#   73               the run folder is in use. After a loss the old job may still be ending: tries again for ten seconds
+#   any other        ends, because another start would end the same way
 #
-# USR1, TERM, HUP and Ctrl-C make the job save and stop (75), a second TERM or Ctrl-C ends it at once, USR2 makes it
-# save and go on. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
+# USR1, TERM, HUP and Ctrl-C make the job save and stop (75). A second TERM or Ctrl-C ends it at once. USR2 makes it
+# save and continue. docs/elastic.md lists the variables. Each action is a line on stderr and in run.dir/elastic.log.
 set -u
 
 TRIES=3 LOCKED_TRIES=10
@@ -67,7 +68,8 @@ trap 'ask HUP' HUP
 trap 'ask Ctrl-C' INT
 trap 'hand_on USR2' USR2
 
-# await COMMAND...: runs a command to its end; its exit code is in code. A trapped signal ends only the wait.
+# await COMMAND...: runs a command to its end and sets `code` to its exit code. A trapped signal ends only the wait,
+# which then begins again.
 await() {
     "$@" &
     pid=$!
@@ -85,7 +87,7 @@ rest() { # SECONDS
 # --- hosts: files of lines "host slots=N", as mpirun reads them -------------------------------------------------------
 
 slots_here() { { nvidia-smi -L 2>/dev/null | grep -c '^GPU'; nproc; } | awk '$1 > 0 { print; exit }'; }
-slurm_hosts() { # reads SLURM_TASKS_PER_NODE, which has the form 2(x3),1
+slurm_hosts() { # slurm_hosts: prints "host:slots" for each node of the job. SLURM_TASKS_PER_NODE has the form 2(x3),1
     paste -d: <(scontrol show hostnames) \
         <(tr , '\n' <<<"$SLURM_TASKS_PER_NODE" | awk -F'[(x)]+' '{ for (i = 0; i < ($2 ? $2 : 1); i++) print $1 }')
 }
@@ -98,7 +100,7 @@ list_hosts() {
     elif [ -n "$hosts" ]; then found=$(cat "$hosts")
     elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
     else found=localhost:${np:-$(slots_here)}
-    fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
+    fi || { echo "no list of hosts from ${hosts:-SLURM}: the command fails, prints nothing, or takes over 30 s; run it by hand" >&2; return 64; }
     NAME=${hosts:-the hosts of the SLURM job} awk 'function refuse(why) { gsub(/[\001-\010\013-\037\177]/, "?", line); bad = 1
              print ENVIRON["NAME"] ": line " NR ", \"" line "\": " why > "/dev/stderr"; exit }
          { line = $0; sub(/\r$/, ""); if (NR == 1) sub(/^\357\273\277/, ""); sub(/#.*/, ""); gsub(/[ \t]*=[ \t]*/, "=") }
@@ -120,13 +122,12 @@ list_hosts() {
                for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
 }
 
-# answers HOST IN_USE: succeeds if the host answers. Hosts among the lines of IN_USE count as answering without being
-# asked.
+# answers HOST IN_USE: succeeds if the host answers. A host in the file IN_USE counts as answering and is not asked.
 answers() { # HOST IN_USE
     case $1 in localhost | 127.0.0.1 | "$(hostname)" | "$(hostname -s)") return ;; esac
     grep -q "^${1//./\\.} " "$2" || timeout 10 "${agent[@]}" "$1" true </dev/null >/dev/null 2>&1
 }
-# answering LIST IN_USE: prints the hosts of LIST that answer, in the order of LIST. All are asked at once.
+# answering LIST IN_USE: prints those hosts of the file LIST that answer, in the order of LIST. All are asked at once.
 answering() ( # LIST IN_USE
     heard=$(mktemp -d "$work/heard.XXXXXX") || exit 74
     while read -r host _; do if answers "$host" "$2"; then touch "$heard/$host"; fi & done <"$1"
@@ -135,7 +136,7 @@ answering() ( # LIST IN_USE
     rm -r "$heard"
 )
 
-# fit FILE: prints the largest number of ranks that the config allows on the hosts of FILE.
+# fit FILE: prints the largest number of ranks that the config allows on the hosts in the file FILE.
 fit() {
     local slots
     slots=$(awk -F= '{ n += $2 } END { print n + 0 }' "$1")
@@ -145,8 +146,8 @@ fit() {
     return "${PIPESTATUS[0]}"
 }
 
-# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. Then gather ends the
-# first start, and lets a later start wait for hosts.
+# choose: writes the hostfile of the next start and sets `ranks`. Fails if too few hosts answer. If it fails, gather
+# ends the script at the first start, and waits for hosts at a later one.
 choose() {
     : >"$work/silent"
     list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" || return
@@ -172,7 +173,7 @@ gather() {
     name_silent
 }
 
-# nap SECONDS: sleeps in a watcher, and ends with the watcher.
+# nap SECONDS: sleeps in a background function such as watch_hosts. The sleep ends when that function is ended.
 nap() { # SECONDS
     local sleeper=''
     trap 'kill $sleeper 2>/dev/null; exit' TERM
@@ -180,8 +181,8 @@ nap() { # SECONDS
     wait $sleeper && trap - TERM
 }
 
-# watch_hosts: runs during the job. It asks the job to stop once the hosts allow another number of ranks, or a host in
-# use is no longer listed.
+# watch_hosts: runs in the background during the job. Asks the job to stop once the hosts allow another number of ranks,
+# or a host in use is no longer listed.
 watch_hosts() {
     local more gone
     cp "$work/hosts" "$work/seen"
@@ -201,9 +202,9 @@ watch_hosts() {
     done
 }
 
-# signed: prints a sign that a rank has opened RUN/lock. It is needed because mpirun waits silently for a host's daemon
-# that cannot report. If no rank has opened the lock after START seconds, mpirun and its processes are ended, which
-# counts as a loss.
+# signed: prints inode and change time of RUN/lock, which differ after a rank has opened it. watch_start needs that
+# sign, because mpirun waits silently for a host's daemon that cannot report. If no rank has opened the lock after START
+# seconds, mpirun and its processes are ended, which counts as a loss.
 signed() { stat -c '%i %z' "$run_dir/lock" 2>/dev/null; }
 watch_start() {
     local before waited mpirun
@@ -222,7 +223,7 @@ watch_start() {
 
 saved_steps() { printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'; }
 newest_checkpoint() { { echo 0; saved_steps; } | sort -n | tail -n 1; }
-newest_step() { # newest_step: prints the newest step in a checkpoint or in the metrics
+newest_step() { # newest_step: prints the newest step found in a checkpoint or in metrics.jsonl
     {
         echo 0
         saved_steps
@@ -230,8 +231,8 @@ newest_step() { # newest_step: prints the newest step in a checkpoint or in the 
     } | sort -n | tail -n 1
 }
 
-# start: starts the job. ssh gets keepalive options, because mpirun would wait a quarter of an hour for a host that
-# disappeared silently.
+# start: runs the job under mpirun. mpirun's connections get keepalive options, because otherwise it would wait a
+# quarter of an hour for a host that disappeared silently.
 start() {
     local watchers
     rm -f "$work/changed"

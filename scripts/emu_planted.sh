@@ -2,13 +2,15 @@
 # make emu-planted: each fault planted in test/emu/cases must be caught where the table has an X. The clean kernels must
 # pass everywhere.
 #   scripts/emu_planted.sh [NUMBER...]     only these faults; 0 is the clean kernels
-# Prints one line per fault, with three letters for each build: threads forward and copies late, reverse and late,
-# forward and early. X is caught, - is not. A run counts as caught when it ends with a diagnosis or a wrong value, not
-# when it hangs. A letter in lower case differs from the table.
+# Prints one line per fault, with three letters for each build. They stand for three schedules: threads run forward and
+# asynchronous copies arrive late; threads run in reverse, copies late; threads forward, copies early. X means that the
+# fault is caught, - that it is not. A run counts as caught when it ends with a diagnosis or a wrong value, not when it
+# hangs. A letter in lower case differs from the table.
 set -u
 . "$(dirname "$0")/env.sh"
-# The columns: number of the fault, case, builds that must catch it (plain, ASan, race; a dot means not required),
-# fault. Fault 20 is seen only where ASan watches the host; fault 22 is legal on the hardware.
+# The columns: number of the fault, case, and for each of the builds plain, ASan and race what the three schedules do
+# (X: must catch the fault, -: do not catch it, a dot: either), then the fault. Fault 20 is seen only where ASan checks
+# host code; fault 22 is legal on the hardware.
 table='
  1 layernorm   XXX XXX XXX missing row mask
  2 layernorm   XXX XXX XXX misaligned 128-bit load
@@ -110,7 +112,8 @@ table='
 124 nccl_beside XXX XXX XXX NCCL without a limit beside blocks that stay'
 variants=(-plain "" -race)
 
-# one NUMBER CASE EXPECTED... WORDS: runs one fault in every build and schedule; exit code 1 if the table expects more
+# one NUMBER CASE EXPECTED... WORDS: runs one planted fault in every build and schedule. Exit code 1 if a fault that the
+# table expects to be caught is missed.
 one() {
     local number=$1 case=$2 expected="$3 $4 $5" seen="" message="" verdict i=0 variant run out status
     shift 5
@@ -133,7 +136,7 @@ one() {
     printf '%2d %s%-9s %-44s %s\n' "$number" "$seen" "$verdict" "$*" "${message:0:110}"
     [ "$verdict" = caught ] || [ "$verdict" = legal ]
 }
-clean() { # clean: runs every case without a fault under every schedule; exit code 1 at the first failure
+clean() { # clean: runs every case without a planted fault under every schedule; exit code 1 at the first failure
     local variant schedule async runs=0
     for variant in "${variants[@]}"; do
         for schedule in forward reverse random:1 random:2; do

@@ -1,6 +1,6 @@
 # env.sh - the environment of every script; sourced, not run. It changes to the project's folder and lets Open MPI run
-# as root. A test is skipped if its source, or a file that it sources, names one of these tools outside a comment,
-# and the tool is missing.
+# as root. A test is skipped if a tool is missing (python3, pgrep, xz) that its source, or a file that it sources, names
+# outside a comment.
 if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")"/test/* ]]; then
     for tool in python3:python3 pgrep:procps xz:xz-utils; do
         command -v "${tool%:*}" > /dev/null || ! grep -hsv '^ *#' "${BASH_SOURCE[@]:1}" | grep -qw "${tool%:*}" && continue
@@ -9,12 +9,12 @@ if [[ $(realpath "${BASH_SOURCE[-1]}" 2> /dev/null) == "$(realpath "$(dirname "$
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-# containers often forbid the cross-memory copy, so Open MPI would print a warning
+# turns off the cross-memory copy, which containers often forbid; Open MPI would then print a warning
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
-# unbuilt PROGRAM: succeeds if PROGRAM is missing, and prints the command that builds the tests of $B.
+# unbuilt PROGRAM: succeeds if PROGRAM is missing, and then prints the command that builds the tests of build folder $B.
 unbuilt() {
     local words=BACKEND=cpu san
     [ ! -x "$1" ] || return
@@ -24,8 +24,8 @@ unbuilt() {
     case $B in *-clang*) words+=" CC=clang" ;; esac
     echo "not ok $1 is not built; type: make $words tests"
 }
-unset MAKEFLAGS MAKELEVEL # a make that a script calls is independent of the make that called the script
-export DEPS=0             # a make that a script calls installs no packages
+unset MAKEFLAGS MAKELEVEL # makes a make that a script calls independent of a make that called the script
+export DEPS=0             # keeps a make that a script calls from installing packages
 
 # Options of mpirun whose names differ between Open MPI 4 and 5. LAUNCHER_MCA: the option before a parameter of the
 # launcher. REMOTE_SHELL: the parameter that names the remote shell. OUTPUT_OPTIONS: keeps stdout and stderr of ranks
@@ -34,7 +34,8 @@ case $(mpirun --version 2>/dev/null) in
 *"(Open MPI) 5."*) LAUNCHER_MCA=--prtemca REMOTE_SHELL=plm_ssh OUTPUT_OPTIONS="--output :raw" ;;
 *) LAUNCHER_MCA=--mca REMOTE_SHELL=plm_rsh OUTPUT_OPTIONS= ;;
 esac
-# run_ranks N COMMAND...: runs the command on N ranks, under the mpirun of the MPI that build $B links.
+# run_ranks N COMMAND...: runs the command on N ranks, under the mpirun of the MPI library with which build folder $B is
+# built.
 run_ranks() {
     local n=$1; shift
     case $B in

@@ -10,7 +10,7 @@ done
 declare -A result
 status=0
 
-prove() { # prove TEST: runs a test, unless it has run already, and keeps pass, FAIL or skip
+prove() { # prove TEST: runs a test, unless it has run already, and keeps its result: pass, FAIL or skip
     local last
     case $1 in
         test/slurm/*) last="skip: make test-slurm" ;;

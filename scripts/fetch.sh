@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # fetch.sh - fetches data to train on into datasets/NAME: text, token shards or parquet files.
-#   scripts/fetch.sh                              the names, with size and use
-#   scripts/fetch.sh NAME [FOLDER] [shards=N]     N: of the training files; those for validation come always
-# A download that was cut continues where it stopped, at once and when the same command is typed again. FILE.part
+#   scripts/fetch.sh                              prints the names, with size and use
+#   scripts/fetch.sh NAME [FOLDER] [shards=N]     N: number of training files; files for validation are always fetched
+# A broken download continues where it stopped, at once and when the same command is typed again. FILE.part
 # becomes FILE when its size, its SHA-256 (if the server or this script names one) and its own header are right.
 # FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): tries in a row that bring no new bytes before it
-# gives up. Exit codes: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 a full disk or no
-# right to write.
+# gives up. Exit codes: 0 done, 64 usage, 65 the bytes are not those promised, 69 no curl or no network, 74 a full disk
+# or no right to write.
 set -u
 invoked_from=$PWD ROOM="make room, name another folder, or take fewer shards="
 cd "$(dirname "$0")/.." || exit 74
@@ -14,7 +14,7 @@ TRIES=${FETCH_TRIES:-5} # downloads in a row that bring nothing new
 
 die() { local code=$1; shift; echo "fetch: $*" >&2; exit "$code"; }
 
-# The columns: name | bytes of a training file, about | number of training files | number taken by default | use
+# The columns: name | approximate bytes of a training file | number of training files | number fetched by default | use
 NAMES='
 tinyshakespeare | 1115394    | 1    | 1   | text, 1.1 MB: a first run on a laptop (configs/laptop.json)
 tinystories     | 2250000000 | 1    | 1   | text, 2.3 GB: stories in simple words, for small models
@@ -43,7 +43,7 @@ files() { # NAME SHARDS
         done ;;
     fineweb-10b) shards fineweb "$hub/kjj0/fineweb10B-gpt2/resolve/main" "$numbers" ;;
     fineweb-edu) shards edu_fineweb "$hub/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main" "$numbers" ;;
-    climbmix) # in the list of climbmix the last file is for validation
+    climbmix) # the list of climbmix ends with file 6542, which is for validation
         for i in 6542 $(seq 0 $(($2 - 1))); do
             file=$(printf 'shard_%05d.parquet' "$i")
             echo "$file $hub/karpathy/climbmix-400b-shuffle/resolve/main/$file"
@@ -91,7 +91,7 @@ explain() { # CURL'S-STATUS URL
 }
 
 # ask URL: sets size and sha256 to the values that the server sends, or to "" if it sends none. For files in large-file
-# storage the hub sends both (x-linked-*). For other files only the size is used.
+# storage (LFS) Hugging Face sends both (x-linked-*). For other files only the size is used.
 ask() { # URL
     local headers
     headers=$(curl -fsSIL --max-time 60 "$1" 2>"$log") || explain $? "$1"
@@ -102,8 +102,8 @@ ask() { # URL
 }
 
 get() { curl -fL --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$@"; }
-# download URL FILE: fetches into FILE until it has `size` bytes. After a cut connection it continues at the byte where
-# it was cut.
+# download URL FILE: fetches into FILE until it has `size` bytes. After a broken connection it continues at the byte
+# where it stopped.
 download() { # URL FILE
     local before tries=0 status
     while :; do
@@ -117,7 +117,8 @@ download() { # URL FILE
         case $status in
         0) [ -z "$size" ] && return ;;                   # else the size decides
         33 | 36) rm -f "$2" ;;                           # this server cannot go on in the middle
-        18 | 28 | 52 | 55 | 56 | 92) ;;                  # curl's exit codes for a connection that was cut or hangs
+        # curl's exit codes for a connection that broke or hangs: tries again
+        18 | 28 | 52 | 55 | 56 | 92) ;;
         *) explain $status "$1" ;;
         esac
         if [ "$(size_of "$2")" -gt "$before" ]; then tries=0; else tries=$((tries + 1)); fi
@@ -130,7 +131,7 @@ download() { # URL FILE
 
 u32() { od -An -tu4 -j "$2" -N 4 --endian=little "$1" | tr -d ' '; }
 # is_whole FILE NAME: succeeds if FILE is what its name promises: an llm.c header with as many tokens as it says, or
-# parquet's marks at both ends.
+# parquet's magic bytes at both ends.
 is_whole() { # FILE NAME
     case $2 in
     *.bin)     [ "$(u32 "$1" 0) $(u32 "$1" 4) $(size_of "$1")" = "20240520 1 $((1024 + 2 * $(u32 "$1" 8)))" ] ;;

@@ -8,7 +8,8 @@ RUN/follow.wandb.json (or follow.trackio.json) keeps what was sent, so that the 
 Exit: 0 done, or ended by Ctrl-C, 64 a fault in the options, 65 a damaged file, 69 the service is not installed or does
 not take the numbers, 74 I/O, 75 stopped before it began, or in the middle by a second Ctrl-C.
 """
-# run_files is imported first, because it makes Ctrl-C end with 75 while Python loads the rest.
+# run_files is imported first, because from then on Ctrl-C ends the script with exit code 75, also while Python loads
+# the rest.
 # pylint: disable=wrong-import-order
 from run_files import (
     EXIT_CONFIG,

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# make test-fresh: runs the commands of the README in new roots of Debian 12 and 13 that have only git and make.
-#   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (as root), user (a user without rights: both), mpich, nompi (their smoke tests);
-#                                                     hosts and slurm (make test-hosts, test-slurm) only where they are named
-#   scripts/fresh.sh short                            build and smoke tests in one root of Debian 12; `skip` where no root can be made
+# make test-fresh: runs the commands of the README in new root folders (chroot) of Debian 12 and 13 that have only
+# git and make.
+#   scripts/fresh.sh [bookworm|trixie]... [STEP]...   steps: demo, test (both as root), user (demo and test as a user
+#                                                     without root rights), mpich, nompi (smoke tests of these
+#                                                     builds); only if named: hosts and slurm (make test-hosts,
+#                                                     make test-slurm)
+#   scripts/fresh.sh short                            build and smoke tests in one root of Debian 12; prints `skip`
+#                                                     if no root folder can be made
 # Needs root (chroot, mount namespaces), mmdebstrap and network. Roots are made in $TMPDIR and removed at the end. The
 # base of each release is kept in build/fresh/. Mounts are in their own namespace, which ends with its last process.
 set -u
@@ -39,15 +43,16 @@ finish() {
 }
 trap 'finish $?' EXIT
 trap 'finish 130' INT; trap 'finish 143' TERM; trap 'finish 129' HUP
-# patient COMMAND...: runs a command in the background and waits, so that a trap can act before the command ends.
+# patient COMMAND...: runs a command in the background and waits for it, so that a trapped signal can act before the
+# command ends.
 patient() { "$@" & job=$!; wait $job; local status=$?; job=''; return $status; }
 
 # sources RELEASE: prints the lines of apt's list for a release, from this machine's mirror if it is a Debian machine,
-# else from debian.org.
+# otherwise from debian.org.
 sources() { # RELEASE
     local here main security
     here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    # Prints both formats of apt's lists as "URI SUITE".
+    # lists: prints the entries of apt's lists, in both formats, as "URI SUITE".
     lists() {
         sed -nE 's/^deb +(\[[^]]*\] +)?([^ ]+) +([^ ]+) .*/\2 \3/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2> /dev/null
         cat /etc/apt/sources.list.d/*.sources 2> /dev/null | awk -F': *' '/^URIs:/ { uri = $2 } /^Suites:/ { n = split($2, s, " "); for (i = 1; i <= n; i++) print uri, s[i] }'
@@ -57,11 +62,11 @@ sources() { # RELEASE
     main=${main:-http://deb.debian.org/debian}
     printf 'deb %s %s main\n' "$main" "$1" "$main" "$1-updates" "${security:-http://deb.debian.org/debian-security}" "$1-security"
 }
-# Print the proxies of apt as options, and the proxy variables of the environment.
+# apt_proxies prints apt's proxies as options; proxies prints the proxy variables of the environment.
 apt_proxies() { apt-config dump 2> /dev/null | grep -iE '^Acquire::(http|https|ftp)::Proxy'; }
 proxies() { env | grep -iE '^((https?|ftp|all|no)_proxy|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST))='; }
 
-base() { # base RELEASE: makes build/fresh/RELEASE.tar, a Debian root folder with only git and make
+base() { # base RELEASE: makes build/fresh/RELEASE.tar, a root folder of that Debian release with only git and make
     local options=() line lines=()
     find "$kept" -name "$1.tar" -mtime +14 -delete
     [ ! -s "$kept/$1.tar" ] || return 0
@@ -74,7 +79,7 @@ base() { # base RELEASE: makes build/fresh/RELEASE.tar, a Debian root folder wit
     mv "$kept/$1.new" "$kept/$1.tar"
 }
 
-anew() { # anew RELEASE: makes a new root folder $root of the release, with a clone of HEAD and a user
+anew() { # anew RELEASE: makes a new root folder $root of that Debian release, with a clone of HEAD and a user
     root=$work/root
     rm -rf --one-file-system "$root"; mkdir -p "$root" "$kept/archives-$1/partial"
     tar -xf "$kept/$1.tar" -C "$root" --exclude='./dev/*'
@@ -85,7 +90,8 @@ anew() { # anew RELEASE: makes a new root folder $root of the release, with a cl
     for home in root home/newcomer; do git clone -q --no-hardlinks "$PWD" "$root/$home/train_gpt" || exit; done
     chroot "$root" chown -R newcomer: /home/newcomer
 }
-# types WHO COMMAND: runs a command in the clone in $root, as a user who has just logged in. Its output is in $said.
+# types WHO COMMAND: runs a command in the clone in $root, as user WHO who has just logged in. The file $said gets its
+# output.
 types() {
     local home=/root id=0 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin settings=() line
     [ "$1" = root ] || home=/home/$1 id=1000 path=/usr/local/bin:/usr/bin:/bin
@@ -102,7 +108,7 @@ types() {
         exit $?' _ "$root" "$archives" "$id" HOME="$home" USER="$1" PATH="$path" LANG=C.UTF-8 TERM=xterm "${settings[@]}" \
         bash -c "cd ~/train_gpt && $2" > "$said" 2>&1 < /dev/null
 }
-verdict() { # verdict NAME STATUS SINCE: prints the result of a step, and after a failure the end of its output
+verdict() { # verdict NAME STATUS SINCE: prints the result of step NAME, and after a failure the end of its output
     if [ "$2" -eq 0 ]; then
         echo "ok $1: $(tail -n 1 "$said") ($(($(date +%s) - $3)) s)"
     else
@@ -116,7 +122,7 @@ try() { # WHO NAME COMMAND
     local at; at=$(date +%s)
     types "$1" "$3"; verdict "$2" $? "$at"
 }
-# asks NAME COMMAND: checks that the command, for a user without rights, prints one line for root to type. Then runs
+# asks NAME COMMAND: checks that COMMAND, run by a user without root rights, prints one line for root to type. Then runs
 # that line as root.
 asks() {
     local line

@@ -13,8 +13,8 @@ mkdir -p "$out"
 
 compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
          -DBACKEND_cpu -DNO_MPI)
-# Sources that are built without the fuzzer's counters. The comparisons of faults.c's edit distance would take two
-# thirds of the time and do not help.
+# Sources that are built without the fuzzer's counters. In faults.c the comparisons of the edit distance would take two
+# thirds of the time and do not help the fuzzer.
 untraced=" run/config/faults.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
@@ -22,7 +22,8 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 0
 fi
 
-# The parsers and the code below them get the fuzzer's counters. All other code is from the plain build.
+# Parsers, and the code that they call, are compiled with the fuzzer's counters. All other code is from the plain CPU
+# build.
 make -s BACKEND=cpu build/cpu/train_gpt || exit 1
 rest=(build/cpu/run/config/presets.o build/cpu/run/checkpoint.a build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
@@ -41,8 +42,7 @@ for source in "${sources[@]}"; do
     "${compile[@]}" "${untrace[@]}" -c -o "$object" "$source" || exit 1
 done
 
-# ASan's quarantine keeps freed memory for a while, to see late uses. It is small, because the limit on memory includes
-# it.
+# Sets a small quarantine for ASan, in which freed memory is kept to detect late uses: the memory limit includes it.
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
 fuzz() { # TARGET
     local log=$out/$1.log corpus=$out/corpus_$1 count

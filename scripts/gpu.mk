@@ -14,22 +14,22 @@ endif
 
 comma   := ,
 quote   := "
-# The emulator is built with AddressSanitizer and UBSan by default. SAN=-race has the race checker of test/emu instead,
-# SAN=-plain nothing.
+# The emulator (CUDA kernels on the CPU) is built with AddressSanitizer and UBSan by default. SAN=-race builds it with
+# the race checker of test/emu instead, SAN=-plain without any checker.
 ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)$(if $(filter cpu-tsan,$(BACKEND)$(SAN)),-fsanitize=thread)
 $(if $(filter cpu cpu-asan cpu-tsan emu emu-race emu-plain cuda,$(BACKEND)$(SAN)),,$(error SAN=$(SAN): -asan or -tsan with BACKEND=cpu, -race or -plain with BACKEND=emu))
-# Each switch between the emulator's stacks calls ASan's library. Linked statically, the call does not go through the
-# loader.
+# Links ASan's library statically into the emulator. The emulator calls it at each switch between its stacks, and a
+# static call does not go through the loader.
 ASAN_LIB := $(if $(ASAN),$(if $(filter emu,$(BACKEND)),$(if $(wildcard $(shell $(CXX) -print-file-name=libasan.a)),-static-libasan)))
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
 CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)
 CUCC    := $(CXX) -x c++
-# Local variables begin as garbage. UBSan's checks of null, sizes and sums of pointers are left out, because
-# AddressSanitizer finds the same faults. A kernel then compiles in three quarters of the time. test/emu/race.cpp
-# defines the hooks of -fsanitize=thread, so the sanitizer's library is not linked. Under AddressSanitizer (EMU_CALLS),
-# device functions are inlined only if they are small or called once. Under the race checker all are inlined, because
-# test/emu/count.cpp distinguishes the instructions of a warp by their addresses.
+# Checks for code that the emulator runs. Local variables begin as garbage. UBSan's checks of null, sizes and sums of
+# pointers are left out, because AddressSanitizer finds the same faults. A kernel then compiles in three quarters of the
+# time. test/emu/race.cpp defines the hooks of -fsanitize=thread, so the sanitizer's library is not linked. Under
+# AddressSanitizer (EMU_CALLS), device functions are inlined only if they are small or called once. Under the race
+# checker all are inlined, because test/emu/count.cpp distinguishes the instructions of a warp by their addresses.
 WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-DEMU_CALLS -finline-small-functions -fno-sanitize-recover=undefined -fno-sanitize=null$(comma)object-size$(comma)pointer-overflow$(comma)vptr,-O1 -fsanitize=thread)
 CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
            -include test/emu/cuda_emu.h
@@ -38,13 +38,14 @@ ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
 # UBSan to find.
 $(ENGINE): CXXFLAGS += -O3 $(if $(ASAN),-fno-sanitize=undefined)
 endif
-# archs: compiles every CUDA source for each supported architecture, each in an object folder of its own. It prints
-# `skip` if there is no nvcc.
+# archs: the target that compiles every CUDA source for each supported architecture, each in an object folder of its
+# own. It prints `skip` if there is no nvcc.
 SUPPORTED := 80 90a 100
 # The architectures that this nvcc compiles for; 100 needs CUDA 12.8. If nvcc does not list them, each is tried.
 KNOWN     := $(patsubst compute_%,%,$(if $(filter cuda,$(BACKEND))$(filter archs,$(MAKECMDGOALS)),$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 known      = $(if $(KNOWN),$(foreach a,$(1),$(if $(filter $(a:a=),$(KNOWN)),$(a))),$(1))
-# NCCL is not part of the toolkit. Without it the program uses one GPU: comm/nccl.c replaces comm/nccl.cu.
+# NCCL is not part of the CUDA toolkit. Without NCCL the program exchanges data between GPUs by way of host memory:
+# comm/nccl.c replaces comm/nccl.cu.
 ifeq ($(BACKEND)$(NCCL),cuda)
 NCCL      := $(shell $(CXX) -I$(CUDA_HOME)/include -include nccl.h -E -x c++ /dev/null > /dev/null 2>&1 && echo 1 || echo 0)
 endif
@@ -56,8 +57,8 @@ archs:                     ## compile the CUDA sources for each architecture tha
 	@$(if $(NVCC),for a in $(call known,$(SUPPORTED)); do at=$$(date +%s); \
 	    $(MAKE) --no-print-directory -s BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
-# The code that nvcc makes of each kernel is compared with test/results/sass.tsv (scripts/sass.py). A cubin has one
-# architecture; X.ptxas is the output of ptxas.
+# Targets that compare the machine code that nvcc makes of each kernel with test/results/sass.tsv (scripts/sass.py). A
+# cubin has one architecture; X.ptxas is the output of ptxas.
 SASS_ARCHS ?= 80 90a
 CUBINS     = $(patsubst %.cu,$(B)/%.cubin,$(filter-out $(if $(filter 0,$(NCCL)),comm/nccl.cu),$(shell grep -lw KERNEL core/*.cu layers/*.cu comm/*.cu)))
 .PHONY: sass cubins performance
@@ -76,9 +77,10 @@ performance:               ## the estimated step of docs/performance.md, written
 	@python3 scripts/performance_page.py build/emu-plain/train_gpt docs/performance.md
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
-# ARCHS: the code for the GPUs of this machine, or for all supported ones if there are none. NEWEST: the PTX that is
-# added for later GPUs, that of the last architecture. For a GPU newer than this nvcc it is the newest architecture that
-# nvcc knows and that is not newer than the GPU. The driver compiles the PTX.
+# ARCHS lists the architectures to compile for: those of this machine's GPUs, or all supported ones if there are none.
+# NEWEST is the architecture for which PTX is added, so that later GPUs can run the program; their driver compiles it.
+# It is the last of ARCHS. For a GPU newer than this nvcc it is the newest architecture that nvcc knows and that is not
+# newer than the GPU.
 CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
 UNKNOWN := $(filter-out $(call known,$(CAPABLE)),$(CAPABLE))
 ifeq ($(origin ARCHS),undefined)
@@ -98,12 +100,12 @@ $(B)/comm/nccl.o: comm/nccl.c $(B)/.flags
 	$(call short,cc,$< (no NCCL))$(CC) $(CFLAGS) -DNO_NCCL -c -o $@ $<
 endif
 endif
-# lacks: prints what the build leaves out, one line each.
+# lacks: shell commands that print what the build leaves out, one line each.
 lacks = $(if $(filter cuda,$(BACKEND)),$(if $(filter 0,$(NCCL)),echo "left out: NCCL$(comma) since nccl.h is not here: ranks on several GPUs would exchange by way of host memory. Install libnccl-dev$(comma) then make";) \
     $(if $(ARCHS_LEFT),echo "left out: code for $(ARCHS_LEFT:%=sm_%)$(comma) which $(NVCC) does not know$(if $(UNKNOWN),; the driver compiles compute_$(NEWEST) for this machine's GPU); a newer CUDA toolkit does";)) \
     $(if $(BACKEND_ASKED),,$(if $(filter cpu,$(BACKEND)),echo "left out: the GPU's part$(comma) since $(if $(NVCC),no NVIDIA GPU is here: make BACKEND=cuda builds it,no nvcc is here: set CUDA_HOME)";))
 ARCHS_LEFT = $(or $(UNKNOWN),$(filter-out $(call known,$(SUPPORTED)),$(if $(CAPABLE),,$(SUPPORTED))))
-# The targets that need a GPU, or that emulate one.
+# Targets that need a GPU, or that emulate one.
 gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
 gpu-bundle:                ## files that such a machine may lack, in build/gpu-bundle/

@@ -3,7 +3,7 @@
 # gpu-bundle.tar.gz beside it (at most 40 MiB, to be copied with the sources). They are the CPU build's loss curve and
 # its tokens, Open MPI's runtime, and small libraries with their headers. The emulator's calibration results and the
 # CUDA build's programs are added if they exist.
-#   scripts/gpu_bundle.sh [PART...]     only some: data curve libraries mpi calibration programs
+#   scripts/gpu_bundle.sh [PART...]     only these parts: data curve libraries mpi calibration programs
 set -eu
 . "$(dirname "$0")/env.sh"
 bundle=$PWD/build/gpu-bundle
@@ -47,7 +47,7 @@ copy_needed() { # FOLDER FILE...
         esac
     done
 }
-# library_of HEADER LIBRARY: packs the header to build with, and the library to run with.
+# library_of HEADER LIBRARY: packs HEADER, to build with, and the shared library LIBRARY, to run with.
 library_of() {
     local header=$1 name=$2 found
     mkdir -p "$bundle/include/$(dirname "$header")"
@@ -61,8 +61,8 @@ library_of() {
 bundle_libraries() {
     library_of cjson/cJSON.h cjson
     library_of xxhash.h xxhash
-    # OpenSSL is packed as archives, because a shared library would replace that of the machine's other programs, such
-    # as Python.
+    # OpenSSL is packed as static archives, because a shared library would replace that of the machine's other programs,
+    # such as Python.
     cp -rL /usr/include/openssl "$bundle/include/"
     cp -rL /usr/include/x86_64-linux-gnu/openssl "$bundle/include/"
     cp -L /usr/lib/x86_64-linux-gnu/lib{ssl,crypto}.a "$bundle/lib/"
@@ -84,8 +84,8 @@ bundle_libraries() {
 }
 
 # bundle_mpi: packs Open MPI from Debian's packages: the launcher, libraries, and the components for one machine (no
-# network hardware). OPAL_PREFIX names its new place. Its libraries have a folder of their own, because in the path of
-# another Open MPI they would break that one's launcher.
+# network hardware). OPAL_PREFIX tells it its new folder. The libraries have a folder of their own, because in the
+# library path of another Open MPI they would break the launcher of that Open MPI.
 bundle_mpi() {
     local from=/usr/lib/x86_64-linux-gnu to=$bundle/mpi/lib/x86_64-linux-gnu component
     [ -e $from/openmpi/lib/openmpi3 ] || { note mpi "skipped: libopenmpi3 is not installed"; return; }
@@ -103,7 +103,8 @@ bundle_mpi() {
     ln -sfn libmpi.so.40 "$bundle/mpi/shared/libmpi.so"
     mkdir -p "$bundle/include/openmpi-c"
     cp -L $from/openmpi/include/mpi.h $from/openmpi/include/mpi_portable_platform.h "$bundle/include/openmpi-c/"
-    # A pkg-config that answers the Makefile's only question, for machines without Open MPI's development package.
+    # Writes a pkg-config that answers the only question that the Makefile asks, for machines without Open MPI's
+    # development package.
     cat > "$bundle/bin/pkg-config" <<'SH'
 #!/bin/sh
 bundle=$(cd "$(dirname "$0")/.." && pwd)
@@ -118,7 +119,8 @@ SH
     note mpi "Open MPI $(/usr/bin/orterun --version | sed -n '1s/.* //p'), $(find "$to/openmpi" -name "*.so" | wc -l) components, $(size "$bundle/mpi") MiB"
 }
 
-# bundle_calibration: packs the emulator's result for every primitive of core/ptx.cuh, to compare with a GPU's.
+# bundle_calibration: packs the emulator's result for every function of core/ptx.cuh (GPU instructions), to compare with
+# a GPU's.
 bundle_calibration() {
     local cases=build/emu-plain/test/emu/cases/cases
     if ! make -s BACKEND=emu SAN=-plain $cases || ! $cases calibrate > "$bundle/calibrate.txt"; then
@@ -127,8 +129,8 @@ bundle_calibration() {
     note calibration "$(wc -l < "$bundle/calibrate.txt") lines of the emulator"
 }
 
-# bundle_programs: packs the programs for a machine on which they cannot be built. A build made on that machine is
-# preferred.
+# bundle_programs: packs the CUDA build's programs, for a machine on which they cannot be built. Programs built on that
+# machine are preferred.
 bundle_programs() {
     local program
     rm -rf "$bundle/programs"
@@ -142,7 +144,7 @@ bundle_programs() {
     note programs "$(find "$bundle/programs" -type f | wc -l) of build/cuda, $(size "$bundle/programs") MiB"
 }
 
-# pack: packs the folder. scripts/gpu_env.sh unpacks the archive if it is newer than the folder.
+# pack: packs the folder $bundle. scripts/gpu_env.sh unpacks the archive if it is newer than the folder.
 pack() {
     tar -czf "$bundle.tar.gz" -C "$(dirname "$bundle")" --exclude .unpacked "$(basename "$bundle")"
     touch "$bundle/.unpacked"

@@ -8,8 +8,8 @@ set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
 wanted=" ${*:-build sass calibration ops turns bits curve memcheck resume comm ranks visible exchange stages beside lost copies archs memory device torch transformers initcheck racecheck} "
-# What only a GPU, several GPUs, or another nvcc can show: a step and its claim on each line. With BACKEND=emu a step
-# only shows that it works itself.
+# Steps that test what only a GPU, several GPUs, or another nvcc can show: a step and its claim on each line. With
+# BACKEND=emu a step only shows that the step itself works.
 claims='
 visible   ranks that see one GPU each, by CUDA_VISIBLE_DEVICES, have all of its memory, and NCCL connects them
 exchange  messages between any two ranks: the matrices of Muon, and sums in the order of a tree
@@ -29,7 +29,7 @@ passed=0 failed=0 skipped=0
 mkdir -p "$work"
 
 skip() { echo "$1"; return 200; } # the step's reason
-step() { # step NAME COMMAND...: runs a step. The last line of its output is printed as the detail.
+step() { # step NAME COMMAND...: runs a step of the check. The last line of its output is printed as the detail.
     local name=$1 at=$SECONDS status word; shift
     case $wanted in *" ${name%%-*} "* | *" $name "*) ;; *) return ;; esac
     "$@" > "$work/$name.log" 2>&1; status=$?
@@ -42,21 +42,22 @@ step() { # step NAME COMMAND...: runs a step. The last line of its output is pri
     [ $word != FAIL ] || tail -n 30 "$work/$name.log" | sed 's/^/     | /'
 }
 
-# run_curve NAME [OPTION...]: trains the model of the loss curve on its text, from step 0, in build/gpu-check/NAME. If
-# $gemm is set, the run uses the table of product algorithms of run $gemm, because the table decides the bits.
+# run_curve NAME [OPTION...]: trains the model of the loss curve (test/gpu/curve.json) on its text, from step 0, in
+# build/gpu-check/NAME. If $gemm is set, the run uses the matrix product algorithms that run $gemm chose, because they
+# decide the bits of the result.
 run_curve() {
     local name=$1; shift
     rm -rf "${work:?}/$name"; mkdir -p "$work/$name"
     if [ -n "${gemm:-}" ] && [ -e "$work/$gemm/gemm.json" ]; then cp "$work/$gemm/gemm.json" "$work/$name/"; fi
     go_on "$name" "$@"
 }
-go_on() { # go_on NAME [OPTION...]: starts or resumes run NAME, under mpirun if `ranks` is set
+go_on() { # go_on NAME [OPTION...]: starts or resumes training run NAME, under mpirun if `ranks` is set
     local run=("$program" test/gpu/curve.json run.dir="$work/$1" "${@:2}")
     if [ -n "${ranks:-}" ]; then run_ranks "$ranks" "${run[@]}"; else timeout 300 "${run[@]}"; fi
 }
 losses() { sed -n 's/^{"kind":"train",.*"loss":\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
-# compare_losses FOLDER FOLDER LIMIT: checks that both runs have as many steps, and that each loss is within LIMIT of
-# the second run's, relatively.
+# compare_losses FOLDER1 FOLDER2 LIMIT: checks that both runs have as many steps, and that the relative difference of
+# their losses is at most LIMIT in each step.
 compare_losses() {
     paste -d' ' <(losses "$1") <(losses "$2") | awk -v limit="$3" '
         NF != 2 || $1 !~ /^[0-9]/ { odd++; next } { d = ($1 - $2) / $2; if (d < 0) d = -d; if (d >= most) { most = d; at = NR } }
@@ -82,17 +83,17 @@ build() {
     else return 1
     fi
 }
-# ops: runs the op tests. They read results as soon as the op has returned, so launches must block.
+# ops: runs the tests of layers. They read results as soon as the operation has returned, so launches must block.
 ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
-# turns_of_ops: runs op tests with few multiprocessors, so that a block computes several tiles one after another. In a
-# large model it does; with the small shapes of op tests a GPU gives each block at most one tile.
+# turns_of_ops: runs tests of layers with few multiprocessors, so that a block computes several tiles one after another.
+# In a large model it does; with the small shapes of these tests a GPU gives each block at most one tile.
 turns_of_ops() {
     local word
     for word in test_gemm test_linear test_attention test_documents; do
         CUDA_LAUNCH_BLOCKING=1 TRAIN_GPT_MULTIPROCESSORS=4 scripts/test.sh "layers/$word.c" || return 1
     done
 }
-# turns_of_curve: trains with several tiles for each block, early launches and graphs. It uses the program's own
+# turns_of_curve: trains with several tiles for each block, early launches and graphs. It uses the program's own matrix
 # products, and attention's backward pass with one block per head.
 turns_of_curve() (
     export TRAIN_GPT_MULTIPROCESSORS=4 TRAIN_GPT_GEMM=own
@@ -106,7 +107,8 @@ comm() {
 }
 
 # sanitize TOOL PRECISION: runs compute-sanitizer on two layers and three steps: queued, recorded as a graph, replayed.
-# Products are timed before, without the tool, because under it hundreds of cuBLASLt's kernels would take minutes.
+# Matrix product algorithms are timed before, without the tool, because under it hundreds of cuBLASLt's kernels would
+# take minutes.
 sanitize() { # TOOL PRECISION
     local small=(run.steps=3 model.n_layer=2 model.n_head=1 model.n_embd=64 batch.global_tokens=384 schedule.warmup_steps=1 precision="$2")
     [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
@@ -118,8 +120,8 @@ sanitize() { # TOOL PRECISION
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1-$2.log" | tail -n 1
 }
 
-# calibration: compares the results of core/ptx.cuh's primitives on this GPU with the emulator's. The same program is
-# built for both.
+# calibration: compares the results of core/ptx.cuh's functions (GPU instructions) on this GPU with the emulator's. One
+# test program is built for both.
 calibration() {
     [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
     [ -e "$BUNDLE/calibrate.txt" ] || scripts/gpu_bundle.sh calibration
@@ -129,7 +131,7 @@ calibration() {
         python3 test/emu/compare_calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
 }
 
-# multiplies PRECISION: succeeds if this GPU multiplies in the precision. fp8 needs compute capability 8.9.
+# multiplies PRECISION: succeeds if this GPU has matrix products in PRECISION. fp8 needs compute capability 8.9.
 multiplies() { [ "$1" != fp8 ] || [ "$BACKEND" != cuda ] || nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader | awk '{ exit !($1 >= 8.9) }'; }
 curve() { # PRECISION LIMIT
     multiplies "$1" || { skip "this GPU has no $1"; return; }
@@ -142,8 +144,8 @@ bits() { # PRECISION
     multiplies "$1" || { skip "this GPU has no $1"; return; }
     need_text || return
     run_curve "bits-$1" precision="$1" && gemm=bits-$1 run_curve "again-$1" precision="$1" && same_files "bits-$1" "again-$1" step_00000200 || return 1
-    # A run without early launches is compared too. A kernel that starts early and does not wait for its inputs could
-    # compute the same wrong bits each time.
+    # Compares a run without early launches as well. A kernel that starts early and does not wait for its inputs could
+    # compute the same wrong bits in every other run.
     TRAIN_GPT_LAUNCH=serial gemm=bits-$1 run_curve "serial-$1" precision="$1" && same_files "bits-$1" "serial-$1" step_00000200 &&
         echo "weights, moments and 200 losses are the same bits, with kernels one after the other, too"
 }
@@ -176,7 +178,8 @@ ranks() { # N
     run_curve ranks-1 run.steps=20 && ranks=$1 run_curve "ranks-$1" run.steps=20 && compare_losses "$work/ranks-$1" "$work/ranks-1" 1e-6
 }
 
-# gpus: prints the number of GPUs for ranks. The emulator has one for each process.
+# gpus: prints the number of GPUs that ranks can have. With the emulator that is 2, because it has one GPU for each
+# process.
 gpus() { if [ "$BACKEND" = emu ]; then echo 2; else nvidia-smi -L | grep -c '^GPU'; fi; }
 two_gpus() {
     [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
@@ -242,7 +245,8 @@ transformers() {
     with_plain_python -c 'import torch, transformers' 2>/dev/null || { skip "transformers is not installed (make check-hf installs it)"; return; }
     interop test/interop/check_hf.sh transformers
 }
-# interop SCRIPT NAME: runs the script; a line "skip" in the log of step NAME skips the step with that reason
+# interop SCRIPT NAME: runs the script. If the log of step NAME has a line "skip REASON", the step is skipped with that
+# reason.
 interop() {
     PYTHON=$(for python in python3 /usr/bin/python3; do $python -c 'import torch' 2>/dev/null && echo $python && break; done)
     PYTHON=${PYTHON:-python3} bash "$1"; local status=$?
@@ -250,7 +254,7 @@ interop() {
     return $status
 }
 
-# refuses CODE "WORDS" COMMAND...: checks that the command ends with CODE, and that all WORDS are in its log.
+# refuses CODE "WORDS" COMMAND...: checks that the command ends with exit code CODE, and that all WORDS are in its log.
 refuses() {
     local code=$1 words=$2 word status; shift 2
     timeout 120 "$@"; status=$?
@@ -277,8 +281,8 @@ device() {
 step build build
 if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
 [ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
-# The steps that others rely on are first, because a GPU may be available for only half an hour.
-# checked first, because another nvcc may spill registers, or warn that it serializes wgmma
+# The steps that others rely on come first, because a GPU may be available for only half an hour. The step sass is the
+# first, because another nvcc may spill registers, or warn that it serializes wgmma.
 step sass make -s BACKEND=cuda sass
 step calibration calibration
 step ops ops

@@ -12,8 +12,8 @@ prepend() { local -n variable=$1; case :${variable:-}: in *":$2:"*) ;; *) variab
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 folder_with() { local file=$1 folder; shift; for folder in "$@"; do if [ -e "$folder/$file" ]; then echo "$folder"; return; fi; done; } # FILE FOLDER...
 
-# find_cuda: finds CUDA's libraries, which may be only in Python's wheels, without the names that -l needs.
-# build/cuda-parts gets links to the files that the toolkit lacks.
+# find_cuda: makes CUDA's headers and libraries available that the toolkit lacks. They may be only in Python's wheels,
+# and without the names that -l needs. build/cuda-parts gets links to them.
 find_cuda() {
     export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
     if [ ! -x "$CUDA_HOME/bin/nvcc" ] && command -v nvcc >/dev/null; then CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")"); fi
@@ -22,7 +22,7 @@ find_cuda() {
     local parts=$PWD/build/cuda-parts wheels place name
     wheels=$(python3 -c 'import importlib.util as u; s = u.find_spec("nvidia"); print(*(s.submodule_search_locations if s else []))' 2>/dev/null)
     rm -rf "$parts"; mkdir -p "$parts/include" "$parts/lib"
-    # links headers that the compiler does not find by itself in the first three places
+    # links those headers that are in none of the three places where the compiler looks
     for name in nccl.h nvtx3 cublasLt.h; do
         [ -z "$(folder_with "$name" "$CUDA_HOME/include" /usr/include /usr/local/include)" ] || continue
         # shellcheck disable=SC2086,SC2046
@@ -46,13 +46,14 @@ with_bundle_mpi() {
     env PATH="$BUNDLE/bin:$PATH" LD_LIBRARY_PATH="$BUNDLE/mpi/shared:$BUNDLE/lib:${LD_LIBRARY_PATH:-}" OPAL_PREFIX="$BUNDLE/mpi" \
         PMIX_MCA_mca_base_component_path="$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix" "$@"
 }
-small_libraries() { # small_libraries: succeeds if this machine can build and run with the small libraries
+# small_libraries: succeeds if this machine has the small libraries (JSON, hashes and so on) and their headers
+small_libraries() {
     printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h openssl/ssl.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
         "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lssl -lcrypto -lpcre2-8 -lonig -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
 }
-# find_libraries: libcjson, libxxhash, OpenSSL, libpcre2, libonig, libutf8proc, libarchive, libsnappy, libzstd, zlib,
-# cmocka and Open MPI. It uses the libraries of this machine, or else those of the bundle. Without any Open MPI it sets
-# MPI=0.
+# find_libraries: finds libcjson, libxxhash, OpenSSL, libpcre2, libonig, libutf8proc, libarchive, libsnappy, libzstd,
+# zlib, cmocka and Open MPI. Uses those of this machine, or else those of build/gpu-bundle. Sets MPI=0 if there is no
+# Open MPI at all.
 find_libraries() {
     local use=
     if [ -d "$BUNDLE/lib" ] && ! small_libraries; then use=1; fi
@@ -71,5 +72,5 @@ find_libraries() {
 find_libraries
 B=build/$BACKEND; [ "${MPI:-}" != 0 ] || B=$B-nompi
 export B
-# The commit that results name, if the sources came without their repository.
+# Sets the commit that results name, for sources that came without their repository.
 if [ -e "$BUNDLE/commit" ] && ! git rev-parse HEAD >/dev/null 2>&1; then COMMIT_OF_BUNDLE=$(cat "$BUNDLE/commit"); export COMMIT_OF_BUNDLE; fi

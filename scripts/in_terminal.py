@@ -21,7 +21,7 @@ while True:
     try:
         text = os.read(terminal, 65536)
     except OSError:
-        break  # the command has closed its end of the terminal
+        break  # an error means that the command has closed its end of the terminal
     if not text:
         break
     os.write(1, text)

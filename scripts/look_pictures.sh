@@ -28,8 +28,8 @@ TRAIN_GPT_FAIL="guard.gradient@40:nan;guard.gradient@41:nan" train "$failing" "$
 train "$program" "$work/base.json" run.dir="$work/hotter" optimizer.learning_rate=1e-2
 train "$program" "$work/base.json" run.dir="$work/wider" model.n_embd=96 run.steps=300
 
-# picture SVG NAME: draws both colour sets as PNG. The dark one is the second half of the style sheet, which
-# rsvg-convert does not choose by itself.
+# picture SVG NAME: draws an SVG in its light and its dark colours as PNG. The dark colours are the second half of the
+# style sheet, which rsvg-convert does not choose by itself.
 picture() {
     cp "$1" "$out/$2.svg"
     rsvg-convert -z 1.5 -o "$out/$2-light.png" "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes pictures of the terminal in build/look/, for `make look`: a run at 80 and 120 columns that is stopped and
 # resumed, help, error messages.
-#   scripts/look_terminal.sh        LOOK_STEPS=60 steps are trained
+#   scripts/look_terminal.sh        LOOK_STEPS: number of steps to train (60)
 set -u
 . "$(dirname "$0")/env.sh"
 command -v rsvg-convert > /dev/null || { echo "look: rsvg-convert is missing: apt-get install librsvg2-bin" >&2; exit 1; }
@@ -11,8 +11,8 @@ mkdir -p "$out"
 ln -s "$root/$B/train_gpt" "$root/configs" "$work/"
 cd "$work" || exit 1
 
-# look NAME COLUMNS COMMAND [TEXT]: draws the screen after COMMAND has been typed at a prompt. With TEXT, Ctrl-C is
-# typed once TEXT appears.
+# look NAME COLUMNS COMMAND [TEXT]: makes a picture of the terminal after COMMAND has been typed at a prompt. With TEXT,
+# Ctrl-C is typed once TEXT appears.
 look() {
     local name=$1 columns=$2 command=$3 text=${4:-}
     printf '\033[32m$\033[0m %s\n' "$command" > "$name.ansi"
@@ -25,7 +25,7 @@ run="./train_gpt configs/demo.json run.steps=$steps eval.every=$((steps / 4)) ev
 look tokenize 80 "./train_gpt tokenize text.txt out=datasets/demo"
 look stopped_80 80 "$run run.dir=runs/stopped" "ample at step"
 look resumed_80 80 "$run run.dir=runs/stopped"
-# The picture in README shows the training of `make demo`: cp build/look/run.png docs/pictures/
+# Makes the picture in README, the training of `make demo`. To use it: cp build/look/run.png docs/pictures/
 if command -v bible > /dev/null; then
     bible -f gen1:1-rev22:21 > bible.txt && rm -r datasets/demo && ./train_gpt tokenize bible.txt out=datasets/demo val=0.05 > /dev/null
     look run 80 "./train_gpt configs/demo.json log.every=250"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Plants the one-line faults of test/mutants.txt, one at a time, in a copy of the sources: the suite must catch each.
+# Plants the one-line faults (mutants) of test/mutants.txt, one at a time, in a copy of the sources. The test suite must
+# catch each.
 #   scripts/mutants.sh [FILTER]      only mutants whose name contains FILTER
 # A mutant is caught when the part of the suite that it names fails. That part must pass on the unchanged sources, which
 # is checked first. The copy is build/mutants. A second run of this script at the same time is refused with exit code
@@ -21,7 +22,8 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
-# targets PART: prints make's targets for a part of the suite: its test programs, or all tests if it has a script.
+# targets PART: prints the make targets for a part of the test suite: its test programs, or all tests if the part has a
+# script.
 targets() {
     local test programs=""
     for test in $(find test -name 'test_*.*' -o -name 'ranks_*.c' | grep -F -- "$1"); do
@@ -29,8 +31,8 @@ targets() {
     done
     echo "$programs"
 }
-# suite PART: builds and runs a part of the suite in the copy, and keeps the logs. Exit code 2: it does not build. 3: no
-# test ran, which proves nothing. 124: the mutant hangs.
+# suite PART: builds and runs a part of the test suite in the copy, and keeps the logs. Exit code 0: all tests passed.
+# 1: a test failed. 2: it does not build. 3: no test ran, which proves nothing. 124: the mutant hangs.
 suite() { # PART
     local status verdict
     case $1 in *:*) emulated "${1%%:*}" "${1#*:}"; return ;; esac
@@ -42,12 +44,14 @@ suite() { # PART
     [ $status -eq 0 ]
 }
 
-emulated() { # emulated BUILD TEST[:early]: runs one test program on the emulator; with :early, copies arrive at once
+# emulated BUILD TEST[:early]: runs one test program on the emulator; with :early, asynchronous copies arrive at once
+emulated() {
     make -s BACKEND=emu SAN="${1#emu}" "build/$1/test/${2%:*}" > build.log 2>&1 || return 2
     OMP_NUM_THREADS=1 EMU_ASYNC=$([ "${2#*:}" = early ] && echo early || echo late) timeout 300 "build/$1/test/${2%:*}" > test.log 2>&1 < /dev/null || return 1
 }
 
-# restore: puts the original file back, with a time later than that of the objects built from the mutant.
+# restore: puts the original file back, with a time later than that of the objects built from the mutant, so that make
+# builds them again.
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 

@@ -10,10 +10,10 @@ import sys
 
 BEGIN, END = "<!-- step: made by scripts/performance_page.py -->", "<!-- end of step -->"
 ASKED = ["configs/gpt2-124m.json", "batch.global_tokens=65536", "gpu=h100", "kernels=true"]
-LEAST_MS = 0.3  # rows that take less time than this share one row
+LEAST_MS = 0.3  # operations that take less time than this, in ms a step, share one row of the table
 MEASURED = "test/results/bench_gpu.jsonl"
-# Matrix products by their names in test/bench/bench_kernels.c, with their operation and sizes in the plan. All other
-# operations have the same name in both.
+# Matrix products by their names in test/bench/bench_kernels.c, with the operation and sizes that `plan` prints for
+# them. All other operations have the same name in the benchmark and in the plan.
 PRODUCTS = {"linear_forward:qkv": ("matmul", "65536 x 2304 x 768"), "linear_forward:attproj": ("matmul", "65536 x 768 x 768"),
             "linear_forward:fcproj": ("matmul", "65536 x 768 x 3072"), "head_forward": ("matmul", "9472 x 50304 x 768")}
 
@@ -39,7 +39,8 @@ def measured(kernels):
         name, sizes = PRODUCTS.get(op, (op, None))
         same = [k for k in kernels if k["operation"] == name and sizes in (None, k["sizes"])]
         estimate = same[0]["ms"] / same[0]["calls"] if same else 0
-        if estimate > 0.01:  # a shorter estimate is only the time of the launch, so the ratio would mean nothing
+        # a shorter estimate (in ms) is only the time of the launch, so the ratio would mean nothing
+        if estimate > 0.01:
             out.append(row([name, same[0]["sizes"], f"{estimate:.3f}", f"{one['ms']:.3f}", f"{one['ms'] / estimate:.2f}", one["commit"]]))
     return out
 
@@ -64,9 +65,9 @@ def table(program):
     whole = {"calls": "", "launches": plan["launches"], "ms": plan["step_ms"], "limit_ms": plan["limit_ms"]}
     out.append(row(["**sum**"] + figures(whole) + [""]))
     goal_ms = 65536 / plan["goal_tokens_per_s"] * 1e3
-    # If these operations were part of the matrix products beside them, this share of their time would disappear. The
-    # norm makes four passes over its rows, and two would disappear. After attention, the output product, which already
-    # waits for memory, would make one of those two itself.
+    # Share of each operation's time that would disappear if it were fused into the matrix products beside it. The norm
+    # makes four passes over its rows, and two would disappear. After attention, the output product, which already waits
+    # for memory, would make one of those two itself.
     shares = {"gelu_forward": 1, "gelu_backward": 1, "attention_delta": 1, "residual_layernorm_forward": 3 / 8}
     apart_ms = sum(one["ms"] * shares.get(one["operation"], 0) for one in kernels)
     out += ["", f"Estimate: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %; with each kernel at its limit "

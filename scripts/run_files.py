@@ -6,7 +6,7 @@ import os
 import signal
 
 EXIT_CONFIG, EXIT_DATA, EXIT_MISSING, EXIT_LOCKED, EXIT_IO, EXIT_STOPPED = 64, 65, 69, 73, 74, 75
-# Ctrl-C and TERM end the script at once until run_script() sets its own handlers.
+# Ends the script at once on Ctrl-C and TERM, until run_script() sets its own handlers.
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
 
@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 
-MOST_BYTES = 16 << 20  # most bytes of a JSON file that is read
+MOST_BYTES = 16 << 20  # most bytes that a JSON file may have to be read
 MOST_OF_A_LINE = 1 << 20  # most bytes of a line of metrics.jsonl; no run writes a longer one
 
 
@@ -39,7 +39,7 @@ def plain(text):
 
 def fault_of(error):
     """FILE: what is wrong, of an OSError."""
-    # copytree raises a list of (source, copy, reason)
+    # copytree raises an error that holds a list of (source, copy, reason)
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return f"{error.args[0][0][1]}: {error.args[0][0][2]}"
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
@@ -57,7 +57,7 @@ def end_quietly(code, text):
     """Leaves with the code, whatever state the standard streams are in."""
     with contextlib.suppress(OSError):
         os.write(2, (plain(text) + "\n").encode())
-    # output that a closed standard output did not take must not change the exit code
+    # a failed write to a closed standard output must not change the exit code
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     os._exit(code)

@@ -2,7 +2,9 @@
 # Checks that this tree computes the same bits as commit BASE. It builds BASE in build/same/ and trains the same small
 # runs with both programs. It compares every number of metrics.jsonl except times, and the files of the last checkpoint.
 # It prints "same", or the runs that differ.
-#   scripts/same.sh BASE [FILTER]     FULL=1: every combination, an hour; else each option with each other at least once. NO_EMU=1: the CPU's runs
+#   scripts/same.sh BASE [FILTER]     FILTER: only runs whose names contain it. FULL=1: every combination of options,
+#                                     which takes an hour; otherwise each pair of options at least once. NO_EMU=1: no
+#                                     runs on the emulator
 # BASE's results are kept in build/same/ for the next comparison on this machine.
 set -u
 . "$(dirname "$0")/env.sh"
@@ -22,8 +24,8 @@ done
 awk 'BEGIN { srand(11); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$work/text.txt"
 "$tree/build/cpu/train_gpt" tokenize "$work/text.txt" out="$work/data" val=0.1 > /dev/null || exit 1
-# Documents of one to nine words, for attention masks. Most sequences hold several documents, and some documents are in
-# two sequences.
+# Makes documents of one to nine words, for attention masks. Most sequences then hold several documents, and some
+# documents are in two sequences.
 sed 's/\.$//' "$work/text.txt" | awk '{ for (i = 1; i <= NF; i += n) { n = 1 + (NR * 5 + i * 3) % 9; line = ""; for (k = i; k < i + n && k <= NF; k++) line = line $k " "; print "{\"text\": \"" line "\"}" } }' > "$work/texts.jsonl"
 { "$tree/build/cpu/train_gpt" train-tokenizer "$work/text.txt" out="$work/bpe" vocab_size=280 &&
     "$tree/build/cpu/train_gpt" tokenize "$work/texts.jsonl" out="$work/documents" tokenizer="$work/bpe" val=0.1; } > /dev/null || exit 1
@@ -42,7 +44,8 @@ digest() {
     { sed -E '/"kind":"event"/d; s/,"(tokens_per_s|mfu|[a-z_]*ms|time|hours|epoch|bpb|memory_bytes|gpu_[a-z_]*)":[^,}]*//g' "$1/metrics.jsonl"
       cd "$1/checkpoints" && cat "$(ls | grep -E '^step_[0-9]+$' | tail -1)"/{model.safetensors,optimizer.safetensors,config.json}; } 2>&1 | sha256sum | cut -c1-16
 }
-# run TREE NAME BACKEND RANKS RESUME KEY=VALUE...: trains with the program of TREE and prints "NAME: digest".
+# run TREE NAME BACKEND RANKS RESUME KEY=VALUE...: trains with the program built in folder TREE and prints "NAME:
+# digest". With RESUME=1 the run is stopped and resumed.
 run() {
     local at=$1 name=$2 backend=$3 ranks=$4 resume=$5; shift 5
     local program=$at/build/$backend/train_gpt log=$work/log

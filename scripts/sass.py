@@ -155,7 +155,7 @@ def natural_loops(next_of):
         for t in to:
             before[t].append(n)
     order, seen, stack = [], {0}, [(0, iter(next_of[0]))]
-    while stack:  # walks depth first; `order` gets a block after all its successors
+    while stack:  # walks the graph depth first; `order` gets a block after all its successors
         n, to = stack[-1]
         t = next((t for t in to if t not in seen), None)
         if t is None:
@@ -166,7 +166,7 @@ def natural_loops(next_of):
             stack.append((t, iter(next_of[t])))
     order.reverse()
     rank = {n: i for i, n in enumerate(order)}
-    immediate = {0: 0}  # computes dominators as in Cooper, Harvey, Kennedy: "A simple, fast dominance algorithm"
+    immediate = {0: 0}  # dominator tree, computed as in Cooper, Harvey, Kennedy: "A simple, fast dominance algorithm"
 
     def meet(a, b):
         while a != b:
@@ -239,7 +239,7 @@ def measured(folder):
         arch = re.search(r"/sm_(\w+)/", said)[1]
         found, cubin = resources(said), said.replace(".ptxas", ".cubin")
         if not found or not os.path.exists(re.sub(r".*/sm_\w+/", "", cubin).replace(".cubin", ".cu")):
-            continue  # the function is no kernel, or its source no longer exists
+            continue  # skipped, because the file has no kernel, or its source no longer exists
         names = demangled(sorted(found))
         code = {}
         if tool:

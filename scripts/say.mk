@@ -1,9 +1,10 @@
-# say.mk - what make prints: a line for each command, such as `cc core/arena.c`, or whole commands with V=1, or nothing with -s; and `make help`.
+# say.mk - defines what make prints: a line for each command, such as `cc core/arena.c`; with V=1 whole commands; with
+# -s nothing. Also defines `make help`.
 LETTERS := $(filter-out --%,$(firstword -$(MAKEFLAGS)))# of make's own options
 QUIET := $(findstring s,$(LETTERS))
 short  = $(if $(V),,@$(if $(QUIET),,echo "$(1) $(2)";))
 PROGRAM = $(if $(filter emu,$(BACKEND))$(SAN),$(B),.)/train_gpt
-# next: prints the last line of a build, with what to type then.
+# next: a command that prints the last line of a build, with what to type then.
 next   = $(if $(QUIET),,echo "built $(PROGRAM) ($(BACKEND)). Next: make demo, or $(PROGRAM) --help")
 .PHONY: help
 help:

@@ -11,7 +11,8 @@ Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options,
 sweep, 69 no Optuna or no program, 73 another sweep is at work in the folder, 74 I/O, 75 stopped.
 """
 
-# run_files is imported first, because it makes Ctrl-C end with 75 while Python loads the rest.
+# run_files is imported first, because from then on Ctrl-C ends the script with exit code 75, also while Python loads
+# the rest.
 # pylint: disable=wrong-import-order
 from run_files import (
     EXIT_CONFIG,
@@ -51,14 +52,15 @@ import sweep_methods
 import sweep_report
 from sweep_trials import train_leg, words_of
 
-# TRAIN_GPT: the program, if it is not ./train_gpt. SWEEP_PAUSE: seconds between two looks at what other drivers of this
-# sweep do.
+# Environment variables. TRAIN_GPT: the program, if it is not ./train_gpt. SWEEP_PAUSE: seconds between two checks of
+# what other processes that work on this sweep do.
 PROGRAM = os.environ.get("TRAIN_GPT", "./train_gpt")
 OWN = ("run.dir", "run.stop_step", "run.resume", "run.allow_change")  # this program sets them
 FREE_FOR_PBT = ("optimizer.", "schedule.")  # numbers that may change while a run goes on
 DEFAULT_ROUNDS = {"asha": 2, "pbt": 8}
 MOST = {"n": 100000, "jobs": 1000, "rounds": 1000}
-MOST_CHOICES = 1000  # limited, because the program checks the config once with each choice
+# largest number of choices of a parameter; limited, because the program checks the config once with each choice
+MOST_CHOICES = 1000
 SPACE_EXAMPLE = '{"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}}'
 
 
@@ -180,7 +182,7 @@ class Sweep:
             try:
                 return json.loads(given[-1])
             except ValueError:
-                return given[-1]  # a word without quotes is a choice as it stands
+                return given[-1]  # a word that is no JSON, such as one without quotes, is taken as it stands
 
         self.steps, every = int(float(value("run.steps", 0))), int(float(value("eval.every", 250)))
         self.kind = "eval" if value("data.val", "") else "train"
@@ -258,7 +260,7 @@ class Sweep:
                 write_file(f"{self.out}/config.json", self.text)
             write_file(path, json.dumps(asked, indent=1) + "\n")
             self.driving = open(f"{self.out}/config.json", encoding="utf-8")  # pylint: disable=consider-using-with
-            fcntl.flock(self.driving, fcntl.LOCK_SH)  # the lock is held until this process ends, in whatever way
+            fcntl.flock(self.driving, fcntl.LOCK_SH)  # this process holds the lock until it ends, in whatever way
         self.config = f"{self.out}/config.json"
 
     def is_at_work(self):
@@ -289,7 +291,8 @@ class Sweep:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.out}/study.journal.lock")
-            if self.config != self.given:  # the sweep has begun, so the journal belongs to it and may be mended
+            # true once the sweep has begun: the journal then belongs to it and may be repaired
+            if self.config != self.given:
                 sweep_methods.mend_journal(f"{self.out}/study.journal")
             yield
 
@@ -309,7 +312,7 @@ class Sweep:
         """First: every trial saves and stops. Again: at once."""
         again, self.stopping = self.stopping, True
         self.stop_asked.set()
-        # a signal may arrive in the middle of a print, where print() would fail, so the bytes are written directly
+        # the bytes are written directly, because a signal may arrive in the middle of a print, where print() would fail
         if not again and not self.fault:
             with contextlib.suppress(OSError):
                 os.write(1, b"asked to stop: the trials save and stop; once more ends them at once\n")
@@ -351,7 +354,8 @@ def train_all(sweep, method):
             over = found is None and method.over()
         if over:
             return
-        if found is None:  # other drivers train the remaining trials, or those that the next round waits for
+        # other processes of this sweep train the remaining trials, or those that the next round waits for
+        if found is None:
             sweep.wait(sweep.pause / 2)
             continue
         trial, target = found
@@ -464,7 +468,7 @@ def main():
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():  # joins in short waits, because Python handles a signal only between two waits
+        while thread.is_alive():  # joins in short waits, because Python runs a signal handler only between two waits
             thread.join(0.2)
     if sweep.fault:
         raise sweep.fault

@@ -14,7 +14,7 @@ import warnings
 from run_files import EXIT_DATA, MOST_OF_A_LINE, Stop, open_regular, read_json, write_file
 from sweep_trials import Trial, within
 
-ETA = 3  # in method asha, one of ETA trials continues from each rung
+ETA = 3  # method asha: one of ETA trials is continued beyond each rung
 
 
 def rounded(value):
@@ -123,7 +123,7 @@ class Optuna(Random):
             pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=self.rungs[0], reduction_factor=ETA)
         try:
             from optuna.storages.journal import JournalFileBackend as Journal  # pylint: disable=import-outside-toplevel
-        except ImportError:  # optuna before version 4
+        except ImportError:  # for optuna before version 4
             from optuna.storages import JournalFileStorage as Journal  # pylint: disable=import-outside-toplevel
         self.storage = optuna.storages.JournalStorage(Journal(f"{sweep.out}/study.journal"))
         self.study = optuna.create_study(
@@ -181,7 +181,7 @@ class Optuna(Random):
         count = len(self.study.get_trials(deepcopy=False))
         if found or count >= self.sweep.n:
             return found
-        startup = min(10, max(4, self.sweep.n // 4))  # the first trials are drawn at random
+        startup = min(10, max(4, self.sweep.n // 4))  # number of first trials whose values are drawn at random
         self.study.sampler = self.optuna.samplers.TPESampler(
             seed=(self.sweep.seed * 1000003 + count) % 2**32, n_startup_trials=startup
         )

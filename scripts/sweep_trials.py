@@ -23,9 +23,9 @@ from run_files import (
 )
 
 FINISHED = ("done", "pruned", "failed")
-RESUMED = (75, 77)  # exit codes after which the same command continues: stopped and saved, or a rank lost
+RESUMED = (75, 77)  # exit codes of a trial that the same command continues: 75 stopped and saved, 77 a rank was lost
 LOCKED = 73  # exit code of the program while another process uses the run folder
-PATIENCE = 3  # resumes in a row without a new step before a trial is given up
+PATIENCE = 3  # number of resumes in a row without a new step after which a trial is given up
 CODES = {1: "of the job", 64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error"}
 CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers", 77: "a rank lost"})
 
@@ -108,7 +108,7 @@ class Trial:
             file.close()
             return False
         self.claimed = file
-        self.load()  # another driver may have changed the trial's state
+        self.load()  # loads the trial's state again, because another process of this sweep may have changed it
         if self.finished:
             self.release()
             return False
@@ -229,7 +229,8 @@ def train_leg(sweep, trial, target):
             break
         if sweep.stopping:
             return False
-        if code == EXIT_IO:  # the disk may be full, which is no fault of the trial; other trials would fail too
+        # ends the sweep, because the disk may be full: that is no fault of the trial, and other trials would fail too
+        if code == EXIT_IO:
             raise OSError(f"trial {trial.number}: {trial.reason_of(code)}")
         if code == LOCKED:
             sweep.say(f"trial {trial.number}: another process trains in {trial.dir}; waiting for it")

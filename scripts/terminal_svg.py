@@ -8,7 +8,8 @@ BACK, FRONT, FAINT = "#12161c", "#d5dbe3", "#7c8794"
 COLOURS = {31: "#f4786c", 32: "#7bc77e", 33: "#e5b95c", 34: "#6ea8e8", 36: "#62c3c9"}
 
 columns = int(sys.argv[1])
-# rows of the screen, each {column: (character, style)}; a style is (bold, dim, colour)
+# rows of the screen, each {column: (character, style)}; a style is (bold, dim, colour). Then the cursor's row and
+# column, and the current style
 rows, row, at, style = [{}], 0, 0, (False, False, None)
 for token in re.findall(r"\033\[[0-9;]*[A-Za-z]|[^\033]", sys.stdin.buffer.read().decode(errors="replace")):
     if token == "\n":
@@ -43,7 +44,7 @@ width, height = columns * WIDTH + 2 * MARGIN, len(rows) * HEIGHT + 2 * MARGIN
 print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" font-family="DejaVu Sans Mono, Menlo, Consolas, '
       f'monospace" font-size="14">\n<rect width="100%" height="100%" rx="8" fill="{BACK}"/>')
 for y, line in enumerate(rows):
-    runs = []  # runs of adjacent characters with one style
+    runs = []  # [column, characters, style] of adjacent characters with one style
     for column in sorted(line):
         character, style = line[column]
         if runs and runs[-1][2] == style and runs[-1][0] + len(runs[-1][1]) == column:

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The test suite: cmocka programs of test/<folder>, rank tests under mpirun, shell tests. Ends with "N passed, N failed, N skipped".
-#   scripts/test.sh [FILTER]     only tests whose path contains FILTER;  B=build/cpu picks the build;  SMOKE=1: the short ones, a minute
-#                                RENEW=1: a whole run that passes writes its times to test/seconds.tsv
+# Runs the test suite: cmocka programs of test/<folder>, rank tests under mpirun, shell tests. The last line of output
+# is "N passed, N failed, N skipped".
+#   scripts/test.sh [FILTER]     only tests whose path contains FILTER
+#                                B=build/cpu: the build to test; SMOKE=1: only the short tests, a minute;
+#                                RENEW=1: writes the times of the tests to test/seconds.tsv if the whole suite passes
 set -u
 . "$(dirname "$0")/env.sh"
 filter=${1:-}
@@ -11,12 +13,14 @@ started=$SECONDS limit=600 patience=600 # seconds of one script, of one program
 lane_jobs=()
 mark=${TRAIN_GPT_TEST:+$TRAIN_GPT_TEST/}$$ tests=0 # in the environment of all that a test starts, also where it leaves its session
 
-# started_by MARK [SESSION]: prints the ids of the running processes that one test, or all tests, have started.
+# started_by MARK [SESSION]: prints the ids of the running processes that a test has started, or all tests. MARK is in
+# their environment (TRAIN_GPT_TEST); SESSION is their session.
 started_by() {
     grep -lzsE "^TRAIN_GPT_TEST=$1(/|$)" /proc/[0-9]*/environ | cut -d/ -f3
     [ -z "${2:-}" ] || cat /proc/[0-9]*/stat 2> /dev/null | awk -v s="$2" '{ pid = $1; sub(/.*\) /, "") } $1 != "Z" && $4 == s { print pid }'
 }
-# end_all SECONDS MARK [SESSION]: asks the processes of started_by to end, and kills those that remain after SECONDS.
+# end_all SECONDS MARK [SESSION]: asks the processes that started_by prints to end, and kills those that remain after
+# SECONDS.
 end_all() {
     local patience=$(($1 * 10)) there; shift
     for there in $(started_by "$@"); do kill -TERM "$there" 2> /dev/null; done
@@ -69,7 +73,8 @@ apart() {
     return $status
 }
 
-# results: prints passed, failed, skipped from the TAP output of a cmocka program. A planned test without result failed.
+# results: prints the numbers of passed, failed and skipped tests in the TAP output of a cmocka program. A planned test
+# without a result counts as failed.
 results() {
     awk '/^1\.\.[0-9]+\r?$/ { planned += substr($0, 4) } !/^(not )?ok [0-9]+ / { next } { seen++ }
          /# SKIP/ { s++; next } /^ok/ { p++; next } { f++ } END { if (planned > seen) f += planned - seen; print p + 0, f + 0, s + 0 }' "$log"
@@ -78,7 +83,7 @@ run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
     if unbuilt "${@: -1}" > "$log"; then note "$name" 1 0 1 0 0; return; fi
     export CMOCKA_MESSAGE_OUTPUT=TAP
-    # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
+    # Checks only programs without MPI for leaks; test/run/test_leaks.sh checks a whole run on two ranks.
     if [ "$1" = run_ranks ]; then apart "$patience" bash -c 'run_ranks "$@"' _ "${@:2}"
     else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} apart "$patience" "$@"; fi; status=$?
     unset CMOCKA_MESSAGE_OUTPUT
@@ -87,7 +92,7 @@ run_cmocka() { # NAME COMMAND...
 }
 export -f run_ranks; export B OUTPUT_OPTIONS
 
-# Sets the reason why no ranks can be started; empty if they can.
+# Sets launchless to the reason why no MPI ranks can be started; empty if they can.
 case $B in
 *nompi*) launchless="this build has no MPI" ;;
 *mpich*) launchless=$(command -v mpirun.mpich > /dev/null || echo "mpirun.mpich is not installed (package mpich)") ;;
@@ -101,7 +106,7 @@ run_shell() {
     apart $limit bash "$name"; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
-run_test() { # run_test NAME: runs one test, with its NAME as every_test prints it
+run_test() { # run_test NAME: runs the test with this NAME, in the form that every_test prints
     local name=$1 program n=${1##*, }
     program=$B/${name%%.c*} n=${n% ranks}
     case $name in
@@ -113,8 +118,8 @@ run_test() { # run_test NAME: runs one test, with its NAME as every_test prints 
     esac
 }
 
-# Folders whose tests a build runs. The plain CPU build runs all tests. Its variants run the tests of the code that they
-# compile. The emulator and a GPU run those of the code that runs there.
+# Test folders that a build runs. The plain CPU build runs all tests. Its variants (sanitizers, other compilers) run the
+# tests of the code that they compile. The emulator build and the CUDA build run the tests of their GPU code.
 code="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs"
 case $B in
     build/cpu)   folders="$code emu interop fuzz" ;;
@@ -123,15 +128,16 @@ case $B in
     *)           folders="$code interop" ;;
 esac
 ranks="1 2 3 4" scripts="test_*.sh"
-# SMOKE=1, a quick check while working: unit tests, rank tests with two ranks, and one script that trains, saves and
+# SMOKE=1 is a quick check while working: unit tests, rank tests with two ranks, and one script that trains, saves and
 # resumes.
 [ -z "${SMOKE:-}" ] || folders=$code ranks=2 scripts="test_train.sh"
 
 # Lines in the head of a test that this script reads. They begin with "# " in a script and with " * " in C:
-#   Runs on 1 2 ranks.    the numbers of ranks of a rank test; without this line 1 to 4
-#   Long: WHY             not among the tests of SMOKE=1
-#   Timed: WHY            holds a clock against the program, so it runs beside no other timed test
-# A script of the emulator builds what it needs by a line "needs BACKEND=emu TARGET..." (test/run/lib/emu.sh).
+#   Runs on 1 2 ranks.    a rank test runs once with each of these numbers of ranks; without this line with 1 to 4
+#   Long: WHY             the test is left out with SMOKE=1
+#   Timed: WHY            measures times of the program, so no other timed test may run at the same time
+# A test script for the emulator (CUDA kernels on the CPU) builds what it needs by a line
+# "needs BACKEND=emu TARGET..." (test/run/lib/emu.sh).
 
 # every_test: prints the names of the tests, folder by folder: test/core/test_x.c, "test/comm/ranks_x.c, 2 ranks", test/run/test_x.sh.
 every_test() {
@@ -154,16 +160,17 @@ mapfile -t names < <(every_test)
 # everything else behind it: the emulator's scripts first, then tests that test/seconds.tsv does not know, then long
 # ones. A lane whose tests are done helps the others. The output of these two is printed afterwards.
 
-# in_order NAME...: prints kind, seconds and name of each test, in the order in which a lane takes them.
+# in_order NAME...: prints kind, seconds and name of each test, in the order in which a lane (one of three parallel
+# workers) takes them.
 in_order() {
     printf '%s\n' "$@" | awk -F'\t' -v OFS='\t' 'FILENAME == ARGV[1] { timed[$1]; next } FILENAME == ARGV[2] { emulated[$1]; next }
         FILENAME == ARGV[3] { seconds[$1] = $2; next }
         { source = $1; sub(/,.*/, "", source); print source in timed ? 0 : source in emulated ? 1 : 2, $1 in seconds ? seconds[$1] : 99999, $1 }' \
         <(grep -lE '^(#| \*) Timed: ' "${@%%,*}") <(grep -l '^needs ' "${@%%,*}") <(cat test/seconds.tsv 2> /dev/null) - | sort -s -k1,1n -k2,2nr
 }
-# is_ready NAME: makes what the script NAME needs. Two makes in one folder would disturb each other. So the call fails
-# at once if another lane is making something; the emulator's lane waits instead. If the make fails, the script itself
-# reports it.
+# is_ready NAME: builds what the test script NAME needs. Two makes in one folder would disturb each other. So the call
+# fails at once if another lane (parallel worker) is building; the lane of the emulator's scripts waits instead. If the
+# build fails, the test script itself reports it.
 is_ready() {
     local words
     while read -r words; do
@@ -174,7 +181,8 @@ is_ready() {
         echo "$words" >> "$tmp/made"
     done < <(sed -n 's/^needs //p' "${1%%,*}")
 }
-# take FIRST: takes the next test from number FIRST on, and sets `name` to it. Fails if none is left.
+# take FIRST: takes the next test from number FIRST on that no other lane has taken, and sets `name` to it. Fails if
+# none is left.
 take() {
     local i busy=yes
     while [ -n "$busy" ]; do

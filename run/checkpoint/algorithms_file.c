@@ -1,4 +1,5 @@
-/* algorithms_file.c - see algorithms_file.h. */
+/* algorithms_file.c - reads, writes and completes the table of matrix-product algorithms of a run (gemm.json); see
+ * algorithms_file.h. */
 #include "run/checkpoint/algorithms_file.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
-/* One of the three properties of the machine that a table depends on: GPU, its compute capability, library version. */
+/* A property of the machine that a table of matrix-product algorithms depends on: GPU, compute capability, or library
+ * version. key: member of the JSON. what: words for messages. here: value on this machine. */
 enum { MAKERS = 3 };
 typedef struct { const char *key, *what, *here; } Maker;
 
@@ -65,8 +67,8 @@ static int refuse_table(const char *where) {
     return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
 }
 
-/* Returns 1 if a table was chosen on the GPU and library of this machine. Algorithms of another machine may run here,
- * but slowly. */
+/* Returns 1 if a table of matrix-product algorithms was chosen on the GPU and library of this machine. Algorithms of
+ * another machine may run here, but slowly. */
 static int is_from_here(const cJSON *json, const char *where) {
     Maker made[MAKERS];
     makers(made);
@@ -124,7 +126,7 @@ static void write_file(const char *path) {
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
-/* Sends the table of rank 0 to all ranks. */
+/* Sends the table of matrix-product algorithms of rank 0 to all ranks. */
 static void share(Comm *comm) {
     int64_t count = matmul_algorithms.count;
     comm_broadcast(comm, &count, sizeof count, 0);
@@ -172,7 +174,7 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
     free(ids);
 }
 
-/* Fills a tensor that another pipeline stage would send with random numbers from -scale to scale. */
+/* Fills x with random numbers from -scale to scale. They replace values that another pipeline stage would send. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
     char   *values = xmalloc((size_t)n * sizeof(float), "numbers to time a model with");
@@ -187,8 +189,8 @@ static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) 
     free(values);
 }
 
-/* Times the products of a step. The first micro-batch of a step sets gradients and the others add to them. So a second
- * backward is timed. */
+/* Times the matrix products of a training step. The backward pass of the first micro-batch writes gradients, and those
+ * of the others add to them. So a second backward pass is timed, too. */
 static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
     enum { TOKENS = 1, TARGETS, ACTIVATIONS, GRADIENTS };
     if (times) {

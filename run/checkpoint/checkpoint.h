@@ -28,13 +28,14 @@ typedef struct { int64_t step, tokens, samples; } Position;
  * it. */
 typedef struct {
     Position  start;       /* position at which this process began; a rollback changes it */
-    int64_t   missed;      /* steps before an island joined, which its moments have not seen, minus steps that it
-                            * trained twice */
+    int64_t   missed;      /* optimizer steps that the Adam moments have not seen, minus steps they saw twice; 0 except
+                            * in a job that trains through a server (run/outer) */
     Guard     guard;
-    LossScale loss_scale;  /* scaling factor of the loss; has the bits of a run that was never stopped                */
-    Fp8History *fp8;       /* scales of fp8; has the bits of a run that was never stopped. Borrowed; NULL without fp8 */
-    char      run_id[40];  /* made at the first start; resumes keep it, copies do not                                 */
-    RunParent parent;      /* the run that this one was copied from                                                   */
+    LossScale loss_scale;  /* scaling factor of the loss; a resume restores its exact bits */
+    Fp8History *fp8;       /* scales of fp8; a resume restores their exact bits. Borrowed; NULL without fp8 */
+    char      run_id[40];  /* random name of the run, made at the first start; resumes keep it, copies of the folder get
+                            * a new one */
+    RunParent parent;      /* the run whose folder was copied to make this one */
 } TrainState;
 
 /* Returns the position after `step` steps of a run that was at p. */
@@ -69,9 +70,10 @@ static inline const Layout *checkpoint_layout(const CheckpointState *k) { return
 
 typedef struct {
     int64_t step;                  /* completed optimizer steps                                      */
-    int     ranks;                 /* ranks that saved it; 0: no checkpoint, the run is new          */
-    char    name[64];              /* name of the folder: "step_00001000"                            */
-    char    grid[MESH_TEXT];       /* grid of the ranks that saved it; "": only data parallel        */
+    int     ranks;                 /* number of ranks that saved the checkpoint; 0: no checkpoint, the run is new */
+    char    name[64];              /* name of the checkpoint's folder: "step_00001000" */
+    char    grid[MESH_TEXT];       /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
+                                    * "": only data parallel */
     int     is_copy;               /* 1 if the folder was copied from the folder of another run, which is now the
                                     * parent */
 } Resumed;
@@ -80,8 +82,8 @@ typedef struct {
  * show early. Changes nothing. Exit 65 if model.init_from is missing, if its config.json is of another model, or if its
  * tokenizer is not t, the tokenizer of the data. */
 void     checkpoint_precheck_source(const Config *config, const Tokenizer *t);
-/* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if it is not set, or if a
- * checkpoint is used instead. */
+/* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if that key is not set, or
+ * if the run starts from a checkpoint instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
 /* Ends the job with exit 64 or 65 if run.resume does not allow the content of the run folder. Called after this job has
  * locked the folder. */
@@ -95,8 +97,9 @@ void     checkpoint_refuse_settings(const Config *config, const Dataset *train, 
 uint64_t checkpoint_random(Comm *c);
 
 /* Collective. Resumes from the newest checkpoint that verifies, and warns of newer ones that do not. Checks that config
- * and data agree with it: exit 64 naming each key with both values. Reads masters and moments, and publishes the
- * working copy of the weights. Obeys run.resume. In a copied folder the run gets a new run_id and a parent. */
+ * and data agree with it: exit 64 naming each key with both values. Reads the masters (fp32 weights) and moments, and
+ * sets the weights of all ranks from the masters. Obeys run.resume. In a copied folder the run gets a new run_id and a
+ * parent. */
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, during a run and with no save in flight. Goes back to the newest checkpoint that verifies, without the
@@ -125,23 +128,26 @@ void checkpoint_make_room(const CheckpointState *state);
 typedef struct Saver Saver;
 enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);   /* state is borrowed */
-void   saver_destroy(Saver *s);                /* waits only for the phase in flight: call saver_finish first */
-size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* host memory of a saver */
+void   saver_destroy(Saver *s);                /* frees a saver; waits only for the phase in flight, so call
+                                                * saver_finish first */
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* bytes of host memory that a saver needs */
 
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. fault: a reason why the state
  * must not be saved; NULL: none. */
 void   saver_start(Saver *s, int64_t step, const char *fault);
-/* Returns 1 if this rank has finished its phase of the save in flight. The reduction of a step tells all ranks when
- * every rank has. Then all call saver_next. */
+/* Returns 1 if this rank has finished its phase of the save in flight. The all-reduce of the next training step tells
+ * all ranks whether every rank has finished. Then all of them call saver_next. */
 int    saver_ready(Saver *s);
 /* Begins the next phase of the save and returns 0. If the save is complete, and the folder has its final name, returns
  * the milliseconds of the save. They include the copy, and the slowest rank in each phase, but no training steps. */
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits until the save is complete; returns its milliseconds, or 0 if
                                                 * none was in flight */
-double saver_finish_last(Saver *s);            /* saver_finish for the end of a run; exit 74 if the last save failed */
-int64_t saver_step(const Saver *s);            /* step of the save that was started last; -1: none */
-double saver_stall_ms(const Saver *s);         /* ms that training waited for the copy, and for other ranks */
+double saver_finish_last(Saver *s);            /* does what saver_finish does, at the end of a run; exit 74 if the last
+                                                * save failed */
+int64_t saver_step(const Saver *s);            /* returns the step of the save that was started last; -1: none */
+double saver_stall_ms(const Saver *s);         /* returns the ms that training waited for the copy of the state and for
+                                                * other ranks */
 
 /* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails.
  * Returns the milliseconds that it took. */

@@ -1,5 +1,5 @@
-/* checkpoint_folders.c - see checkpoint_folders.h. Also defines checkpoint_find() and the checks of disk space of
- * checkpoint.h. */
+/* checkpoint_folders.c - lists, verifies and removes the folders under run.dir/checkpoints; see checkpoint_folders.h.
+ * Also defines checkpoint_find() and the checks of disk space of checkpoint.h. */
 #include "run/checkpoint/checkpoint_folders.h"
 
 #include <dirent.h>
@@ -26,7 +26,9 @@ Path path_of(const char *fmt, ...) {
     va_start(args, fmt);
     int bytes = vsnprintf(path.text, sizeof path.text, fmt, args);
     va_end(args);
-    if ((size_t)bytes >= sizeof path.text) fail(EXIT_CONFIG, "the path %.200s... is too long", path.text);
+    if ((size_t)bytes >= sizeof path.text)
+        fail(EXIT_CONFIG, "the path %.200s... has %d bytes, at most %zu are allowed: choose shorter names", path.text,
+             bytes, sizeof path.text - 1);
     return path;
 }
 
@@ -111,8 +113,9 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
 /* Ends the program. An older checkpoint is not used instead, because that would lose steps and later delete this one.
  * The fault may be repaired before the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
-    fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
-         folder, fault);
+    fail(EXIT_IO,
+         "%s: %s; nothing is changed: mend that and start again, or use an older checkpoint: mv %s %s.unreadable",
+         folder, fault, folder, folder);
 }
 
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
@@ -134,7 +137,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     if (c) comm_broadcast(c, &bytes, sizeof bytes, 0);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
     if (c) comm_broadcast(c, text, (size_t)bytes, 0);
-    /* equal on all ranks, because they parse equal bytes */
+    /* the status is equal on all ranks, because they parse equal bytes */
     ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
     if (status == MANIFEST_GOOD && step >= 0 && m->step != step) {
@@ -318,7 +321,9 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
     Manifest m;
     if (!folder_find(run_or_checkpoint, &path, &m)) return 0;
     manifest_free(&m);
-    if (strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
+    if (strlen(path.text) >= capacity)
+        fail(EXIT_CONFIG, "the path %s has %zu bytes, at most %zu are allowed: choose shorter names", path.text,
+             strlen(path.text), capacity - 1);
     strcpy(out, path.text);
     return 1;
 }
@@ -328,12 +333,12 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
 /* Estimated bytes: of config.json and headers together; of an extent in state.json; of a token in tokenizer.json. */
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
 
-/* Adds up the bytes of weights, optimizer states, and a manifest with their extents. Extents are ranges of 1 MiB, and
- * the shares of ranks in each row. */
+/* Adds up the bytes of weights, optimizer states, and a manifest with a line for each extent. An extent is at most 1
+ * MiB of a file. It also ends at the end of a parameter or of a rank's shard. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t extents = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
-    /* A small tokenizer is counted in SMALL_FILES_BYTES. */
+    /* a small tokenizer is included in SMALL_FILES_BYTES */
     size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0];
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * extents + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }
@@ -366,7 +371,8 @@ static double need_of(const CheckpointState *state, const char *checkpoints, int
     if (*count > most) *count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind);
     double bytes = (double)*count * one;
-    for (int64_t i = 0; i < there; i++) /* a later checkpoint does not verify, and stays */
+    for (int64_t i = 0; i < there; i++) /* only checkpoints up to `begin` can be removed: newer ones failed to verify
+                                         * and are kept for the user */
         if (list[i].step <= begin) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
     return to_come > 0 && bytes < one ? one : bytes;

@@ -46,7 +46,8 @@ NORETURN void folder_fail_unknown(const char *folder, const char *fault);
  * how many others there were. */
 enum { FOLDER_WARNINGS = 3 };
 void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void folder_warn_rest(int64_t warned, const char *what_happened); /* prints "3 more folders <what_happened>" if any */
+void folder_warn_rest(int64_t warned, const char *what_happened); /* Prints how many folders folder_warn counted but did
+                                                                   * not print: "3 more folders <what_happened>". */
 
 /* Renames a folder to .trash-NAME, then removes it, so that an interrupted removal leaves no half checkpoint under the
  * name of a whole one. Returns 0 or -errno. */
@@ -64,13 +65,13 @@ int folder_drop(const char *checkpoints, const char *name);
 /* Removes the leftovers of interrupted saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* Removes old checkpoints after `step` was saved. One process calls it. It keeps `step` and the newest - 1 older ones,
- * at least one. Older ones are verified from the newest down, and the first that passes ends the check. Those that fail
- * are set aside. So are checkpoints newer than step, because the resume that led here found them broken. Milestones and
- * the best checkpoint stay, too. */
+/* The checkpoints that folders_prune keeps when it removes old ones after `step` was saved. They are `step`, the newest
+ * - 1 older ones (at least one), milestones and the best one. Older ones are verified from the newest down, until one
+ * passes. Those that fail are renamed, not removed. So are checkpoints newer than `step`, because this run did not
+ * resume from them. One process calls folders_prune. */
 enum { FOLDERS_LEAST = 2 };
 typedef struct {
-    int64_t newest;      /* checkpoint.keep: number of newest checkpoints that stay */
+    int64_t newest;      /* value of checkpoint.keep: number of newest checkpoints that stay */
     int64_t every;       /* checkpoint.keep_every: checkpoints at multiples of this step (milestones) stay; 0: none */
     int64_t best;        /* step of the best validation loss, whose checkpoint stays; -1: none */
 } FoldersKept;

@@ -39,7 +39,10 @@ static void refuse_used_folder(const char *run_dir, int checkpoints) {
 }
 
 NORETURN static void refuse_no_checkpoint(const char *checkpoints) {
-    fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
+    fail(EXIT_DATA,
+         "run.resume is \"must\" but there is no checkpoint in %s: correct run.dir, or begin a new run with "
+         "run.resume=auto",
+         checkpoints);
 }
 
 void checkpoint_precheck(const Config *config) {
@@ -152,7 +155,8 @@ void checkpoint_refuse_settings(const Config *config, const Dataset *train, cons
     FILE  *out = memory_file_open(&text, &bytes);
     cJSON *changed = cJSON_CreateArray();
     Config then;
-    char  *fault = config_from_json(m->config, &then); /* a config of another version is a fault */
+    char  *fault = config_from_json(m->config, &then); /* if the config is of another version of the program, `fault`
+                                                        * says so */
     char  *settings = config_compare(config, m->config, changed);
     int    keys = cJSON_GetArraySize(changed);
     int    is_blend = keys && strcmp(cJSON_GetArrayItem(changed, keys - 1)->valuestring, "data.train") == 0;
@@ -268,7 +272,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         found = status == MANIFEST_GOOD;
         if (found) break;
-        /* a folder of a newer version of the program stays */
+        /* a folder that a newer version of the program wrote stays unchanged, and the job ends */
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why);
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         folder_warn(&warned, "%s is passed over: %s; a later save renames it to %s.passed-over, and nothing removes it "
@@ -326,12 +330,17 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     const SafeTensor *t = safetensors_find(&w->header, name);
     int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
     for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
-    if (!same) fail(EXIT_DATA, "%s: tensor %s is not where this model has it", w->path, name);
+    if (!same)
+        fail(EXIT_DATA,
+             "%s: tensor %s is not where this model has it: the file is damaged, or another version of the program "
+             "wrote it; use another checkpoint",
+             w->path, name);
     return t;
 }
 
-/* Reads the elements that this rank holds. which: 0 for the masters, 1 + k for optimizer state k. base: a flat tensor
- * that begins at global offset 0. */
+/* Reads what this rank holds of a tensor, and stores it in the optimizer. which: 0 for the masters (fp32 weights), or
+ * 1 + k for optimizer state k. base: a one-dimensional tensor that begins at global offset 0. block: buffer of two
+ * blocks. */
 static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which,
                        float *block) {
     const Optimizer *o = state->optimizer;

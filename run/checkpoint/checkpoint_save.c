@@ -18,26 +18,27 @@
 #include "run/checkpoint/checkpoint_write.h"
 
 enum { PAUSE_MS = 100 };
-static const double SYNC_MS = 600e3; /* longest sync of one file, unless run.watchdog_seconds is set */
+static const double SYNC_MS = 600e3; /* ms that the fsync of one file may take before the watchdog acts, unless
+                                      * run.watchdog_seconds is set */
 
 typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
-    CheckpointState *state;       /* borrowed */
+    CheckpointState *state;       /* what a checkpoint saves; borrowed */
     FileExtents      extents;     /* owned: extents that this rank writes, the same for masters and for each state */
     float           *host_copy;   /* owned, from device_alloc_host: masters and states of `extents`, then scratch */
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
-    WrittenExtent   *all;         /* owned, rank 0: extents of all ranks */
+    WrittenExtent   *all;         /* owned, on rank 0: extents of the files that all ranks have written */
     size_t           all_count;
     Part             part;        /* phase of the save in flight; PART_NONE: no save */
     double           stall_ms;
-    double           part_ms;     /* ms of the worker thread in the last phase; it sets them */
+    double           part_ms;     /* ms that the worker thread needed for the last phase; written by that thread */
     double           took_ms;     /* ms of the save so far: the copy, and the slowest rank in each phase */
     int64_t          step;
     FoldersKept      kept;        /* which checkpoints stay once the save in flight is complete */
     int              failures;    /* number of saves that failed in a row */
     int              is_last;     /* 1 for the last save of the run, whose fault saver_finish_last reports */
-    char             fault[MANIFEST_FAULT_BYTES]; /* fault of the last failure */
+    char             fault[MANIFEST_FAULT_BYTES]; /* reason of the last failed save */
     Worker           worker;
 };
 
@@ -120,8 +121,8 @@ static void give_up(Saver *s) {
     else
         fail(EXIT_IO,
              "step %" PRId64
-             " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from "
-             "the newest checkpoint there is",
+             " is not saved, nor were the %d checkpoints before it: %s; mend that (free space, rights, quota), and "
+             "the same command continues from the newest checkpoint there is",
              s->step, SAVER_TRIES - 1, s->fault);
 }
 
@@ -154,7 +155,8 @@ static int next_part(Saver *s) {
         return 0;
     }
     if (s->part == PART_FOLDER) {
-        int64_t there = s->save.there; /* only rank 0 knows it */
+        int64_t there = s->save.there; /* 1 if this run has already saved this step; only rank 0 knows, so it tells the
+                                        * others */
         comm_broadcast(s->state->comm, &there, sizeof there, 0);
         if (!there) begin_part(s, PART_PIECES, 1);
         if (!there) return 0;
@@ -212,8 +214,8 @@ double saver_finish_last(Saver *s) {
     if (s->failures > 0)
         fail(EXIT_IO,
              "step %" PRId64
-             ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there "
-             "is",
+             ", the last, is not saved: %s; mend that (free space, rights, quota), and the same command continues "
+             "from the newest checkpoint there is",
              s->step, s->fault);
     return took_ms;
 }

@@ -31,11 +31,11 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
     if (is_moe) hf_members_expect(json, path, ours.arch, "moe.n_inner", ours.n_expert_inner);
 }
 
-/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If t knows only
- * its token ids, it compares the notes that lie in the folder of the data. Warns if the tokenizer of the weights is not
- * known. */
+/* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If the data have
+ * only token ids, compares the notes about the tokenizer in the folder of the data. Warns if the tokenizer of the
+ * weights is not known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
-    /* names of tokenizers that this program cannot read */
+    /* files of tokenizers in formats that this program cannot read */
     static const char *const UNREAD[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};
     const char *weights = set->files > 0 ? set->file[0].path : set->path;
     char        path[4200], name[4300], cure[5000], why[TOKENIZER_WHY_CHARS], fault[BPE_FAULT_CHARS];
@@ -127,7 +127,7 @@ uint64_t checkpoint_source_fingerprint(const Config *config) {
 /* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
 static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BLOCK, "reading weights"); }
 
-/* Copies fp32 values to a tensor of the working copy, which is fp32 or bf16. Overwrites values. */
+/* Copies fp32 values to the weights with which the model computes, which are fp32 or bf16. Overwrites values. */
 static void put_values(Stream *s, Tensor to, float *values) {
     CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
     if (to.type == BF16) {
@@ -144,10 +144,10 @@ static void put_values(Stream *s, Tensor to, float *values) {
 }
 
 /* Refuses weights with an output head of their own, if the model uses the embedding as its head. values: n elements of
- * the embedding, from index `at` of the span on. */
+ * the embedding, beginning with element `at` of the span (the elements that this rank holds). */
 static void refuse_other_head(WeightsTensor head, const Layout *layout, const Span *span, int64_t at, int64_t n,
                               const float *values) {
-    /* the head of gpt2 is always the embedding */
+    /* a gpt2 always uses the embedding as its output head */
     int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0;
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer();
@@ -165,7 +165,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
     free(theirs);
 }
 
-/* Reads elements of a span like weights_read_span. Exit 65 if one of them is not finite. */
+/* Reads elements of a span (part of a parameter) as weights_read_span does. Exit 65 if one of them is not finite. */
 static int64_t read_finite(WeightsTensor t, const Layout *layout, const Span *span, int64_t at, float *block) {
     int64_t begin = layout->param[span->param].offset;
     int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block, block + WEIGHTS_BLOCK);

@@ -1,4 +1,4 @@
-/* checkpoint_write.c - the files of a save; see checkpoint_write.h. */
+/* checkpoint_write.c - writes the files of a checkpoint and its manifest; see checkpoint_write.h. */
 #include "run/checkpoint/checkpoint_write.h"
 
 #include <errno.h>
@@ -65,7 +65,8 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
-    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest, is too long */
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* exit 64 if this path, the longest of the save, is too long for
+                                                        * the system */
     make_headers(&s);
     return s;
 }
@@ -79,8 +80,8 @@ void save_release(Save *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Returns 1 if this run has saved the step before, from the same data. After a rollback the data differ. A folder that
- * cannot be read is a fault. */
+/* Returns 1 if this run has already saved this step, from the same data. After a rollback the data differ. A folder
+ * that cannot be read is a fault. */
 static int saved_already(Save *s) {
     Manifest    m;
     struct stat st;
@@ -147,7 +148,8 @@ static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size
     if (!s->fault[0]) io_start_writeback(s->fd[file], offset, count);
 }
 
-/* Hashes the bytes of host_copy that wait, and writes them. A copy in memory has no file, so it is only hashed. */
+/* Hashes the pending bytes of host_copy as one extent, and writes them. Hashes only if no file is open, as for a copy
+ * in memory. */
 static void flush_extent(Save *s) {
     if (s->pending == 0) return;
     const char *bytes = (const char *)s->host_copy + s->from;
@@ -158,8 +160,8 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. Neighbouring extents of a piece often
- * adjoin in the file, too. Then they are hashed as one. */
+/* Adds the next `bytes` of host_copy, which belong at `offset` of the file. If they follow the pending bytes in the
+ * file too, both are hashed as one extent. */
 static void put_extent(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
@@ -176,8 +178,8 @@ static void put_extent(Save *s, uint64_t offset, size_t bytes) {
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Hashes the pieces of one tensor of the state (masters, m or v), which begins at byte `base` of the file, and writes
- * them if the file is open. */
+/* Hashes what this rank holds of one tensor of the state (masters, m or v), and writes it if the file is open. The
+ * tensor begins at byte `base` of the file. */
 static void put_tensor(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
@@ -263,7 +265,7 @@ void save_pieces(Save *s, int writes) {
     const OptimizerKind *kind = s->state->optimizer->kind;
     uint64_t             elems = (uint64_t)checkpoint_layout(s->state)->elems;
     int64_t              count = optimizer_tensors(kind) * s->extents->elems;
-    s->not_finite = weights_finite(s->host_copy, count) < count; /* such values must never reach a file */
+    s->not_finite = weights_finite(s->host_copy, count) < count; /* NaN and infinity must never reach a file */
     if (s->not_finite)
         manifest_fault(s->fault,
                        "the weights or moments after step %" PRId64
@@ -286,8 +288,8 @@ static int by_place(const void *a, const void *b) {
     return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
-/* Sorts the extents of all ranks into the lists of the manifest. Checks that every byte of every file was written
- * exactly once. Returns 0 with s->fault set if not, or without memory. */
+/* Sorts the extents of all ranks into the lists of the manifest. Returns 0 with the fault in s->fault if a byte of a
+ * file was not written exactly once. */
 static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;
@@ -307,7 +309,7 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
     return 1;
 }
 
-/* Returns the manifest without files. Free it with manifest_free. */
+/* Returns the manifest without the list of files. Free it with manifest_free. */
 static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
@@ -333,7 +335,8 @@ static Manifest describe(const Save *s) {
     snprintf(m.precision, sizeof m.precision, "%s", state->precision);
     if (s->rescued) {
         m = *s->rescued;
-        memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* rescued owns this memory */
+        memset(m.file, 0, sizeof m.file), memset(&m.json, 0, sizeof m.json); /* s->rescued owns the memory of these
+                                                                              * lists and of the JSON */
     }
     m.data_files = train->shards;
     m.data = xmalloc(sizeof *m.data * (size_t)(train->shards + 1), "the manifest of a checkpoint");
@@ -375,7 +378,7 @@ static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
-    /* the folder `checkpoints` may be new */
+    /* run.dir is synced, because its subfolder `checkpoints` may be new */
     if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text));
     if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
         int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)

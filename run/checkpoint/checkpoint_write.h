@@ -20,19 +20,19 @@
 #include "run/checkpoint/exchange.h"
 
 typedef struct {
-    uint32_t       file; /* the file that has the extent: a ManifestFileKind */
+    uint32_t       file; /* file that the extent belongs to: a ManifestFileKind */
     uint32_t       pad;
     ManifestExtent extent;
 } WrittenExtent;
 
 typedef struct {
-    const CheckpointState *state;           /* borrowed */
+    const CheckpointState *state;           /* the run whose state is saved; borrowed */
     int64_t      step;
     TrainState   train_state;               /* state of the run when the save began */
-    Position     position;                  /* position after this step */
+    Position     position;                  /* position of the run after the saved step */
     const Manifest *rescued;                /* state rescued from copies in memory, which is saved in place of the
                                              * run's; borrowed; NULL: none */
-    cJSON       *config;                    /* owned */
+    cJSON       *config;                    /* owned: the config of the run as JSON */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     cJSON       *fp8;                       /* owned: scales of fp8 and the maxima that they come from; NULL in other
                                              * precisions */
@@ -51,30 +51,35 @@ typedef struct {
     size_t       pending;                   /* bytes of the extent that waits to be written */
     int          file;                      /* file of the waiting extent: FILE_MODEL or FILE_OPTIMIZER */
     uint64_t     offset;                    /* offset of the waiting extent in its file */
-    _Atomic int64_t progress;               /* extents written, and read back, so far */
+    _Atomic int64_t progress;               /* number of extents written and read back so far */
     WrittenExtent *written;                 /* owned: the extents that this rank wrote */
     size_t       written_count;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */
-    int          there;                     /* rank 0: 1 if this run has saved this step before and that checkpoint
+    int          there;                     /* rank 0: 1 if this run has already saved this step and that checkpoint
                                              * verifies */
 } Save;
 
-/* Allocates and begins a save. Exit 71 without memory. */
+/* Returns a new save with its memory allocated. Exit 71 without memory. */
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileExtents *extents);
 void save_release(Save *s);
-void save_make_folder(Save *s);                                    /* rank 0, first; checks the free space */
-/* Every rank: hashes its own pieces, which `written` then lists, and if `writes` is 1 writes them. Makes inf and NaN a
- * fault. */
+void save_make_folder(Save *s);                                    /* makes the folder and checks free space; rank 0,
+                                                                    * first */
+/* Hashes the part of the state that this rank writes, lists its extents in `written`, and writes them if `writes` is 1.
+ * Called by every rank. An infinity or NaN is a fault. */
 void save_pieces(Save *s, int writes);
-char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed */
-void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
+char *save_head(Save *s, size_t *bytes);                           /* returns the manifest without its list of files;
+                                                                    * malloc'ed */
+void save_open(Save *s);                                           /* opens the files; every rank calls it; rank 0
+                                                                    * writes headers */
 void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent, whose hash is in `at` */
-void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */
-WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets the extents of all */
-void save_commit(Save *s, WrittenExtent *all, size_t count);       /* rank 0, last; sorts the extents of all ranks */
-void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
+void save_close(Save *s);                                          /* closes the files; rank 0 also adds small ones */
+WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets the extents of all
+                                                                    * ranks */
+void save_commit(Save *s, WrittenExtent *all, size_t count);       /* completes a save from the extents of all ranks;
+                                                                    * rank 0, last */
+void save_drop(Save *s);                                           /* removes the folder of a failed save; rank 0 */
 
 /* Collective. Rank 0 gets the bytes of all ranks, one after another, malloc'ed, and their number. Others get NULL and
  * 0. */
@@ -86,12 +91,13 @@ typedef struct {
     Thread thread;
     void (*work)(void *ctx);
     void  *ctx;
-    int    is_busy;     /* guarded by the lock of the thread */
+    int    is_busy;     /* 1 while the thread works; guarded by its lock */
 } Worker;
 
-void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what); /* what: the work, for messages */
+/* what: name of the work, for messages */
+void worker_start(Worker *w, void (*work)(void *ctx), void *ctx, const char *what);
 void worker_begin(Worker *w);
 int  worker_is_busy(Worker *w);
-void worker_wait(Worker *w, double ms);   /* waits until the work is done, at most ms */
+void worker_wait(Worker *w, double ms);   /* waits until the work is done, but at most `ms` milliseconds */
 
 #endif

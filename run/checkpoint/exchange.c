@@ -1,4 +1,5 @@
-/* exchange.c - see exchange.h. */
+/* exchange.c - computes which elements each rank writes into a checkpoint, and exchanges rows between tensor ranks; see
+ * exchange.h. */
 #include "run/checkpoint/exchange.h"
 
 #include <stdlib.h>
@@ -13,8 +14,8 @@ static int is_exchanged(const Shards *z, Span span) {
 /* Returns the first of n elements that tensor rank i writes. Of t ranks, rank i writes [n i / t, n (i + 1) / t). */
 static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
 
-/* Returns the elements of a span that this rank writes without an exchange. These are all of them, or its share if all
- * tensor ranks hold the span. */
+/* Returns the elements of a span (part of a parameter) that this rank writes without an exchange. These are all of
+ * them, or an equal share if all tensor ranks hold the span. */
 static Span kept_of(const Shards *z, Span span) {
     const Layout *l = &z->layout;
     if (l->param[span.param].cut != CUT_NONE) return span;
@@ -23,9 +24,9 @@ static Span kept_of(const Shards *z, Span span) {
     return span;
 }
 
-/* Elements [first, end) of a span, counted within the columns that this rank holds. Tensor rank i writes them, together
- * with the other columns of the same rows. The rows are whole, except a first and a last one that the span itself
- * cuts. */
+/* Elements [first, end) of a span (part of a parameter), counted within the columns that this rank holds. Tensor rank i
+ * writes them, together with the other columns of the same rows. The rows are whole, except a first and a last one that
+ * the span itself cuts. */
 typedef struct { int64_t first, end; } Rows;
 
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
@@ -40,8 +41,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* Returns the extent that begins with element `at` of the columns of tensor rank j. It ends where the columns of that
- * rank end in the row (or in q, k or v within the row), or where r ends. */
+/* Returns the extent of the file that begins with element `at` of the columns of tensor rank j. It ends where the
+ * columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -63,8 +64,8 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents of a span to the list, in the order in which exchange_rows writes the elements. Within a row this is
- * the order of the file. */
+/* Adds the extents of a span (part of a parameter) to the list, in the order in which exchange_rows stores the
+ * elements. Within a row this is the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
@@ -90,8 +91,9 @@ FileExtents exchange_extents(const Shards *z) {
 
 /* --- the exchange ------------------------------------------------------------------------------------------------- */
 
-/* Collective over the tensor ranks, for a span that needs an exchange. mine [span.elems]: values of the span on this
- * rank. out: gets the elements of the rows that this rank writes, in the order of its extents. Returns their number. */
+/* Collective over the tensor ranks, for a span (part of a parameter) whose rows they divide by columns. mine
+ * [span.elems]: values of the span on this rank. out: gets the elements of the rows that this rank writes, in the order
+ * of its extents. Returns the number of these elements. */
 static int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
     const Layout *l = &z->layout;
     int           ranks = l->tensor_ranks;
@@ -125,7 +127,8 @@ int64_t exchange_most_elems(const Layout *l) {
     return elems;
 }
 
-/* Returns the elements of scratch memory: for a span before the exchange, and for the same span after it. */
+/* Returns the floats of scratch memory that an exchange needs: for a span (part of a parameter) before it, and for the
+ * same span after it. */
 int64_t exchange_scratch_elems(const Layout *l) {
     int64_t most = 0;
     for (int i = 0; i < l->params; i++) {
@@ -155,7 +158,7 @@ float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, 
     return to;
 }
 
-/* The masters (which 0) or optimizer state which - 1. */
+/* One tensor of the optimizer: the masters (fp32 weights) if `which` is 0, otherwise optimizer state which - 1. */
 typedef struct { const CheckpointState *state; int which; } StateTensor;
 
 static void copy_state(void *ctx, Span span, float *to) {

@@ -1,4 +1,4 @@
-/* manifest.c - see manifest.h. */
+/* manifest.c - writes, parses and verifies state.json, the manifest of a checkpoint; see manifest.h. */
 #include "run/checkpoint/manifest.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ uint64_t manifest_extent_bytes(uint64_t file_bytes) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Writes a member whose value is a JSON tree. NULL: writes nothing. */
+/* Writes a member whose value is a JSON tree. Writes nothing if value is NULL. */
 static void write_json(FILE *out, const char *key, const cJSON *value) {
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
     if (text) fprintf(out, "\"%s\":%s,\n", key, text);
@@ -186,7 +186,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
                 *scale = json_member(root, "loss_scale"), *scale_steps = json_member(root, "loss_scale_steps"),
                 *grid = json_member(root, "grid"), *guard = json_member(root, "guard"),
                 *updates = json_member(root, "updates");
-    int64_t seen = -1; /* steps that the moments have seen; -1: all steps */
+    int64_t seen = -1; /* steps that the Adam moments have seen; -1: all steps */
     m->folder = cJSON_IsString(folder) ? folder->valuestring : NULL;
     m->loss_scale = cJSON_IsNumber(scale) ? scale->valuedouble : 0.0;
     m->gemm = json_member(root, "gemm");
@@ -285,7 +285,7 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
     if (memcmp(text + body, tail, TAIL_BYTES) != 0)
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
-    /* one of these characters comes before each value */
+    /* one of these characters comes before each value of a JSON text */
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > MANIFEST_VALUES)
         return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);

@@ -40,7 +40,7 @@ enum {
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum {
-    FILE_MODEL,            /* manifest_file_name() has the file's name */
+    FILE_MODEL,            /* index of the weights file in manifest_file_name[] */
     FILE_OPTIMIZER,
     FILE_CONFIG,
     FILE_GENERATION,       /* optional, like the kinds below: missing before version 1.1, and in a run without text */
@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     uint64_t        bytes;              /* bytes of the file; 0 if the checkpoint lacks it */
-    ManifestExtent *extent;             /* owned, sorted by offset, without a gap */
+    ManifestExtent *extent;             /* [extents] ranges of the file, sorted by offset, without a gap; owned */
     int64_t         extents;
 } ManifestFile;
 
@@ -66,27 +66,28 @@ typedef struct {                  /* one training shard */
     int64_t     tokens;
 } ManifestData;
 
-typedef struct {                  /* the run from whose copied checkpoint this run continued */
+typedef struct {                  /* the run whose checkpoint was copied to begin this one */
     char    run_id[40];           /* run_id of the parent; "": no parent */
     int64_t step;
 } RunParent;
 
 typedef struct {
     char          run_id[40], backend[16], precision[16];
-    RunParent     parent;         /* the run that this one was copied from; none if absent */
+    RunParent     parent;         /* the run whose folder was copied to make this one; run_id "" if none */
     const char   *folder;         /* borrowed: absolute folder of the run; NULL if absent */
-    char          grid[MESH_TEXT]; /* grid of the ranks that saved the checkpoint; "": only data parallel */
+    char          grid[MESH_TEXT]; /* how the ranks that saved the checkpoint divided the model: "tensor 2 x shard 4";
+                                    * "": only data parallel */
     int64_t       step, samples, tokens, seed;
-    int64_t       missed;         /* steps that the moments have not seen. The file has "updates", those seen;
-                                   * absent: all were seen */
+    int64_t       missed;         /* steps that the Adam moments have not seen. The file has "updates", the number of
+                                   * steps seen; missing if all were */
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
-    Guard         guard;          /* recent losses, skips and rollbacks; empty if absent */
+    Guard         guard;          /* recent losses, and counts of skipped steps and rollbacks; empty if absent */
     const cJSON  *gemm;           /* borrowed: table of matrix-product algorithms; NULL: there is none */
     const cJSON  *fp8;            /* borrowed: fp8 scales and the maxima they come from; NULL: there is none */
     const cJSON  *config;         /* borrowed: the config of the run that saved, with every option */
-    ManifestData *data;           /* owned */
+    ManifestData *data;           /* [data_files] the training shards; owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
     Json          json;           /* owned: holds the text of the borrowed members */
@@ -102,7 +103,7 @@ typedef enum {
  * these words. */
 #define MANIFEST_UNREADABLE "cannot read "
 
-/* Writes a phrase into fault [MANIFEST_FAULT_BYTES]. Returns 0, so that a caller can fail with it. */
+/* Writes the reason of a failure into fault [MANIFEST_FAULT_BYTES]. Returns 0, so that a caller can return it. */
 #define manifest_fault(fault, ...) fault_text(fault, MANIFEST_FAULT_BYTES, 0, __VA_ARGS__)
 /* Writes the fault of a file that could not be read. error is its errno, and the text says what it means: missing, cut
  * short, too long, or not readable (EIO, EACCES, ESTALE, ...). Returns 0. */

@@ -51,7 +51,8 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* Returns where a rank is. Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
+/* Returns the host of a rank and its place there. Assumes that the ranks of a host have consecutive numbers, as
+ * comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
     MemoryHost h = {0};
     for (int r = 0; r < comm_size(c); r++) {
@@ -187,34 +188,38 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-enum { HEAD_SPARE = 256 << 10 }; /* bytes for growth of the head (manifest): losses, maxima of fp8 */
+enum { HEAD_SPARE = 256 << 10 }; /* bytes by which the head of a copy (its manifest) may grow, for losses and maxima of
+                                  * fp8 */
 static const double PAUSE_MS = 100.0;
 
-/* The slots of one rank. meta: bytes before the data. data: bytes of the data. slot: mapped files, owned. */
+/* The two slots (mapped files) of one rank for copies of its state. meta: bytes before the data. data: bytes of the
+ * data. slot: the mapped memory, owned. */
 typedef struct { uint64_t meta, data; char *slot[MEMORY_SLOTS]; int is_pinned[MEMORY_SLOTS]; } Slots;
 /* The connection between a rank and the rank of the next host that receives its copies. */
 typedef struct {
-    Comm *pair;       /* owned */
-    int   from;       /* the rank that sends */
-    Slots in;         /* slots of the receiving rank */
+    Comm *pair;       /* communicator of the two ranks; owned */
+    int   from;       /* number of the rank that sends */
+    Slots in;         /* slots of the receiving rank: files in memory for copies */
 } Link;
 
 struct MemoryCopies {
-    const CheckpointState *state;  /* borrowed */
+    const CheckpointState *state;  /* the run whose state is copied; borrowed */
     Path       folder;
     MemoryHost host;
-    FileExtents extents;  /* owned */
-    float     *scratch;   /* owned */
+    FileExtents extents;  /* extents that this rank copies; owned */
+    float     *scratch;   /* buffer of an exchange between tensor ranks; owned */
     uint64_t   session;
     Slots      own;
-    Link      *link;      /* owned; sorted by sender, so that all ranks free them in one order */
+    Link      *link;      /* [links] connections to ranks of other hosts, sorted by sender, so that all ranks free them
+                           * in one order; owned */
     int        links;
-    int        at;        /* index of the slot that was filled last */
-    Worker     worker;    /* thread that hashes and seals the copy */
-    Save       save;      /* used by the worker thread while it is busy */
-    int        in_flight, is_sent, warned; /* is_sent: 1 once the worker is done and the sealed copy is being sent */
-    int        is_whole;  /* 1 if the copy is sealed; used by the worker thread while it is busy */
-    char       fault[MANIFEST_FAULT_BYTES]; /* why the copy is not whole */
+    int        at;        /* index of the slot (file) that was filled last */
+    Worker     worker;    /* thread that hashes a copy and marks it as complete */
+    Save       save;      /* hashing of the copy in flight; used by the worker thread while it is busy */
+    int        in_flight, is_sent, warned; /* in_flight: 1 while a copy is taken. is_sent: 1 once it is hashed and being
+                                            * sent. warned: failures so far */
+    int        is_whole;  /* 1 if the copy is hashed and complete; used by the worker thread while it is busy */
+    char       fault[MANIFEST_FAULT_BYTES]; /* reason why the copy in flight is not usable; "": none */
     double     begin_ms;
     MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
 };
@@ -237,7 +242,8 @@ static void seal(void *copies) {
     free(head);
 }
 
-/* Returns the rank at the same place of the next host, or -1 if there is only one host. */
+/* Returns the rank of the next host that has the same place on its host as this rank. Returns -1 if there is only one
+ * host. */
 static int next_of(Comm *c, int rank) {
     MemoryHost own = memory_host(c, rank);
     if (own.hosts == 1) return -1;
@@ -345,7 +351,8 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
     make_folder(m, fault);
     if (!comm_any_fault(state->comm, fault)) {
         map_slots(m, &m->own, comm_rank(state->comm), 0, fault);
-        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the state is copied from the GPU into these slots */
+        for (int i = 0; i < MEMORY_SLOTS && !fault[0]; i++) /* the GPU copies the state into these slots, so they are
+                                                             * pinned */
             m->own.is_pinned[i] = device_pin_host(m->own.slot[i], m->own.meta + m->own.data);
         for (int i = 0; i < m->links; i++)
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
@@ -393,8 +400,8 @@ static void clear(MemoryCopies *m, int slot) {
         if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
 }
 
-/* Sends the bytes before the data to the next host once the worker thread is done. A copy that could not be sealed is
- * sent unchanged, and begins with a zero. */
+/* Sends the bytes before the data of a copy to the next host once the worker thread has hashed it. A copy that could
+ * not be completed is sent unchanged. It begins with a zero, so it is never used. */
 static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
@@ -423,7 +430,7 @@ static void finish(MemoryCopies *m) {
 void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
-    finish(m); /* now the preceding copy is complete on all ranks */
+    finish(m); /* the preceding copy is then complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
     m->fault[0] = 0;
@@ -472,7 +479,7 @@ void memory_copies_end(MemoryCopies *m) {
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    MemoryCopy copy;         /* owned */
+    MemoryCopy copy;         /* header and head of the file; owned */
     char       name[40];
     int        is_checked;   /* 1 if the data match their hashes; -1 if they do not */
 } Found;
@@ -481,12 +488,12 @@ typedef struct {
 typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, index; } Offer;
 
 typedef struct {
-    const CheckpointState *state; /* borrowed */
+    const CheckpointState *state; /* the run whose state is rescued; borrowed */
     Comm   *comm;
     Path    folder;
     char    run_id[40];
     int64_t newest;
-    Found  *found;           /* owned */
+    Found  *found;           /* [count] copies in the folder of this host that this rank has read; owned */
     int     count;
     Offer  *offer;           /* owned, rank 0: copies that any rank holds, the newest first */
     int     offers;
@@ -549,7 +556,7 @@ static void look(Rescue *r) {
     warn_of_all(r);
 }
 
-/* Orders offers: the newest step first, then by session, then by rank. */
+/* Orders offers (copies in memory): the newest step first, then by session (job), then by rank. */
 static int by_age(const void *a, const void *b) {
     const Offer *x = (const Offer *)a, *y = (const Offer *)b;
     if (x->step != y->step) return x->step > y->step ? -1 : 1;
@@ -573,15 +580,15 @@ static void gather_offers(Rescue *r) {
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
 }
 
-/* Collects the copies from index `from` on that have the same step and session: one for each rank, into chosen. *next
- * is the index after them. Returns the number of ranks. */
+/* Collects the copies from index `from` on that have the same step and session (job) into chosen: one for each rank.
+ * *next is the index after them. Returns the number of ranks. */
 static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
     const Offer *first = &r->offer[from];
     int          ranks = 0;
     for (*next = from; *next < r->offers; ++*next) {
         const Offer *o = &r->offer[*next];
         if (o->step != first->step || o->session != first->session || o->ranks != first->ranks) break;
-        /* a second copy of this rank, from the next host */
+        /* skips a second copy of this rank's state, from the next host */
         if (ranks > 0 && chosen[ranks - 1].rank == o->rank) continue;
         chosen[ranks++] = *o;
     }
@@ -718,8 +725,9 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
         manifest_free(&m);
     } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
         int next, ranks = take_group(&r, 0, &next, r.chosen);
-        warn("the copies in memory of step %" PRId64 " are of no use: %d of %d ranks' are there", r.offer[0].step,
-             ranks, r.offer[0].ranks);
+        warn("the copies in memory of step %" PRId64
+             " are of no use: %d of %d ranks' are there; the run continues from the newest checkpoint on disk",
+             r.offer[0].step, ranks, r.offer[0].ranks);
     }
     for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);
     free(r.found);

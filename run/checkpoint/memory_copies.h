@@ -23,7 +23,8 @@
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-typedef struct MemoryCopies MemoryCopies; /* NULL: no copies, and every call does nothing */
+typedef struct MemoryCopies MemoryCopies; /* a NULL pointer means that no copies are made; every call then does
+                                           * nothing */
 
 /* Collective, called once before the first step. Allocates all memory, and removes the copies of an earlier job.
  * Returns NULL if checkpoint.memory_every is 0, or, with one warning, if a rank cannot have copies. state is
@@ -31,12 +32,12 @@ typedef struct MemoryCopies MemoryCopies; /* NULL: no copies, and every call doe
 MemoryCopies *memory_copies_create(const CheckpointState *state);
 /* Collective. Waits for the copy in flight, then starts a new one. */
 void memory_copies_start(MemoryCopies *m, int64_t step);
-/* One copy that has become whole, on this host and on the next. memory_copies_next, called after every step, returns 1
- * if one has since the last call. */
+/* A copy that has become whole, on this host and on the next. memory_copies_next is called after every step. It returns
+ * 1 if a copy has become whole since the last call. */
 typedef struct {
     int64_t step;
-    double  ms;       /* time from the start of the copy until it was whole */
-    double  wait_ms;  /* time within ms that training waited */
+    double  ms;       /* milliseconds from the start of the copy until it was whole */
+    double  wait_ms;  /* ms, within the field `ms`, that training waited */
 } MemoryCopied;
 int  memory_copies_next(MemoryCopies *m, MemoryCopied *copied);
 /* Collective. Marks the copies so far as invalid, because a rollback made their state obsolete. */
@@ -51,7 +52,7 @@ void memory_copies_sweep(const CheckpointState *state);
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* Where a rank is: the number of hosts, the index of its host, the ranks on that host, and its place among them. */
+/* The place of a rank: number of hosts, index of its host, number of ranks on that host, and index among them. */
 typedef struct { int hosts, host, ranks, place; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
@@ -74,23 +75,24 @@ enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
 typedef struct {
     char     magic[8];                /* MEMORY_MAGIC; zeros while the copy is being filled */
-    uint64_t hash;                    /* XXH3 of the bytes from `session` to the end of the head, which precedes the
-                                       * data */
+    uint64_t hash;                    /* XXH3 of the bytes from the field `session` to the end of the manifest's text,
+                                       * which precedes the data */
     uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
     int64_t  step;
-    int32_t  rank, ranks;             /* the rank whose state was copied; number of ranks */
-    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the text (the head)
-                                       * after these */
+    int32_t  rank, ranks;             /* rank whose state was copied; number of ranks of the job */
+    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the manifest's text after
+                                       * these */
     uint64_t data_offset, data_bytes; /* where the data begins in the file, a multiple of MEMORY_PAGE; bytes of the
                                        * data */
     char     run_id[40];
 } MemoryHeader;
 #define MEMORY_MAGIC "TGMEM01"
-enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest data_offset: so many bytes are read before they are checked */
+enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest valid data_offset; limits the bytes that are read before they are
+                                        * checked */
 
 /* A copy that was read from its file: header, extents, and the manifest without files (head). */
 typedef struct {
-    char                *bytes;       /* owned: everything before the data */
+    char                *bytes;       /* contents of the file before the data; owned */
     const MemoryHeader  *header;      /* points into `bytes`, like `extent` and `head` */
     const WrittenExtent *extent;
     const char          *head;

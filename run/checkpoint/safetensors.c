@@ -1,5 +1,5 @@
-/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and
- * safetensors/src/tensor.rs. */
+/* safetensors.c - parses and writes headers and index files of safetensors; see safetensors.h. Format:
+ * github.com/huggingface/safetensors, README.md and safetensors/src/tensor.rs. */
 #include "run/checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -268,7 +268,7 @@ void weights_index_free(WeightsIndex *index) {
 
 int weights_index_find(const WeightsIndex *index, const char *name) {
     IndexedTensor        key = {name, 0};
-    const IndexedTensor *at = NULL; /* if there are no tensors there is no list, which bsearch would need */
+    const IndexedTensor *at = NULL; /* bsearch must not get the NULL list of an index without tensors */
     if (index->tensors > 0) at = bsearch(&key, index->tensor, (size_t)index->tensors, sizeof key, by_name);
     return at ? (int)(at - index->tensor) : -1;
 }

@@ -23,7 +23,7 @@
 enum {
     SAFETENSORS_DIMS         = 8,
     SAFETENSORS_HEADER_LIMIT = 100000000, /* most bytes of a header, as in the reference reader */
-    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file */
+    WEIGHTS_INDEX_LIMIT      = 16 << 20,  /* most bytes of an index file that is read */
     SAFETENSORS_FAULT_BYTES  = 480        /* buffer for the phrase that a parser writes about a fault */
 };
 
@@ -35,21 +35,21 @@ typedef enum {
 } SafeType;
 
 typedef struct {
-    const char *name;       /* borrowed from the parsed header, or from the caller */
+    const char *name;       /* name of the tensor; borrowed from the parsed header, or from the caller */
     SafeType    type;
     int         dims;
     uint64_t    dim[SAFETENSORS_DIMS];
-    uint64_t    begin, end; /* bytes, counted from the first tensor byte of the file */
+    uint64_t    begin, end; /* byte range of the tensor, counted from the first tensor byte of the file */
 } SafeTensor;
 
 typedef struct {
-    SafeTensor *tensor;      /* owned; sorted by their bytes in the file */
+    SafeTensor *tensor;      /* [tensors] sorted by their bytes in the file; owned */
     int         tensors;
     uint64_t    data_offset; /* offset of the first tensor byte in the file */
-    Json        json;        /* owned: memory of the names */
+    Json        json;        /* parsed header, which holds the names; owned */
 } Safetensors;
 
-const char *safetensors_type_name(SafeType type); /* such as "F32" */
+const char *safetensors_type_name(SafeType type); /* returns the name of a type, such as "F32" */
 size_t      safetensors_type_bytes(SafeType type);
 
 /* Reads the header of a file of file_bytes from data, the first `bytes` of the file. These must contain the whole
@@ -58,7 +58,8 @@ size_t      safetensors_type_bytes(SafeType type);
 int  safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault);
 void safetensors_free(Safetensors *s);
 
-const SafeTensor *safetensors_find(const Safetensors *s, const char *name); /* returns NULL if absent */
+const SafeTensor *safetensors_find(const Safetensors *s, const char *name); /* returns the tensor of this name, or NULL
+                                                                             * if it is missing */
 
 /* Writes a shape such as "[768,2304]" into out [capacity]. */
 void safetensors_shape(char *out, size_t capacity, const SafeTensor *t);
@@ -71,24 +72,26 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes);
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *name;       /* borrowed from the JSON of the index */
-    int         file;       /* index in WeightsIndex.file */
+    const char *name;       /* name of the tensor; borrowed from the JSON of the index */
+    int         file;       /* position in WeightsIndex.file of the file that holds the tensor */
 } IndexedTensor;
 
 typedef struct {
-    IndexedTensor *tensor;  /* owned, in the byte order of names */
+    IndexedTensor *tensor;  /* [tensors] sorted by name, byte by byte; owned */
     int            tensors;
-    const char   **file;    /* owned [files]: borrowed names, each once, in byte order */
+    const char   **file;    /* [files] names of the files, each once, in byte order; the list is owned, the names are
+                             * borrowed */
     int            files;
-    Json           json;    /* owned: holds the names */
+    Json           json;    /* parsed index, which holds the names; owned */
 } WeightsIndex;
 
-/* Reads text [bytes]. Returns 1, or 0 with a phrase ("has no weight_map") in fault [SAFETENSORS_FAULT_BYTES]. *out is
- * then empty. */
+/* Parses the index in text [bytes]. Returns 1, or 0 with a phrase ("has no weight_map") in fault
+ * [SAFETENSORS_FAULT_BYTES]. *out is then empty. */
 int  weights_index_parse(const char *text, size_t bytes, WeightsIndex *out, char *fault);
 void weights_index_free(WeightsIndex *index);
 
-int weights_index_find(const WeightsIndex *index, const char *name); /* index in WeightsIndex.tensor, or -1 */
+int weights_index_find(const WeightsIndex *index, const char *name); /* returns the position of the tensor in
+                                                                      * WeightsIndex.tensor, or -1 */
 
 /* Returns the text of an index of these tensors, malloc'ed. total_bytes: size of all tensors. Equal tensors give equal
  * text. */

@@ -1,4 +1,4 @@
-/* weights.c - see weights.h. */
+/* weights.c - opens, reads, compares and checks the weights of a model in safetensors files; see weights.h. */
 #include "run/checkpoint/weights.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-#define FILE_NAME "the name of a file of weights" /* named in the message if memory is missing */
+#define FILE_NAME "the name of a file of weights" /* words for the message that memory is missing */
 
 /* --- one file ----------------------------------------------------------------------------------------------------- */
 
@@ -36,7 +36,7 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
-    /* the parser refuses so long a header by its length alone */
+    /* the parser refuses a header by its first 8 bytes if they claim such a length, so the rest is not read */
     if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0;
     *bytes = (size_t)(8 + n);
     uint8_t *head = xmalloc(*bytes, "the header of a file of weights");
@@ -154,7 +154,7 @@ int64_t weights_finite(const float *value, int64_t n) {
 
 void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t element) {
     double value = 0.0;
-    if (t->type == SAFE_F64) /* the value may be finite in the file, as F64 */
+    if (t->type == SAFE_F64) /* the value may be finite in the file, as F64, though not in fp32 */
         (void)!io_pread(w->fd, &value, sizeof value, w->header.data_offset + t->begin + 8 * (uint64_t)element);
     if (t->type == SAFE_F64 && isfinite(value))
         fail(EXIT_DATA, "%s: tensor %s holds %g at element %" PRId64 ", which fp32 cannot hold: take other weights",
@@ -291,7 +291,7 @@ static int is_hub_name(const char *name) {
 }
 
 NORETURN static void refuse_missing(const char *path) {
-    /* Models that people know by their name without the organisation, which is given here. */
+    /* Models that people know by their name without the organisation, and the organisation to put before it. */
     static const char *const known[][2] = {{"gpt2", "openai-community/"},       {"gpt2-medium", "openai-community/"},
                                            {"gpt2-large", "openai-community/"}, {"gpt2-xl", "openai-community/"},
                                            {"distilgpt2", "distilbert/"}};
@@ -369,8 +369,8 @@ NORETURN static void refuse_adapter(const char *folder, const char *sign) {
          has_weights ? "" : has_config ? "adapter_model.safetensors" : " and adapter_model.safetensors");
 }
 
-/* Returns 1 if a file holds the embedding of any kind of model, by its plain name. If it is no safetensors file, ends
- * the program with a message that names it. */
+/* Returns 1 if a file holds the embedding of any kind of model, with or without the prefix of its family. If it is no
+ * safetensors file, ends the program with a message that names it. */
 static int holds_model(const char *path) {
     WeightsFile w = weights_open(path);
     char        plain[HF_NAME_BYTES], wanted[HF_NAME_BYTES];
@@ -430,7 +430,10 @@ NORETURN static void refuse_folder(const char *folder) {
     if (packed.count > 0)
         fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: unpack it, gzip -d %s", folder,
              basename(packed.path[0]), shell_word(packed.path[0]).text);
-    fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there", folder);
+    fail(EXIT_DATA,
+         "%s/" WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX
+         " there: give the folder that holds one of them",
+         folder);
 }
 
 /* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
@@ -476,7 +479,7 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
                  "%s/config.json, which holds the sizes of the model, does not exist: download it to that folder",
                  path);
     }
-    if (!is_theirs) /* a checkpoint that does not verify does not count as a model */
+    if (!is_theirs) /* neither a model's folder nor a run folder whose checkpoint verifies */
         fail(EXIT_DATA,
              "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging "
              "Face", path);
@@ -490,7 +493,7 @@ void weights_set_check_json(const char *path) {
         {"generation_config.json", JSON_LIMIT, 0, 1},
         {"tokenizer_config.json", BPE_CONFIG_LIMIT, 1, 1},
         {"special_tokens_map.json", BPE_CONFIG_LIMIT, 1, 1},
-        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* an index is not checked here; it is ignored if
+        {WEIGHTS_INDEX, WEIGHTS_INDEX_LIMIT, 0, 0}, /* the index is not parsed at this point, because it is ignored if
                                                      * model.safetensors exists */
     };
     int in_folder = io_is_folder(path);
@@ -535,7 +538,7 @@ WeightsSet weights_set_open(const char *path) {
     int         is_weights = has_ending(name, ".safetensors"), is_index = has_ending(name, ".index.json");
     if (io_is_folder(set.path)) {
         if (is_weights && !has_parts(set.path)) fail(EXIT_DATA, "%s %s", set.path, io_error_text(EISDIR));
-        IoPaths list = list_ending(set.path, ".safetensors"); /* NAME-00001-of-0000N and so on */
+        IoPaths list = list_ending(set.path, ".safetensors"); /* the parts NAME-00001-of-0000N to NAME-0000N-of-0000N */
         set.folder = xstrdup(set.path, FILE_NAME);
         for (size_t i = 0; i < list.count; i++) add_file(&set, list.path[i]);
         io_paths_free(&list);
@@ -583,8 +586,8 @@ static void expected_shape(char *out, size_t capacity, const Param *p) {
     safetensors_shape(out, capacity, &t);
 }
 
-/* Writes the config keys that set the shape of a parameter, such as "model.vocab_size x model.n_embd", or their members
- * in config.json. Returns out. */
+/* Writes the names that set the shape of a parameter to out, and returns out. They are config keys, such as
+ * "model.vocab_size x model.n_embd", or the corresponding members of config.json. */
 static char *sizes_text(const Param *p, WeightsSizes sizes, char out[200]) {
     char text[160];
     snprintf(text, sizeof text, p->dims == 2 ? "%s x %s" : "%s", dim_option((Dim)p->symbol[0]),
@@ -616,7 +619,8 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
              w->path, t->name, safetensors_type_name(t->type));
 }
 
-/* The plain name of a parameter, and its index in the layout. Arrays of these are sorted by name. */
+/* The plain name of a parameter (without the prefix of its model family), and its index in the layout. Arrays of these
+ * are sorted by name. */
 typedef struct { char plain[64]; int param; } RowName;
 
 static int by_plain(const void *a, const void *b) {
@@ -634,7 +638,8 @@ static RowName *row_names(const Layout *layout) {
     return names;
 }
 
-/* Returns the index in the layout of the parameter with this plain name, or -1. */
+/* Returns the index in the layout of the parameter with this plain name (its name without the prefix of its model
+ * family), or -1. */
 static int find_row(const RowName *names, int count, const char *plain) {
     RowName key = {.param = -1};
     if (strlen(plain) >= sizeof key.plain) return -1;
@@ -660,7 +665,7 @@ WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *wanted) 
     return (WeightsTensor){NULL, NULL};
 }
 
-/* Returns 1 + the index of the block that a tensor belongs to, 0 if it belongs to none. */
+/* Returns 1 + the index of the transformer block that a tensor belongs to, or 0 if it belongs to none. */
 static int64_t block_of(const char *name) {
     char        plain[HF_NAME_BYTES];
     const char *number = hf_plain_name(name, plain);
@@ -689,8 +694,8 @@ WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     return head;
 }
 
-/* Decides between two tensors for one parameter. If they have one name in two files, the index decides; otherwise exit
- * 65. Returns 1 if the second is used. */
+/* Decides which of two tensors gives a parameter. If both have one name, in two files, the index names the file to use;
+ * otherwise exit 65. Returns 1 if the second is used. */
 static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTensor second) {
     int at = weights_index_find(&set->index, second.tensor->name),
         same = strcmp(first.tensor->name, second.tensor->name) == 0;
@@ -698,8 +703,8 @@ static int second_counts(const WeightsSet *set, WeightsTensor first, WeightsTens
     if (same && at >= 0 && strcmp(second.file->path, named) == 0) return 1;
     if (same && at >= 0 && strcmp(first.file->path, named) == 0) return 0;
     if (!same)
-        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", second.file->path, second.tensor->name,
-             first.tensor->name);
+        fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s: write the file again with one of the two",
+             second.file->path, second.tensor->name, first.tensor->name);
     fail(EXIT_DATA, "%s: tensor %s is there twice, also in %s: remove the file that is not of this model",
          second.file->path, second.tensor->name, first.file->path);
 }
@@ -816,7 +821,8 @@ static void refuse_misnamed(const WeightsSet *set) {
     const char *name = basename(set->path);
     if (!set->folder || set->index.tensors > 0 || !has_ending(name, ".safetensors")) return;
     if (strcmp(name, WEIGHTS_SINGLE) == 0) return;
-    if (strcmp(set->folder, set->path) == 0) return; /* the folder has numbered files */
+    if (strcmp(set->folder, set->path) == 0) return; /* there is no file to rename, because the folder has numbered
+                                                      * files */
     fail(EXIT_DATA, "%s/" WEIGHTS_SINGLE " does not exist, and %s does: give it that name, mv %s %s", set->folder, name,
          shell_word(set->path).text, shell_word(path_of("%s/" WEIGHTS_SINGLE, set->folder).text).text);
 }

@@ -18,7 +18,7 @@
 enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
 
 typedef struct {
-    char       *path;              /* owned */
+    char       *path;              /* path of the file; owned */
     int         fd;
     Safetensors header;            /* owned; the parsed header of the file */
 } WeightsFile;
@@ -50,15 +50,15 @@ typedef struct {
 } WeightsStats;
 
 static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0, 0, 0.0, 1.0, -1.0}; }
-/* Returns the statistics of a tensor whose values can be read. They do not depend on the number of threads. */
+/* Returns the statistics of a tensor whose values can be read. The result does not depend on the number of threads. */
 WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t);
-void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds b to a */
+void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds the statistics b to a */
 double       weights_norm(const WeightsStats *s);
 
 typedef struct {
-    int64_t elems, differ;     /* elements compared; those whose bits differ              */
+    int64_t elems, differ;     /* number of elements compared; number of those whose bits differ */
     int64_t nans;              /* differing elements with a NaN in at least one tensor    */
-    double  most;              /* largest |a - b|                                                             */
+    double  most;              /* largest absolute difference |a - b| of two elements */
     double  squares, of;       /* sums of (a - b)^2 and of a^2; the relative difference is sqrt(squares / of) */
 } WeightsDiff;
 
@@ -102,14 +102,15 @@ void weights_set_check_json(const char *path);
 /* Returns a hash of the sizes of the files and of samples of their content. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
 
-/* Returns the tensor of exactly this name, in any of the files. */
+/* Returns the tensor of exactly this name, in any of the files; its fields are NULL if it is missing. */
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
-/* Returns the tensor of this plain name (its name without the prefix of the model's family), in any of the files. */
+/* Returns the tensor of this plain name (its name without the prefix of the model family), in any of the files. */
 WeightsTensor weights_set_find_plain(const WeightsSet *set, const char *plain);
 /* Returns the number of transformer blocks, counted by the names of the tensors. */
 int64_t       weights_set_blocks(const WeightsSet *set);
 
-/* Returns lm_head.weight if it is stored beside the embedding and the layout has no row for it. */
+/* Returns lm_head.weight (the output head) if the files have it in addition to the embedding, but the layout does not.
+ * Such a model uses the embedding as its head. */
 WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
 /* Source of the sizes that tensors are compared with: the path of a config.json and its kind of model (Arch). With

@@ -1,5 +1,5 @@
-/* island.c - see island.h. Each rank has its own connections to the servers (island_link.h). Here the ranks agree on
- * the state of these. */
+/* island.c - joins a server, exchanges weights with it and leaves; see island.h. Each rank has its own connections to
+ * the servers (island_link.h). Functions of this file let the ranks agree on the state of these connections. */
 #include "run/outer/island.h"
 
 #include <stdio.h>
@@ -19,18 +19,18 @@ struct Island {
     IslandParts    parts;
     Key            key;                /* the shared key, from outer.key */
     Link          *link;               /* [links] one connection to each server; the first server leads; owned */
-    int            links;              /* number of servers */
-    RoundCopy      copy;               /* the weights x of the round, and the deltas that this rank sends */
+    int            links;              /* number of connections, one to each server */
+    RoundCopy      copy;               /* weights x that the round began with, and the deltas that this rank sends */
     int            has_lease, is_over; /* 1 if this round has steps to send; 1 if the server has no more rounds */
-    int64_t        used;               /* number of samples of the lease that were reported to the server */
-    IslandExchange ended;              /* numbers of the last round that ended */
+    int64_t        used;               /* samples of the lease (samples to train on) that were reported to the server */
+    IslandExchange ended;              /* numbers of the last completed round, for the logs */
     char           lost[MANIFEST_FAULT_BYTES]; /* why no server answers; island_lost() returns it */
 };
 
 typedef enum {
     MET,
     STOPPED,                           /* a rank received a request to stop */
-    BROKEN                             /* the connection of a rank is broken */
+    BROKEN                             /* the connection of a rank to a server is broken */
 } Awaited;
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
@@ -41,8 +41,8 @@ size_t island_bytes(const Config *c, const Layout *layout) {
     return copy + (size_t)outer_servers(c->outer.server) * link;
 }
 
-/* Collective. Ends the job if any rank has a fault that waiting cannot repair. code: exit code of this rank's fault, 0
- * for none. */
+/* Collective. Ends the job if any rank has a fault that waiting cannot repair. code: exit code of this rank's fault; 0:
+ * no fault. */
 static void end_where_refused(Island *s, int code, const char *why) {
     char    fault[MANIFEST_FAULT_BYTES] = "";
     int64_t worst = code;
@@ -192,8 +192,8 @@ static void say_hello(Island *s) {
     cJSON_Delete(hello.config);
 }
 
-/* Collective. Receives the part of x that one server has. Each chunk arrives at one rank, which broadcasts it to
- * all. */
+/* Collective. Receives the part of the weights x that one server has. Each chunk arrives at one rank, which broadcasts
+ * it to all. */
 static Awaited fetch_part(Island *s, Link *l) {
     for (int64_t chunk = 0; chunk < l->fetch.chunks; chunk++) {
         l->fetch.awaited = chunk;
@@ -211,8 +211,8 @@ static Awaited fetch_part(Island *s, Link *l) {
     return MET;
 }
 
-/* Collective. Fetches all parts of x into the copy of the round. Sends GET, or GET_CHANGE to servers that have changes
- * of x. */
+/* Collective. Fetches all parts of the weights x into s->copy. Sends the request GET, or GET_CHANGE to servers that
+ * have the change of x since the last round. */
 static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     Awaited now = MET;
     for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], s->link[i].welcome.changes ? get : MESSAGE_GET, round);
@@ -221,15 +221,16 @@ static Awaited fetch(Island *s, MessageKind get, int64_t round) {
     return now;
 }
 
-/* Collective. Called when rank 0 has the next OPEN message, or knows that the run is over. Sends it to all ranks, and
- * loads the weights. */
+/* Collective. Begins a round when rank 0 has the server's OPEN message, or knows that the run is over. Broadcasts that
+ * message to all ranks, and loads the new weights. */
 static Awaited begin_round(Island *s, int is_first_round) {
     Link   *l = s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
     comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
     comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
-    int     has_last = !is_first_round && s->copy.type != FRAME_F32; /* 1 if the copy holds the x of the last round */
+    int     has_last = !is_first_round && s->copy.type != FRAME_F32; /* 1 if s->copy holds the weights x of the last
+                                                                      * round */
     Awaited now = fetch(s, has_last ? MESSAGE_GET_CHANGE : MESSAGE_GET, is_over ? l->closed.round : l->open.round);
     if (now == MET) round_copy_publish(&s->copy);
     s->is_over = now == MET && is_over;
@@ -254,7 +255,8 @@ static void check_welcome(Link *l) {
                  channel_peer(l->server), w->part, w->parts, l->part, l->parts);
 }
 
-/* Collective, after connecting. Sends HELLO and waits for the first lease and weights. */
+/* Collective, after connecting. Sends the message HELLO to the servers and waits for the first lease (samples to train
+ * on) and weights. */
 static Awaited introduce(Island *s) {
     say_hello(s);
     Awaited now = await(s, LINK_WELCOME, 1);
@@ -294,7 +296,7 @@ int island_keep(Island *s) {
     return links_broken(s->link, s->links) != NULL;
 }
 
-/* Collective. Begins to send the deltas of the lease. END follows them. */
+/* Collective. Begins to send the deltas of the lease. An END message follows the last of them. */
 static void begin_to_send(Island *s, IslandWork work) {
     const Open *lease = &s->link->open;
     End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
@@ -335,7 +337,8 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
-/* Sends BYE and waits for the server to close the connection, which it does when it has read everything. */
+/* Sends the message BYE and waits for the server to close the connection. The server closes it when it has read
+ * everything. */
 static void say_goodbye(Island *s) {
     Link       *l = s->link;
     Bye         bye = {s->used};
@@ -351,10 +354,11 @@ static void say_goodbye(Island *s) {
     }
 }
 
-/* Ends the work with all servers. Rank 0 sends BYE after all PINGs are answered. The server answers in order, so it has
- * then read the END of every rank. */
+/* Leaves all servers. Sends the deltas of an unfinished lease. Rank 0 sends BYE after all PINGs are answered. The
+ * server answers in order, so it has then read the END message of every rank. */
 void island_leave(Island *s, IslandWork work) {
-    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while x still arrives */
+    for (int i = 0; i < s->links; i++) link_give_up(&s->link[i]); /* the island may be stopped while new weights still
+                                                                   * arrive */
     int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);

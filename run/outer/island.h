@@ -33,22 +33,22 @@ typedef struct {
 } IslandParts;
 
 typedef enum {
-    ISLAND_TRAINS,             /* it has a lease, which island_round() returns */
-    ISLAND_STOPPED,            /* it received a request to stop while it waited */
+    ISLAND_TRAINS,             /* the island has a lease (samples to train on), which island_round() returns */
+    ISLAND_STOPPED,            /* the job received a request to stop while it waited */
     ISLAND_LOST,               /* no server answered for outer.patience_seconds; island_lost() has the reason */
     ISLAND_DONE                /* the server has reached run.steps; the weights are the final ones            */
 } IslandState;
 
-/* Totals of the steps of a lease that the island has made. */
+/* Totals of the training steps that an island has made in a lease. */
 typedef struct {
-    int64_t samples, tokens;   /* samples and tokens that were trained on */
-    double  loss;              /* mean loss over the steps */
+    int64_t samples, tokens;   /* numbers of samples and tokens that the island trained on */
+    double  loss;              /* mean loss over the training steps of the lease */
 } IslandWork;
 
 /* Numbers of a round that has ended, for the logs. */
 typedef struct {
     Closed   closed;           /* the server's message that ended the round */
-    double   ms;               /* time without training: the wait for the new weights and the next lease */
+    double   ms;               /* milliseconds without training: the wait for the new weights and the next lease */
     int64_t  sent, received;   /* bytes of weights and deltas, summed over all ranks */
 } IslandExchange;
 
@@ -60,7 +60,7 @@ void    island_destroy(Island *s);
 size_t  island_bytes(const Config *config, const Layout *layout); /* returns the bytes of host memory that an island
                                                                    * allocates */
 
-/* Collective. Connects to the server, waits for a lease and the weights x that it begins with, and loads x into the
+/* Collective. Connects to the server, waits for a lease (samples to train on) and the weights x, and loads x into the
  * masters and working copies. If the server refuses the island, the job ends with the exit code and the sentence that
  * the server sent. */
 IslandState island_join(Island *s);
@@ -69,17 +69,20 @@ IslandState island_join(Island *s);
  * steps. Returns 1 if the connection is broken. When the ranks have agreed on that, all call island_join. */
 int island_keep(Island *s);
 
-/* Collective, after the last step of the lease. Sends the deltas, then waits for the next lease and its weights. Sets
- * *ended to 1 if the server has closed the round. Sets it to 0 if the connection broke: then the round did not count,
- * and training continues with a new lease. */
+/* Collective, after the last step of a lease. Sends the deltas (weight changes), then waits for the next lease and its
+ * weights. Sets *ended to 1 if the server has closed the round. Sets it to 0 if the connection broke: then the round
+ * did not count, and training continues with a new lease. */
 IslandState island_exchange(Island *s, IslandWork work, int *ended);
 
-/* Collective, at the end of the job in any state. Sends the deltas of an unfinished lease and leaves the server. */
+/* Collective, at the end of the job in any state. Sends the deltas (weight changes) of an unfinished lease and leaves
+ * the server. */
 void island_leave(Island *s, IslandWork work);
 
-const Open           *island_round(const Island *s);     /* the current lease */
-const IslandExchange *island_ended(const Island *s);     /* numbers of the round that island_exchange ended last */
+const Open           *island_round(const Island *s);     /* the current lease: the samples to train on in this round */
+const IslandExchange *island_ended(const Island *s);     /* returns the numbers of the round that island_exchange ended
+                                                          * last */
 int                   island_number(const Island *s);
-const char           *island_lost(const Island *s);      /* after ISLAND_LOST: the reason, with the server's address */
+const char           *island_lost(const Island *s);      /* returns why no server answered, with the server's address;
+                                                          * valid after ISLAND_LOST */
 
 #endif

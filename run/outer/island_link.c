@@ -1,4 +1,5 @@
-/* island_link.c - see island_link.h. */
+/* island_link.c - the copy of the weights that a rank of an island holds, and the connection of a rank to one server;
+ * see island_link.h. */
 #include "run/outer/island_link.h"
 
 #include <stdarg.h>
@@ -14,7 +15,8 @@ enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };
 
 /* --- the copy of x ------------------------------------------------------------------------------------------------ */
 
-/* Returns the floats of two buffers that follow x in memory: deltas, and scratch for an exchange. */
+/* Returns the number of floats of two buffers that follow the weights x in memory: the deltas, and scratch for an
+ * exchange between tensor ranks. */
 static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
 
 size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
@@ -47,7 +49,7 @@ void round_copy_forget(RoundCopy *c) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the elements of x that belong to the span. They lie in x as the masters of the span lie in the masters. */
+/* Returns the weights x of a span (part of a parameter that this rank holds). x has the order of the masters. */
 static float *x_of(const RoundCopy *c, Span span) {
     const Shards *z = c->optimizer->shards;
     return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
@@ -59,7 +61,8 @@ void round_copy_begin(RoundCopy *c) {
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
-/* Stores a chunk of x. The elements of a span ascend in the file, with gaps where another tensor rank has columns. */
+/* Stores a chunk of the weights x, or of their change. The elements of a span (part of a parameter) ascend in the file,
+ * with gaps where another tensor rank has columns. */
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
@@ -96,7 +99,8 @@ void round_copy_publish(RoundCopy *c) {
 
 typedef struct { RoundCopy *copy; OuterSend send; } Deltas;
 
-/* Computes out = x - master for the elements of the span. If send=gradients, copies their gradient instead. */
+/* Computes out = x - master for a span (part of a parameter), where x are the weights at the begin of the round. With
+ * outer.send=gradients it copies the gradient to out instead. */
 static void gather_span(void *deltas, Span span, float *out) {
     RoundCopy   *c = ((Deltas *)deltas)->copy;
     const float *x = x_of(c, span);
@@ -130,7 +134,7 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     float *rest = c->rest + at;
     for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
     frame_pack(c->type, payload, rest, elems);
-    frame_unpack(c->type, delta, payload, elems); /* delta = the rounded values, as the server receives them */
+    frame_unpack(c->type, delta, payload, elems); /* delta now holds the rounded values, as the server receives them */
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
 }
 
@@ -186,7 +190,7 @@ int64_t link_chunk_elems(const Link *l, int64_t chunk) {
 
 int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
 
-/* Returns the index of the n-th chunk that this rank fetches. */
+/* Returns the index, in the server's part of the model, of the n-th chunk of weights that this rank fetches. */
 static int64_t own_chunk(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, MessageKind get, int64_t round) {
@@ -230,8 +234,10 @@ static int is_full(Link *l, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
     if (m && !text)
-        fail(EXIT_CONFIG, "config and names of data files are too long for outer.server: %zu bytes, at most %d", bytes,
-             MESSAGE_JSON_LIMIT);
+        fail(EXIT_CONFIG,
+             "config and names of data files are too long for outer.server: %zu bytes, at most %d: join the data into "
+             "fewer files",
+             bytes, MESSAGE_JSON_LIMIT);
     int sent = message_send(l->server, kind, round, text, bytes);
     free(text);
     return sent == 0;
@@ -244,9 +250,9 @@ void link_say(Link *l, MessageKind kind, int64_t round, const void *m) {
     }
 }
 
-/* Sends deltas while the channel's buffer has space for a frame, then END. Packs each element only once, because
- * packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of this
- * server. */
+/* Sends deltas while the channel's buffer has space for a frame, then the END message. Packs each element only once,
+ * because packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of
+ * this server. */
 static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileExtents *runs = &l->copy->runs;
@@ -254,7 +260,7 @@ static void send_values(Link *l) {
         FileExtent run = runs->extent[s->run];
         int64_t next = run.offset + s->at > l->first ? run.offset + s->at : l->first, until = run.offset + run.elems;
         if (until > l->end) until = l->end;
-        if (next >= until) { /* the part has no more elements of this range */
+        if (next >= until) { /* the server's part of the model has no more elements of this range */
             s->gone += run.elems - s->at, s->at = 0, s->run++;
             continue;
         }
@@ -281,7 +287,7 @@ void link_ping(Link *l) {
 }
 
 /* Breaks the connection after outer.patience_seconds without an answer. Called after everything that arrived was read.
- * While a chunk waits in `chunk`, nothing is read. Silence is not counted then. */
+ * While fetch.chunk holds a chunk that nobody has used, nothing is read, so silence is not counted. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
     double waited_ms = l->answers < l->pings && !l->fetch.has_chunk ? now - l->silent_ms : 0.0;
@@ -293,7 +299,7 @@ static void look_for_silence(Link *l) {
 
 /* --- received frames ---------------------------------------------------------------------------------------------- */
 
-/* Reads a message into m. Returns 1, or 0 if it is not valid. Then the connection breaks. */
+/* Reads a message into m. Returns 1. If the message is not valid, breaks the connection and returns 0. */
 static int take_message(Link *l, const FrameHeader *h, const void *payload, void *m) {
     char fault[MESSAGE_FAULT_BYTES];
     if (message_read((MessageKind)h->kind, payload, h->payload_bytes, m, fault)) return 1;
@@ -333,7 +339,7 @@ void link_keep(Link *l) {
     if (got < 0) break_link(l, "%s", channel_fault(l->server)->text);
     if (!l->is_broken) request_chunks(l);
     if (!l->is_broken) look_for_silence(l);
-    /* the next frame stays unread until the chunk is used */
+    /* the next frame stays unread until the caller has used the chunk of weights */
     if (!l->is_broken && l->fetch.has_chunk) channel_progress(l->server);
 }
 
@@ -347,7 +353,7 @@ static int has_happened(const Link *l, LinkEvent event) {
         case LINK_CLOSED:  return l->part > 0 || (l->has_closed && is_opened);
         case LINK_CHUNK:   return l->fetch.awaited < 0 || l->fetch.has_chunk || !link_owns(l, l->fetch.awaited);
         case LINK_SENT:    return !l->send.is_on && channel_unsent(l->server) == 0;
-        default:           return l->answers == l->pings; /* LINK_ANSWERED */
+        default:           return l->answers == l->pings; /* the event LINK_ANSWERED */
     }
 }
 

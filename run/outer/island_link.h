@@ -1,6 +1,5 @@
-/* island_link.h - what one rank of an island holds: its copy of x, the weights that the round began with, and a
- * connection to each server. Used by island.c.
- */
+/* island_link.h - what one rank of an island (a job that trains one model with other jobs) holds: a copy of the weights
+ * x that the round began with, and a connection to each server. Used by island.c. */
 #ifndef TRAIN_GPT_RUN_OUTER_ISLAND_LINK_H
 #define TRAIN_GPT_RUN_OUTER_ISLAND_LINK_H
 
@@ -18,32 +17,36 @@
  * feedback). */
 
 typedef struct {
-    Optimizer *optimizer;  /* borrowed */
-    Stream    *stream;     /* borrowed */
-    FrameType  type;       /* type of the values of deltas in a frame */
+    Optimizer *optimizer;  /* holds the masters that new weights are copied to; borrowed */
+    Stream    *stream;     /* stream of copies between GPU and host; borrowed */
+    FrameType  type;       /* type of the values in which deltas are sent */
     FileExtents   runs;       /* owned: ranges of the model that this rank sends to the server */
-    float     *x;          /* [shards_state_elems] x, the weights of the round, in the order of the masters; from
-                            * device_alloc_host; owned */
-    float     *delta;      /* [runs.elems] x - master in the order of runs. After it, a buffer in which tensor ranks
-                            * exchange values */
-    float     *rest;       /* [runs.elems] rounding errors of the deltas sent so far; NULL if deltas are fp32 */
-    int64_t   *taken;      /* [spans] number of elements of each span of the masters that have arrived; owned */
+    float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters;
+                            * from device_alloc_host; owned */
+    float     *delta;      /* [runs.elems] x - master, in the order of runs. Behind it in memory, a buffer in which
+                            * tensor ranks exchange values */
+    float     *rest;       /* [runs.elems] what rounding has removed from the deltas sent so far; NULL if deltas are
+                            * fp32 */
+    int64_t   *taken;      /* [spans] number of elements that have arrived of each span (part of a parameter that this
+                            * rank holds); owned */
 } RoundCopy;
 
 RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);
 void      round_copy_destroy(RoundCopy *c);
-size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* returns the bytes of host memory */
+/* returns the bytes of host memory that a RoundCopy needs */
+size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type);
 
 /* Loads new weights x. Call round_copy_begin, then round_copy_take for all elements of the model in chunks, then
  * round_copy_publish, which writes the masters and working copies of all ranks. Until then the model is unchanged.
  * begin and publish are collective. */
-typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new x itself, or its change from the x that the copy holds */
+typedef enum { ROUND_X, ROUND_CHANGE } RoundValues; /* the new weights x, or their change from the x that the copy
+                                                     * holds */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills `delta` with x - master, or, if send=gradients, with the gradients of the step that shards_finish
- * has ended. Returns the sum of the squares of what this rank sends. */
+/* Collective. Fills `delta` with x - master: the change of the weights in the round. With outer.send=gradients it takes
+ * the gradients of the step that shards_finish has ended. Returns the sum of the squares of what this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
 /* Packs elements [at, at + elems) of the deltas as a payload of type c->type, with elems <= FRAME_PAYLOAD_LIMIT / 4.
  * Pack each element only once, because packing also records what rounding lost. */
@@ -58,35 +61,36 @@ void   round_copy_forget(RoundCopy *c);
  * link_keep moves everything that can move now: it reads frames, requests x, sends deltas, sends PINGs. It never waits.
  * The other fields of a Link are flags, on which the ranks agree (island.c). */
 
-/* A fetch of x from one server: its part of the model, in chunks of MESSAGE_ELEMS elements. Rank n % ranks fetches
- * chunk n. */
+/* A fetch of the weights x from one server: its part of the model, in chunks of MESSAGE_ELEMS elements. Rank n % ranks
+ * fetches chunk n. */
 typedef struct {
-    MessageKind get;      /* kind of the request: GET or GET_CHANGE */
-    int64_t round, chunks; /* round of the request; number of chunks of the server's part */
+    MessageKind get;      /* kind of the request: GET (all weights) or GET_CHANGE (their change) */
+    int64_t round, chunks; /* number of the round whose weights are fetched; number of chunks of the server's part */
     int64_t awaited;      /* index of the chunk that all ranks wait for; -1 while they wait for another server */
     int64_t requested, had; /* chunks of this rank: those that were requested, and those that have arrived */
-    float  *chunk;        /* [MESSAGE_ELEMS] the chunk that arrived last; owned */
-    int     has_chunk;    /* 1 while `chunk` holds a chunk that nobody has used; no frame is read until then */
-    int     is_given_up;  /* 1 if chunks that still arrive are dropped */
+    float  *chunk;        /* [MESSAGE_ELEMS] the chunk of weights that arrived last; owned */
+    int     has_chunk;    /* 1 while `chunk` holds weights that nobody has used; no frame is read until then */
+    int     is_given_up;  /* 1 if the fetch was given up: chunks that still arrive are dropped */
 } LinkFetch;
 
 /* A delivery of deltas to one server: the part of the model that this server has, then an END message. */
 typedef struct {
-    int     is_on;        /* 1 while something is being sent */
-    int64_t run, at;      /* next element to send: index of its range in RoundCopy.runs, and its offset in that range */
-    int64_t gone;         /* elements already sent, in all ranges of this rank */
+    int     is_on;        /* 1 while deltas or END are being sent */
+    int64_t run, at;      /* next element to send: `run` is the index of its range in RoundCopy.runs, `at` its offset in
+                           * that range */
+    int64_t gone;         /* number of elements already sent, in all ranges of this rank */
     End     end;          /* the END message that follows the deltas; end.round is the round of the deltas */
 } LinkSend;
 
 typedef struct {
     Channel   *server;    /* owned; NULL if not connected */
     int        rank, ranks; /* number of this rank; number of ranks of the island */
-    int64_t    elems;     /* parameters of the model */
+    int64_t    elems;     /* number of parameters of the model */
     int        part, parts; /* index of the server's part of the model; number of parts */
     int64_t    first, end; /* range of elements of the server's part */
     double     patience_ms; /* ms without an answer after which the connection counts as broken */
-    RoundCopy *copy;      /* borrowed */
-    LinkFetch  fetch;     /* x that is being fetched */
+    RoundCopy *copy;      /* copy of the weights of the round; borrowed */
+    LinkFetch  fetch;     /* the weights that are being fetched */
     LinkSend   send;      /* deltas that are being sent */
     char      *payload;   /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of x that another
                            * rank fetched; owned */
@@ -94,13 +98,13 @@ typedef struct {
                            * refused the island */
     char       fault[1024]; /* why the connection broke; "" if it did not */
     Refuse     refuse;    /* the server's REFUSE message, if code is not 0 */
-    int        has_welcome, has_open, has_closed; /* 1 if a WELCOME, OPEN or CLOSED has arrived */
+    int        has_welcome, has_open, has_closed; /* 1 if a message WELCOME, OPEN or CLOSED has arrived */
     Welcome    welcome;
     Open       open;
     Closed     closed;
     int64_t    pings, answers; /* numbers of PINGs sent, and of PINGs that the server answered */
-    double     pinged_ms; /* time of clock_ms() when the last PING was sent */
-    double     silent_ms; /* time of clock_ms() since which PINGs are unanswered */
+    double     pinged_ms; /* time by clock_ms() when the last PING was sent */
+    double     silent_ms; /* time by clock_ms() since which PINGs are unanswered */
 } Link;
 
 Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts);
@@ -109,11 +113,11 @@ void link_destroy(Link *l);
 /* Clears all state of the old connection and takes over the new one, which the link then owns. NULL: no connection. */
 void link_take(Link *l, Channel *server);
 void link_keep(Link *l);
-/* Events that the ranks of an island wait for. Rank 0 alone waits for OPEN, from the first server; a CLOSED that ends
- * the run replaces it. LINK_CHUNK: the awaited chunk of x has arrived, if this rank fetches it. LINK_SENT: deltas and
- * END are sent. LINK_ANSWERED: all PINGs are answered. */
+/* Events that the ranks of an island wait for. Rank 0 alone waits for the message OPEN of the first server, or for a
+ * CLOSED that ends the run. LINK_CHUNK: the awaited chunk of weights has arrived, if this rank fetches it. LINK_SENT:
+ * deltas and END are sent. LINK_ANSWERED: all PINGs are answered. */
 typedef enum { LINK_WELCOME, LINK_OPENED, LINK_CLOSED, LINK_CHUNK, LINK_SENT, LINK_ANSWERED } LinkEvent;
-int   links_have(const Link *l, int links, LinkEvent event); /* returns 1 if it has happened on all links */
+int   links_have(const Link *l, int links, LinkEvent event); /* returns 1 if the event has happened on all links */
 /* Calls link_keep on all links until the event has happened on each or one breaks, for at most ms. */
 void  links_wait(Link *l, int links, LinkEvent event, double ms);
 /* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
@@ -124,11 +128,13 @@ Link *links_broken(Link *l, int links);
 void link_say(Link *l, MessageKind kind, int64_t round, const void *m);
 void link_ping(Link *l);
 
-void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request chunks of the server's part */
-void    link_give_up(Link *l);                             /* drops the chunks of a fetch that still arrive */
+void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request the chunks of the server's part of the
+                                                              * weights */
+void    link_give_up(Link *l);                             /* drops the chunks of weights that still arrive */
 int64_t link_chunk_begin(const Link *l, int64_t chunk);
 int64_t link_chunk_elems(const Link *l, int64_t chunk);
 int     link_owns(const Link *l, int64_t chunk);
-void    link_send(Link *l, End end);                       /* begins to send the deltas of `copy`, then END */
+void    link_send(Link *l, End end);                       /* begins to send the deltas of l->copy, then the message
+                                                            * END */
 
 #endif

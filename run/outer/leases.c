@@ -1,5 +1,5 @@
-/* leases.c - see leases.h. Reading the file and giving leases change the free ranges through the same two functions:
- * take and release. */
+/* leases.c - gives ranges of samples to islands, and keeps the state of each island; see leases.h. Reading the file and
+ * giving leases change the free ranges through the same two functions: take and release. */
 #include "run/outer/leases.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples of the lease that count. */
+/* A line of the leases file. used: number of samples of the lease that were trained on and count. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static void remove_free(Leases *l, int64_t i) {
     l->frees--;
 }
 
-/* Adds samples to the free ranges, and joins them with the ranges that they touch. Returns 0 if some of them are free
+/* Adds samples to the free ranges, and joins them with adjacent free ranges. Returns 0 if some of them are free
  * already, or were never given. */
 static int release(Leases *l, SampleRange r) {
     int64_t i = 0;
@@ -52,8 +52,9 @@ static int release(Leases *l, SampleRange r) {
     return 1;
 }
 
-/* Removes samples from the free ones: new samples, or the first of a free range. Returns 0 if they are neither. If r
- * begins after the first new sample, the samples between are left out, because a lost file had given them. */
+/* Removes samples from the free ones. They are samples that were never given, or the first of a free range. Returns 0
+ * if they are neither. If r begins after the first sample never given, the samples between are skipped, because a lost
+ * file had given them. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {
@@ -72,7 +73,7 @@ static int64_t find(const Leases *l, int64_t number) {
     return -1;
 }
 
-/* Adds a lease with the next number. */
+/* Adds a lease to the list and increments the number of the next one. */
 static void add_given(Leases *l, Lease lease) {
     l->given = xrealloc(l->given, sizeof *l->given * (size_t)(l->givens + 1), "the leases of samples");
     l->given[l->givens++] = lease;
@@ -150,9 +151,10 @@ static void read_file(Leases *l) {
         Line line = {0};
         if (!read_line(at, (size_t)(end - at), &line) || !replay(l, &line))
             fail(EXIT_DATA,
-                 "%s:%" PRId64 ": this line does not fit those before it: restore the file, or move it away: then "
-                 "samples that were returned stay unused",
-                 l->path, number);
+                 "%s:%" PRId64
+                 ": this line contradicts those before it: restore the file from a copy, or rename it (mv %s "
+                 "%s.broken); without it samples that islands gave back are not trained",
+                 l->path, number, l->path, l->path);
         l->bytes = (uint64_t)(end + 1 - text);
     }
     free(text);
@@ -253,8 +255,8 @@ int members_here(const Members *ms) {
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Returns the member with this id, or a new one. An old member whose deltas are still to count stays beside the new
- * one, and leaves when they have counted. Returns NULL if there are too many. */
+/* Returns the island with this id, or a new one. An old island whose deltas must still count stays in the list until
+ * then, in addition to the new one. Returns NULL if there are too many islands. */
 static Member *find_member(Members *ms, const char *id) {
     for (int i = 0; i < ms->count; i++) {
         Member *m = ms->member[i];

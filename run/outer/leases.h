@@ -20,25 +20,26 @@
 typedef struct { int64_t first, samples; } SampleRange;
 
 typedef struct {
-    int64_t     number;    /* from 0, in the order in which leases are given */
+    int64_t     number;    /* number of the lease: from 0, in the order in which leases are given */
     SampleRange range;     /* samples of the lease; once it is done, only those that counted */
-    char        island[ISLAND_ID_BYTES]; /* id of the island that has it */
-    int64_t     round;     /* the round that it was given in; once it is done, the round that it counted in */
-    int         is_done;   /* 1 if the samples count in the weights of the server */
+    char        island[ISLAND_ID_BYTES]; /* id of the island (training job) that has the lease */
+    int64_t     round;     /* the round that the lease was given in; once it is done, the round that its samples counted
+                            * in */
+    int         is_done;   /* 1 if the samples of the lease count in the weights of the server */
 } Lease;
 
 typedef struct {
     char         path[4096]; /* path of leases.jsonl in the run folder */
-    int          fd;       /* descriptor of the file, open for appending */
-    uint64_t     bytes;    /* bytes of the file up to its last complete line */
-    int64_t      next_number, next_sample; /* number of the next lease; index of the first sample that was never
-                                            * given */
+    int          fd;       /* descriptor of the leases file, open for appending */
+    uint64_t     bytes;    /* bytes of the leases file up to its last complete line */
+    int64_t      next_number, next_sample; /* number of the next lease; index of the first sample that was never in a
+                                            * lease */
     Lease       *given;    /* [givens] leases that islands have; owned. While leases_open reads the file, leases that
                             * are done, too */
     int64_t      givens;   /* number of leases in `given` */
     SampleRange *free;     /* [frees] ranges of samples that were returned, ascending, no two adjacent; owned */
     int64_t      frees;    /* number of ranges in `free` */
-    int          is_dirty; /* 1 if lines were written after the last leases_sync */
+    int          is_dirty; /* 1 if lines were written that leases_sync has not synced to disk */
 } Leases;
 
 /* Opens or creates the leases file of a run whose weights are those of `round`. next_sample is the first sample that
@@ -53,7 +54,7 @@ Lease  leases_give(Leases *l, int64_t samples, const char *island, int64_t round
  * used 0 the lease is returned, as leases_return does. */
 void   leases_done(Leases *l, int64_t number, int64_t used, int64_t round);
 void   leases_return(Leases *l, int64_t number);
-void   leases_sync(Leases *l); /* writes new lines to disk; exit 74 if that fails */
+void   leases_sync(Leases *l); /* syncs new lines of the leases file to disk; exit 74 if that fails */
 
 /* --- members: the islands, as a state machine ----------------------------------------------------------------------
  *   GATHERS   some of its ranks have sent HELLO
@@ -68,65 +69,68 @@ void   leases_sync(Leases *l); /* writes new lines to disk; exit 74 if that fail
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
 enum { MEMBERS_MOST = 1 << 16 };
-#define MEMBERS_FAR 100.0 /* a delta is refused if its norm is more than this many times the median norm of the
-                           * others */
+#define MEMBERS_FAR 100.0 /* a delta (weight change of an island) is refused if its norm is more than this many times
+                           * the median norm of the other deltas */
 
 typedef struct {
     char        id[ISLAND_ID_BYTES]; /* id of the island: 16 hex digits */
-    int         number;            /* index of the island, from 0; sums over islands are in this order */
+    int         number;            /* index of the island, from 0; sums over islands are in the order of this index */
     MemberState state;
-    int         ranks, joined, ended; /* numbers of ranks: all of the island; those that sent HELLO; those that sent
-                                       * END */
+    int         ranks, joined, ended; /* number of ranks of the island; number that sent HELLO; number that sent END */
     char       *received;          /* [ranks] 0: nothing received from the rank; 1: HELLO; 2: also END of this round.
                                     * Owned */
-    int         leaves;            /* 1 after BYE or if the island is lost: it becomes GONE when its deltas have
-                                    * counted */
-    int         knows_end;         /* 1 if it was informed that run.steps is reached */
-    double      heard_ms;          /* time of clock_ms() when its last frame arrived */
-    Lease       lease;             /* lease of the island, while it TRAINS or has ENDED */
-    int64_t     arrivals;          /* wait=none: deltas of all islands that had counted when it got its lease */
-    End         end;               /* END message of rank 0 of the island */
-    double      norm;              /* norm of its delta, once it has ENDED */
-    double      last_norm;         /* norm of its last delta that counted */
-    int64_t     last_round;        /* round of its last delta that counted; -1: none */
-    float      *delta;             /* [elements of the part] the delta, by offset; NULL until a rank sends some of it;
-                                    * owned */
+    int         leaves;            /* 1 after a BYE message or if the island is lost: it becomes GONE when its deltas
+                                    * have counted */
+    int         knows_end;         /* 1 if the island was informed that the run has reached run.steps */
+    double      heard_ms;          /* time of clock_ms() when the last frame of the island arrived */
+    Lease       lease;             /* lease of the island: its samples while it TRAINS or has ENDED */
+    int64_t     arrivals;          /* outer.wait=none: number of deltas of all islands that had counted when this island
+                                    * got its lease */
+    End         end;               /* END message of rank 0 of the island: samples, tokens and loss of its round */
+    double      norm;              /* norm of the island's delta, once it has ENDED */
+    double      last_norm;         /* norm of the island's last delta that counted */
+    int64_t     last_round;        /* round of the island's last delta that counted; -1: none */
+    float      *delta;             /* [elements of the part] the island's delta (its weight change), by offset; NULL
+                                    * until a rank sends some of it; owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */
     int         takes_changes;     /* 1 if the island can fetch changes of the weights: its config has outer.compress */
-    HeldWeights held;              /* wait=none with outer.compress: the weights that the island has fetched */
-    int         parts_in;          /* number of servers that have their part of its delta complete */
-    Exact       squares;           /* sum of squares of its delta, over the parts that are complete */
+    HeldWeights held;              /* outer.wait=none with outer.compress: the weights that the island has fetched */
+    int         parts_in;          /* number of servers that have received their whole part of the island's delta */
+    Exact       squares;           /* sum of squares of the island's delta, over the parts that are complete */
 } Member;
 
 typedef struct {
-    Member  **member;              /* [count] list and members; owned */
-    int       count;               /* islands that have connected, gone or not */
-    OuterWait wait;                /* value of outer.wait */
-    int64_t   least;               /* islands that must be connected before the first round opens */
-    int64_t   step_samples, seq_len; /* samples of an optimizer step; tokens of a sample */
+    Member  **member;              /* [count] the islands; list and entries are owned */
+    int       count;               /* number of islands that have ever connected, including those that are GONE */
+    OuterWait wait;                /* value of the key outer.wait */
+    int64_t   least;               /* number of islands that must be connected before the first round opens */
+    int64_t   step_samples, seq_len; /* number of samples of an optimizer step; number of tokens of a sample */
     int       parts;               /* number of servers; 1 on a server other than the first */
-    int64_t   round;               /* the open round */
-    int64_t   arrivals;            /* wait=none: number of deltas that have counted since the server started */
-    int64_t   of_round;            /* wait=none: number of deltas that have counted in the open round */
-    int       has_begun;           /* 1 once this process has opened a round */
+    int64_t   round;               /* number of the open round */
+    int64_t   arrivals;            /* outer.wait=none: number of deltas that have counted since the server started */
+    int64_t   of_round;            /* outer.wait=none: number of deltas that have counted in the open round */
+    int       has_begun;           /* 1 once this process of the server has opened a round */
 } Members;
 
 Members members_create(const Config *config, int64_t round);
 void    members_destroy(Members *ms);
 
-/* Takes the HELLO of a rank. Returns the member, or NULL with the rest of a sentence in fault. An island whose id is
- * already connected has lost its connections. Then *was is the number of its old lease, which the caller returns;
- * otherwise -1. If the member's field joined is 1 now, it was GONE, and the caller closes its old connections. */
+/* Handles the HELLO message of a rank. Returns its island, or NULL with the rest of a sentence in fault. An island
+ * whose id is already connected has lost its connections. Then *was is the number of its old lease, which the caller
+ * returns; otherwise -1. If the returned island's field joined is 1, it was GONE, and the caller closes its old
+ * connections. */
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that an island has left or is lost. Returns the number of a lease to be returned, or -1. */
+/* Records that an island has left or is lost. Returns the number of its lease if the caller must take the samples back,
+ * otherwise -1. */
 int64_t members_lose(Member *m);
 
 int members_count(const Members *ms, MemberState state);
-int members_here(const Members *ms);               /* returns the number of islands with all ranks connected that do
-                                                    * not leave */
-int members_may_open(const Members *ms);           /* returns 1 if every island in WAITS can get a lease now */
-int members_may_close(const Members *ms);          /* wait=all: returns 1 if the round can close now */
+int members_here(const Members *ms);               /* returns the number of islands that are connected with all ranks
+                                                    * and do not leave */
+int members_may_open(const Members *ms);           /* returns 1 if every island in the state WAITS can get a lease
+                                                    * now */
+int members_may_close(const Members *ms);          /* outer.wait=all: returns 1 if the open round can close now */
 void members_give(Members *ms, Member *m, Lease lease);
 
 /* Takes an END of a rank. `elems` is how many elements all its ranks must have sent. Returns
@@ -137,8 +141,8 @@ void members_give(Members *ms, Member *m, Lease lease);
  */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that another server has received its whole part of this lease's delta. squares: sum of squares of that part.
- * Returns 0 if no island has such a lease. */
+/* Records that another server has received its whole part of the delta of a lease. squares: sum of squares of that
+ * part. Returns 0 if no island has such a lease. */
 int members_part_in(Members *ms, int64_t lease, const Exact *squares);
 /* Returns the island that trains on the lease or has ENDED with it, or NULL. */
 Member *members_of_lease(const Members *ms, int64_t lease);
@@ -147,12 +151,14 @@ Member *members_of_lease(const Members *ms, int64_t lease);
  * if it is not finite, or too far from the other islands' norms of this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Records that the delta of an island has counted. The island waits for a lease again, or is GONE if it leaves. */
+/* Records that the delta of an island has counted in the weights. The island then waits for a lease again, or is GONE
+ * if it leaves. */
 void members_counted(Members *ms, Member *m);
-/* wait=none, called after members_counted. Returns 1 if that delta was the last of the round. */
+/* outer.wait=none, called after members_counted. Returns 1 if the delta that counted was the last of the round. */
 int  members_round_is_full(const Members *ms);
 void members_next_round(Members *ms);
-int64_t members_staleness(const Members *ms, const Member *m); /* wait=none: returns the age of its lease, in rounds */
+int64_t members_staleness(const Members *ms, const Member *m); /* outer.wait=none: returns the age of the island's
+                                                                * lease, in rounds */
 
 /* Returns an island that has been silent for longer than patience_ms and is not GONE, or NULL. */
 Member *members_silent(const Members *ms, double now_ms, double patience_ms);

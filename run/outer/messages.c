@@ -1,4 +1,4 @@
-/* messages.c - see messages.h: the check of frame headers by kind, and the JSON of each kind. */
+/* messages.c - checks frame headers by kind of message, and writes and reads the JSON of each kind; see messages.h. */
 #include "run/outer/messages.h"
 
 #include <inttypes.h>
@@ -17,9 +17,9 @@
 typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
 typedef struct {
     const char *name;
-    unsigned    from;   /* senders that may send it, as bits: 1 << MessageFrom */
-    Holds       holds;  /* what the payload holds */
-    size_t      bytes;  /* HOLDS_JSON: size of the struct for this message */
+    unsigned    from;   /* bits 1 << MessageFrom of the senders that may send such a message */
+    Holds       holds;  /* what the payload of the message holds */
+    size_t      bytes;  /* bytes of the struct for this message, if its payload is JSON */
 } Kind;
 
 enum { SERVER = 1 << FROM_SERVER, ISLAND = 1 << FROM_ISLAND, FOLLOWER = 1 << FROM_FOLLOWER, LEADER = 1 << FROM_LEADER };
@@ -95,31 +95,31 @@ int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, 
 /* --- fields: what the JSON of each kind has, in this order -------------------------------------------------------- */
 
 typedef enum {
-    FIELD_NUMBER,  /* int or int64_t: a whole number */
-    FIELD_FLAG,    /* int: true or false */
-    FIELD_REAL,    /* double */
-    FIELD_NORM,    /* double: at least 0, or NaN */
-    FIELD_WEIGHT,  /* double: over 0 */
-    FIELD_HEX,     /* char []: least to most hex digits, and a NUL */
-    FIELD_TEXT,    /* char []: a string, cut to most bytes */
-    FIELD_NAME,    /* const char *: a string that stays in the JSON tree that was read */
-    FIELD_SQUARES, /* Exact: a sum of squares as hex digits */
-    FIELD_CONFIG,  /* cJSON *: an object that stays in the JSON tree that was read */
-    FIELD_DATA     /* list of data files in a HELLO */
+    FIELD_NUMBER,  /* a whole number; int or int64_t in the struct */
+    FIELD_FLAG,    /* true or false; int in the struct */
+    FIELD_REAL,    /* any number; double in the struct */
+    FIELD_NORM,    /* at least 0, or NaN; double in the struct */
+    FIELD_WEIGHT,  /* more than 0; double in the struct */
+    FIELD_HEX,     /* `least` to `most` hex digits; char [] with a NUL in the struct */
+    FIELD_TEXT,    /* a string, cut to `most` bytes; char [] in the struct */
+    FIELD_NAME,    /* a string that stays in the JSON tree that was read; const char * in the struct */
+    FIELD_SQUARES, /* a sum of squares as hex digits; Exact in the struct */
+    FIELD_CONFIG,  /* an object that stays in the JSON tree that was read; cJSON * in the struct */
+    FIELD_DATA     /* the list of data files in a HELLO message; HelloData * in the struct */
 } FieldType;
 
 typedef struct {
     int         kind;        /* kind of the message whose JSON has this field, or DATA_FILE */
     const char *key;
     FieldType   type;
-    size_t      at, bytes;   /* offset and size of the member in the struct */
+    size_t      at, bytes;   /* offset and size of the member in the struct of the message */
     int64_t     least, most; /* bounds of a number, or of the length of a string */
     size_t      below;       /* offset of an int member; this field must be smaller than that member. 0: no such rule */
     size_t      with;        /* offset of an int64_t member; its sum with this field is at most `most`. 0: no such
                               * rule */
 } Field;
 
-enum { DATA_FILE = MESSAGE_KINDS /* an entry of the list of data files in a HELLO */ };
+enum { DATA_FILE = MESSAGE_KINDS /* an entry of the list of data files in a HELLO message */ };
 
 /* ROW_AS(kind, struct, member, key, field type, C type, bounds) describes one field. The compiler checks that the
  * member has the C type. */
@@ -292,7 +292,7 @@ char *message_write(MessageKind kind, const void *m, size_t *bytes) {
 typedef struct {
     int   kind;
     char *fault;   /* [MESSAGE_FAULT_BYTES] the first fault; borrowed */
-    int   is_good; /* 0 after a fault */
+    int   is_good; /* 1 until the first fault, then 0 */
 } Reading;
 
 static void reading_refuse(Reading *r, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -11,7 +11,7 @@
  *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x, or how far x is from
  *                               what the island holds (rule.h)
  *   CHANGE   server             bf16 or int8: answers a GET_CHANGE
- *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
+ *   DELTA    each rank          f32, bf16 or int8: x of the round - master (outer.send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
  *   CLOSED   server, to each    Closed: x of the next round can be fetched
  *   PING     either side        nothing; rank 0 of an island sends at most one a second, the server answers
@@ -56,13 +56,13 @@ typedef enum {
 enum {
     MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* most values in one frame of any type: 1 Mi */
     MESSAGE_JSON_LIMIT = 1 << 20,              /* most bytes of JSON in one message */
-    MESSAGE_FAULT_BYTES = 1024,                /* buffer for a reason, the rest of a sentence */
-    MESSAGE_RANKS = 1 << 20,                   /* limit of the number of ranks */
+    MESSAGE_FAULT_BYTES = 1024,                /* bytes of the buffer for the reason of a fault */
+    MESSAGE_RANKS = 1 << 20,                   /* most ranks of an island */
     MESSAGE_ISLANDS = 1 << 20,
     MESSAGE_PARTS = 4096
 };
-#define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* limit of steps, samples, tokens and elements; JSON numbers up to it
-                                                * are exact */
+#define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* limit of numbers of steps, samples, tokens and elements; JSON numbers
+                                                * up to it are exact */
 
 typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
@@ -75,8 +75,8 @@ const char *message_name(int kind);
  * requests no values. */
 MessageKind message_answer(int kind);
 
-/* Checks whether a sender of this role may send a frame with this header. Checks its kind, type, payload, offset and
- * elems. Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
+/* Checks whether a peer with this role may send a frame with this header. Checks the kind, type, payload, offset and
+ * elems of the frame. Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]);
 
 /* Sends a message with JSON, or with an empty payload if text is NULL. Returns 1, or 0 if the channel's buffer has no
@@ -100,7 +100,7 @@ enum { ISLAND_ID_BYTES = 17 };    /* id of an island: 16 random hex digits from 
 typedef struct {
     const char *name;             /* name of a data file, without folder; owned by `json` of a Hello that was read */
     int64_t     tokens;
-    char        fingerprint[65];  /* hex digits of the hash of all files */
+    char        fingerprint[65];  /* hex digits of one hash over all data files */
 } HelloData;
 
 /* Returns one entry for each file of the training data, in order [train->shards]; free it with free(). The names have
@@ -109,22 +109,22 @@ HelloData *hello_data(const Dataset *train);
 
 typedef struct {
     int        protocol;          /* version of the protocol: CHANNEL_PROTOCOL */
-    char       island[ISLAND_ID_BYTES]; /* id of the island */
+    char       island[ISLAND_ID_BYTES]; /* id of the sender's island: 16 hex digits */
     int        rank, ranks;       /* the sender's rank; number of ranks of the island */
-    int64_t    elems;             /* parameters of the model */
-    int64_t    samples;           /* samples in an epoch of the data */
+    int64_t    elems;             /* number of parameters of the model */
+    int64_t    samples;           /* number of samples in an epoch of the data */
     cJSON     *config;            /* the sender's config with every option; owned by `json` of a Hello that was read */
-    HelloData *data;              /* [data_files] owned if the Hello was read */
+    HelloData *data;              /* [data_files] files of the training data; owned if the Hello was read */
     int        data_files;        /* number of files of data.train */
     Json       json;              /* owned: the JSON that the Hello was read from */
 } Hello;
 
 typedef struct {
     int     number;               /* number of the island, from 0 */
-    int64_t round;                /* the open round */
-    int64_t elems;                /* parameters of the model */
+    int64_t round;                /* number of the open round */
+    int64_t elems;                /* number of parameters of the model */
     int     part, parts;          /* the part of the model that this server has, from 0; number of parts */
-    int     changes;              /* 1 if the server answers GET_CHANGE */
+    int     changes;              /* 1 if the server answers the request GET_CHANGE */
 } Welcome;
 
 typedef struct {
@@ -134,11 +134,11 @@ typedef struct {
 
 typedef struct {
     int64_t round;
-    int64_t step;                 /* step of the schedule at which the lease begins */
-    int64_t steps;                /* number of optimizer steps to train */
-    int64_t first, samples;       /* the samples of the lease: a range of the global order */
-    int     islands;              /* islands with a lease in this round, including this island */
-    int64_t lease;                /* number of the lease */
+    int64_t step;                 /* step of the learning-rate schedule at which the lease begins */
+    int64_t steps;                /* number of optimizer steps to train in the lease */
+    int64_t first, samples;       /* first sample of the lease in the global order; number of samples */
+    int     islands;              /* number of islands with a lease in this round, including the receiver */
+    int64_t lease;                /* number of the lease, which END must repeat */
 } Open;
 
 typedef struct {
@@ -146,16 +146,16 @@ typedef struct {
     int64_t samples;              /* samples of the lease that were trained on */
     int64_t tokens;               /* number of tokens of the samples that were trained on */
     double  norm;                 /* sum of the squares of this rank's deltas */
-    double  loss;                 /* mean loss over the round */
+    double  loss;                 /* mean loss of the island over the round */
     int64_t lease;                /* number of the lease, from the OPEN message that gave it */
 } End;
 
 typedef struct {
-    int64_t round;                /* the new round */
+    int64_t round;                /* number of the new round */
     int     islands;              /* number of islands whose deltas counted in the last round */
-    double  norm;                 /* norm of the mean delta */
-    int64_t staleness;            /* age of the island's delta, in rounds */
-    int     is_done;              /* 1 if run.steps is reached. JSON key: "done" */
+    double  norm;                 /* norm of the mean delta of the last round */
+    int64_t staleness;            /* age of the island's last delta, in rounds */
+    int     is_done;              /* 1 if the run has reached run.steps. JSON key: "done" */
 } Closed;
 
 typedef struct { int64_t samples; /* samples of the lease that were trained on */ } Bye;
@@ -165,32 +165,34 @@ typedef struct { int64_t samples; /* samples of the lease that were trained on *
 typedef struct {
     int     protocol;             /* version of the protocol: CHANNEL_PROTOCOL */
     int     part, parts;          /* part of the model that the server has, from 1; number of parts */
-    int64_t elems;                /* parameters of the model */
+    int64_t elems;                /* number of parameters of the model */
     cJSON  *config;               /* the sender's config with every option; owned by `json` of a Follow that was read */
     Json    json;                 /* owned: the JSON that the Follow was read from */
 } Follow;
 
-/* A server's part of the delta of a lease has arrived. The sum of its squares is sent exactly, as the hex digits of its
- * words. So one server and several servers round the sum in the same way. */
+/* Message of a follower to the leader: its part of the delta of a lease has arrived. The sum of squares of that part is
+ * sent exactly, as the hex digits of its words. So one server and several servers round the sum in the same way. */
 typedef struct { int64_t lease; Exact squares; } PartIn;
 
 typedef struct { int64_t lease; double weight; } Count;
 
 typedef struct { int64_t lease; } Drop;
 
-/* How a STEP message applies deltas. STEP_MEAN computes d, the mean of the deltas that were counted. All rules except
- * STEP_MEAN and STEP_MOMENTUM remove the counted deltas. */
+/* How a server applies deltas when it gets a STEP message. STEP_MEAN computes d, the mean of the deltas that were
+ * counted. All rules except STEP_MEAN and STEP_MOMENTUM clear the list of counted deltas. */
 typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
 typedef struct {
     int      rule;                    /* a StepRule: how d, the mean delta, changes the weights x */
     double   learning_rate, momentum; /* rate and momentum of the rule. STEP_ADAMW: learning rate and beta1 */
-    double   scale;                   /* factor of the mean delta; with STEP_ARRIVAL the weight of the delta, with
-                                       * STEP_ADAMW the factor of clipping */
+    double   scale;                   /* factor of the mean delta. STEP_ARRIVAL: weight of the delta. STEP_ADAMW: factor
+                                       * of gradient clipping */
     double   beta2, eps, weight_decay; /* options of AdamW; unused by other rules */
-    int64_t  update;                  /* STEP_ADAMW: number of the update, from 1 */
+    int64_t  update;                  /* STEP_ADAMW: number of the AdamW update, from 1 */
 } Step;
 
-typedef struct { Exact squares; /* sum of squares of the mean delta, or (STEP_MOMENTUM) of waiting deltas */ } Stepped;
+/* Answer to a STEP message. squares: sum of squares of the mean delta (STEP_MEAN), or of the deltas that wait for
+ * momentum (STEP_MOMENTUM). */
+typedef struct { Exact squares; } Stepped;
 
 typedef struct { int code; /* exit code of the run: EXIT_DONE or EXIT_STOPPED. JSON key: "exit" */ } Over;
 

@@ -1,4 +1,5 @@
-/* rule.c - see rule.h. */
+/* rule.c - applies deltas of islands to the weights that a server holds, and computes the changes that it sends back;
+ * see rule.h. */
 #include "run/outer/rule.h"
 
 #include <math.h>
@@ -55,7 +56,7 @@ void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t 
     }
 }
 
-/* Sums the squares. Any thread may sum a block, but the sums of blocks are added in order. */
+/* Adds the squares of d to *all. Any thread may sum a block, but the sums of blocks are added in order. */
 void outer_squares(const float *d, int64_t elems, Exact *all) {
     for (int64_t at = 0; at < elems; at += (int64_t)OUTER_BLOCK * BLOCKS) {
         double  sum[BLOCKS] = {0};
@@ -89,8 +90,8 @@ const char *outer_server(const char *list, int entry, char *out) {
 
 /* --- the weights -------------------------------------------------------------------------------------------------- */
 
-/* Makes one range of a server's part for each row of the model. On one rank a span is a row, and rows follow each other
- * in the flat order. */
+/* Makes one range of the server's part for each parameter in it. On one rank a span is a whole parameter, and
+ * parameters follow each other in the order of the model. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems) {
     ServerWeights w = {.first = first, .elems = elems};
@@ -117,7 +118,8 @@ void server_weights_destroy(ServerWeights *w) {
     *w = (ServerWeights){0};
 }
 
-/* Copies elements [offset, offset + elems) of a tensor to `to`. If `to` is NULL, copies them from `from`. */
+/* Copies elements [offset, offset + elems) of a tensor of the server to `to`. If `to` is NULL, copies them from `from`
+ * to the tensor. */
 static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to,
                  const float *from) {
     for (int i = 0; i < w->runs; i++) {
@@ -162,12 +164,12 @@ static void step_run(const Step *step, const WeightsRun *r, float *d) {
         case STEP_NESTEROV: outer_step(rule, x, m, d, r->elems); break;
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
-        case STEP_ADAMW: /* the v of AdamW lies in the memory of `waiting` */
+        case STEP_ADAMW: /* the memory of `waiting` holds the second moment v of AdamW */
             adamw_update_host((AdamWSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
                                           weights, tensor_1d(d, F32, r->elems), r->decays, r->rate},
                               h, (float)step->scale);
             break;
-        default: break; /* STEP_MEAN does not change x */
+        default: break; /* STEP_MEAN does not change the weights x */
     }
 }
 
@@ -187,8 +189,8 @@ FrameType round_change_type(const Config *c) {
     }
 }
 
-/* Returns 1 if the server keeps the rounded change of a round. With wait=none islands begin with different x, so it
- * does not. */
+/* Returns 1 if the server keeps the rounded change of the weights in the last round. With outer.wait=none it does not,
+ * because islands begin with different weights. */
 static int is_kept(const Config *c) { return round_change_type(c) != FRAME_F32 && c->outer.wait == WAIT_ALL; }
 
 /* Returns the bytes of a RoundChange. frame_value_bytes of a number of elements is also the offset of the block after
@@ -216,7 +218,7 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Adds the rounding errors, x += rest. Then sets rest to x as it was. */
+/* Adds the rounding errors of the last round to the weights: x += rest. Then stores the x before that in rest. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
     for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {
         const WeightsRun *r = &w->run[i];
@@ -229,7 +231,8 @@ void round_change_begin(RoundChange *c, const ServerWeights *w) {
     }
 }
 
-/* Computes change = rounded(x - was), x = was + change, and rest = the rounding error of x, frame by frame. */
+/* Computes, frame by frame, change = rounded(x - was), where was are the weights before the step (in c->rest). Sets x =
+ * was + change, and c->rest to the error of that rounding. */
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
     if (c->type == FRAME_F32) return;
     #pragma omp parallel for
@@ -241,7 +244,8 @@ void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
         server_weights_read(w, WEIGHTS_X, offset, elems, x);
         for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
         frame_pack(c->type, payload, change, elems);
-        frame_unpack(c->type, change, payload, elems); /* change = the rounded values, as an island receives them */
+        frame_unpack(c->type, change, payload, elems); /* change now holds the rounded values, as an island receives
+                                                        * them */
         round_change_add(was, change, elems);
         server_weights_write(w, WEIGHTS_X, offset, elems, was);
         for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
@@ -290,6 +294,6 @@ void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *
     float *held = h->x + (offset - h->first);
     for (int64_t i = 0; i < elems; i++) x[i] -= held[i];
     frame_pack(h->type, payload, x, elems);
-    frame_unpack(h->type, x, payload, elems); /* x = the rounded change, as the island receives it */
+    frame_unpack(h->type, x, payload, elems); /* x now holds the rounded change, as the island receives it */
     round_change_add(held, x, elems);
 }

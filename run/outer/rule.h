@@ -25,19 +25,19 @@ typedef struct { double learning_rate, momentum; } OuterRule;
 /* Computes the weighted mean of the deltas of all islands. mean [elems] may be one of the deltas. */
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems);
 
-/* wait=all: applies d, the mean delta, with Nesterov momentum. Changes the momentum v and the weights x. */
+/* outer.wait=all: applies d, the mean delta, with Nesterov momentum. Changes the momentum v and the weights x. */
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
-/* wait=none: applies d, the delta of one island that has arrived. share: 1 / ((1 + staleness) N), for N islands.
+/* outer.wait=none: applies d, the delta of one island that has arrived. share: 1 / ((1 + staleness) N), for N islands.
  * waiting: sum of the deltas applied since momentum was last applied, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
-/* wait=none: applies momentum after the last delta of a round. Changes the momentum v and the weights x, and sets
+/* outer.wait=none: applies momentum after the last delta of a round. Changes the momentum v and the weights x, and sets
  * waiting to zero. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
-/* Adds the squares of the delta d to *sum. Each OUTER_BLOCK elements are added in one order, and the block sums are
- * added exactly. So any division of a delta at multiples of OUTER_BLOCK gives the same sum. The sum is not finite if an
- * element is not. */
+/* Adds the squares of the delta d to *sum. Each block of OUTER_BLOCK elements is added in one order, and the block sums
+ * are added exactly. So any division of a delta at multiples of OUTER_BLOCK gives the same sum. The sum is not finite
+ * if an element is not. */
 enum { OUTER_BLOCK = 1024 };
 void outer_squares(const float *d, int64_t elems, Exact *sum);
 
@@ -49,7 +49,7 @@ int64_t outer_part_begin(int64_t elems, int part, int parts);
 
 /* Functions for outer.server, a list such as "a:4300,b:4300": one address for each part of the model, in order. */
 enum { OUTER_ADDRESS_BYTES = 4096 };
-int         outer_servers(const char *list); /* number of addresses; 1 for "" */
+int         outer_servers(const char *list); /* returns the number of addresses in the list; 1 for "" */
 /* Writes address number `entry` of the list, from 0, to out [OUTER_ADDRESS_BYTES]. Returns out. */
 const char *outer_server(const char *list, int entry, char *out);
 
@@ -59,38 +59,39 @@ const char *outer_server(const char *list, int entry, char *out);
  * momentum in m. v has zeros, or, with wait=none, the arrivals that wait for momentum. With send=gradients m and v are
  * AdamW's. With several servers each has a part; a follower's lies in one block of memory. */
 
-/* The tensors that a server holds: the weights, their momentum, and deltas that wait for momentum. Same order as
- * optimizer_tensor. */
+/* The tensors that a server holds: the weights, their momentum, and the sum of the deltas that wait for momentum. The
+ * order is that of optimizer_tensor. */
 typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
 typedef struct {
-    float  *at[WEIGHTS_TENSORS];   /* [elems] values of each tensor; borrowed */
-    int64_t offset, elems;         /* first element in the model, and number of elements */
-    int     decays;                /* 1 if AdamW's weight decay applies */
-    float   rate;                  /* factor of the learning rate in AdamW's step */
+    float  *at[WEIGHTS_TENSORS];   /* [elems] values of each of the server's tensors (ServerTensor); borrowed */
+    int64_t offset, elems;         /* index of the first element in the model; number of elements */
+    int     decays;                /* 1 if the weight decay of AdamW applies to these elements */
+    float   rate;                  /* factor of AdamW's learning rate for these elements */
 } WeightsRun;
 
 typedef struct {
-    int64_t     first, elems;      /* first element in the model, and number of elements */
-    WeightsRun *run;               /* [runs] adjacent ranges of elements that together are the whole part; owned */
+    int64_t     first, elems;      /* index of the first element in the model; number of elements */
+    WeightsRun *run;               /* [runs] adjacent ranges of elements that together are the part of this server;
+                                    * owned */
     int         runs;              /* number of ranges in `run` */
 } ServerWeights;
 
-/* Returns the part [first, first + elems) of the model. It lies in the memory of optimizer o. If o is NULL, it lies in
- * memory [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards describes the whole model on one rank, with or
- * without memory. */
+/* Returns a server's part of the model, elements [first, first + elems). The values lie in the memory of optimizer o.
+ * If o is NULL, they lie in memory [WEIGHTS_TENSORS, elems]. The memory is borrowed. shards describes the whole model
+ * on one rank, with or without memory. */
 ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, float *memory, int64_t first,
                                     int64_t elems);
 void          server_weights_destroy(ServerWeights *w);
 
-/* server_weights_read copies elements [offset, offset + elems) of a tensor to `to`. server_weights_write copies them
- * from `from`. */
+/* server_weights_read copies elements [offset, offset + elems) of a server's tensor to `to`. server_weights_write
+ * copies them from `from` to the tensor. */
 void server_weights_read(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
 void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
 
-/* Applies the rule of the step to the part: one of those at the head of this file, or AdamW (layers.h). d [elems] is
- * the delta; NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of the deltas that wait for
- * momentum (STEP_MOMENTUM). Other rules do not read squares. */
+/* Applies the rule of a STEP message to a server's part of the weights: one of those at the head of this file, or AdamW
+ * (layers.h). d [elems] is the delta; NULL for STEP_MOMENTUM. Adds to *squares the squares of d (STEP_MEAN) or of the
+ * deltas that wait for momentum (STEP_MOMENTUM). Other rules do not read squares. */
 void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exact *squares);
 
 /* --- the change of a round: outer.compress with wait=all -----------------------------------------------------------
@@ -103,29 +104,33 @@ void server_weights_step(const ServerWeights *w, const Step *step, float *d, Exa
  * blocks, or ends at the end of the part. */
 
 typedef struct {
-    FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the fields below are unused */
-    int64_t   first, elems;  /* range of the model that this server has */
+    FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the other fields are unused */
+    int64_t   first, elems;  /* index of the first element of this server's part of the model; number of elements */
     int64_t   round;         /* the round whose weights the last change leads to; -1 if there was none */
     float    *rest;          /* [elems] rounding errors that the next change adds. Between round_change_begin and
                               * round_change_end: x before the step. Owned */
-    char     *packed;        /* blocks of the last change as sent, one after another; owned */
+    char     *packed;        /* blocks of the last change in the form in which they are sent, one after another;
+                              * owned */
 } RoundChange;
 
-/* Returns the type in which values of deltas are sent, and of changes of x if the server keeps them. */
+/* Returns the type of the values of deltas, and of changes of the weights if the server keeps them. */
 FrameType   round_change_type(const Config *c);
-size_t      round_change_bytes(const Config *c, size_t elems); /* 0 if the server keeps no changes */
+size_t      round_change_bytes(const Config *c, size_t elems); /* returns the bytes of a RoundChange; 0 if the server
+                                                                * keeps no changes */
 RoundChange round_change_create(const Config *c, const ServerWeights *w);
 void        round_change_destroy(RoundChange *c);
 
-/* Called before and after the step that makes new weights x. round_change_end then sets x to the old x plus the rounded
- * change of round `round`. */
+/* round_change_begin is called before the step that makes new weights x, round_change_end after it. round_change_end
+ * then sets x to the old x plus the rounded change of round `round`. */
 void round_change_begin(RoundChange *c, const ServerWeights *w);
 void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round);
 
-/* Returns the payload of a frame with these elements of the change, or NULL if they are not whole blocks. */
+/* Returns the payload of a frame that holds these elements of the change of a round. Returns NULL if they are not whole
+ * blocks. */
 const void *round_change_frame(const RoundChange *c, int64_t offset, int64_t elems);
 
-/* Adds a change to x. Server and islands both call it. It computes in fp32, so that all get the same bits. */
+/* Adds a change to the weights x. Server and islands both call it. It computes in fp32, so that all get the same
+ * bits. */
 void round_change_add(float *x, const float *change, int64_t elems);
 
 /* --- the weights that one island holds: outer.compress with wait=none ----------------------------------------------
@@ -137,27 +142,28 @@ void round_change_add(float *x, const float *change, int64_t elems);
  * The memory is allocated at the first GET of an island whose config has outer.compress, too. */
 
 typedef struct {
-    FrameType type;          /* type of the values of a change */
-    int64_t   first, elems;  /* first element in the model, and number of elements */
-    int64_t   fetched;       /* number of elements of x that were sent so far; each counts once */
-    float    *x;             /* [elems] x as the island holds it; owned. NULL if nothing is recorded; then the other
-                              * fields mean nothing */
+    FrameType type;          /* type of the values of a change: bf16 or int8 */
+    int64_t   first, elems;  /* index of the first element in the model; number of elements */
+    int64_t   fetched;       /* number of elements of x that were sent so far; an element sent twice counts once */
+    float    *x;             /* [elems] the weights as the island holds them; owned. NULL if nothing is recorded; then
+                              * the other fields mean nothing */
 } HeldWeights;
 
-/* Returns the type in which changes of x are sent, or FRAME_F32 if islands fetch all of x instead. */
+/* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands fetch all weights instead. */
 FrameType held_type(const Config *c);
-size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of one island. */
+size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of the weights that one island
+                                                      * holds. */
 
-/* Begins an empty record of what one island holds of elements [first, first + elems). Returns 0 if there is no
+/* Begins an empty record of the weights [first, first + elems) that one island holds. Returns 0 if there is no
  * memory. */
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
-/* Records that elements of x, from `offset` on, were sent to the island unchanged. */
+/* Records that elements of the weights x, from `offset` on, were sent to the island unchanged. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
-/* Writes how much these elements of x have changed to payload [frame_value_bytes], and records the change as sent.
- * Overwrites x [elems]. */
+/* Replaces weights x [elems] by their change since they were sent to the island. Writes the change to payload
+ * [frame_value_bytes], and records it as sent. */
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload);
 
 #endif

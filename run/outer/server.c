@@ -1,4 +1,5 @@
-/* server.c - see server.h. In order: ending a round, opening one, the loop, creating. */
+/* server.c - creates a server, runs its loop, opens and ends rounds; see server.h. In order: ending a round, opening
+ * one, the loop, creating. */
 #include "run/outer/server.h"
 
 #include <math.h>
@@ -33,9 +34,9 @@ void server_count(Server *s, Member *m, double weight) {
     if (server_leads(s)) server_tell(s, MESSAGE_COUNT, &(Count){m->lease.number, weight});
 }
 
-/* Applies a step to the part of this server. STEP_MEAN leaves the mean of the counted deltas in the memory of the first
- * of them. If changes are kept (wait=all), every other step ends a round, so it makes a change for the islands. All
- * counted islands have leases of that round. */
+/* Applies a STEP message to the part of the model that this server holds. STEP_MEAN leaves the mean of the counted
+ * deltas in the memory of the first of them. With outer.wait=all every other step ends a round, so the server computes
+ * the change of weights that it sends to islands. All counted islands have leases of that round. */
 void server_step_part(Server *s, const Step *step, Exact *squares) {
     const Member *one = s->counts ? s->counted[0] : NULL;
     float        *d = one ? one->delta : NULL;
@@ -53,8 +54,8 @@ void server_step_part(Server *s, const Step *step, Exact *squares) {
     if (step->rule != STEP_MOMENTUM) s->counts = 0;
 }
 
-/* Applies AdamW with the gradient that islands sent, which has this norm. Its bias correction counts the updates since
- * the moments were zero. */
+/* Applies AdamW with the mean gradient that islands sent. norm: norm of that gradient. The bias correction counts the
+ * updates since the moments were zero. */
 static void step_adamw(Server *s, double norm) {
     const Config *c = s->parts.config;
     Exact         unused = {{0}};
@@ -68,7 +69,7 @@ static void step_adamw(Server *s, double norm) {
     s->norm = norm;
 }
 
-/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the step
+/* Applies a rule to the deltas that were counted. Returns the square root of the sum of squares that the rule
  * computes. */
 static double step_outer(Server *s, StepRule rule, double scale) {
     Exact squares = {{0}};
@@ -83,7 +84,7 @@ void server_judge_early(Server *s, Member *m) {
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
 
-/* Ends the open round. Everything after this call belongs to the next round. */
+/* Ends the open round. What the server receives after this call belongs to the next round. */
 static void end_round(Server *s, int islands, double norm) {
     double now = clock_ms();
     members_next_round(&s->members);
@@ -95,7 +96,7 @@ static void end_round(Server *s, int islands, double norm) {
     s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
 }
 
-/* Records that the delta of the island is included in x. */
+/* Records that the weights x include the delta of the island. */
 static void has_counted(Server *s, Member *m) {
     leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
     s->round_tokens += m->end.tokens;
@@ -103,7 +104,7 @@ static void has_counted(Server *s, Member *m) {
     members_counted(&s->members, m);
 }
 
-/* wait=none: applies momentum and ends the round of deltas that have arrived. */
+/* outer.wait=none: applies momentum, and ends the round that consists of the deltas that have arrived. */
 static void end_arrivals(Server *s) {
     double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, 0.0);
     end_round(s, (int)s->members.of_round, norm);
@@ -132,7 +133,7 @@ static void count_arrival(Server *s, Member *m) {
     server_say_closed(s, m, here, m->norm, staleness);
 }
 
-/* wait=none: applies each delta that has arrived to x, until the round ends. */
+/* outer.wait=none: applies each delta that has arrived to the weights x, until the round ends. */
 static void count_arrivals(Server *s) {
     if (s->members.wait == WAIT_ALL) return;
     for (int i = 0; i < s->members.count && !s->is_over; i++)
@@ -146,7 +147,8 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* wait=all: closes the round when no island trains any more. Judges the deltas and computes the new x. */
+/* outer.wait=all: closes the round when no island trains any more. Refuses deltas with a bad norm and computes the new
+ * weights x. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
     char     fault[MESSAGE_FAULT_BYTES];
@@ -170,7 +172,8 @@ static void close_round(Server *s) {
 
 /* --- opening a round ---------------------------------------------------------------------------------------------- */
 
-/* Gives a lease to every island that waits. The leases are on disk before an island receives one. */
+/* Gives a lease (samples to train on) to every island that waits. The leases are on disk before an island receives
+ * one. */
 static void open_round(Server *s) {
     Members *ms = &s->members;
     int64_t  unit = ms->step_samples;
@@ -218,8 +221,8 @@ static void sweep(Server *s) {
     }
 }
 
-/* Ends and begins rounds. Only the first server, which leads, calls it. At the end of the run it informs islands that
- * wait for a round, and those whose deltas arrive too late for one. */
+/* Ends and begins rounds. Only the first server, which leads the others, calls it. At the end of the run it informs the
+ * islands that wait for a round, and those whose deltas arrive too late for one. */
 static void lead(Server *s) {
     Members *ms = &s->members;
     count_arrivals(s);
@@ -236,8 +239,8 @@ static void lead(Server *s) {
 int server_turn(Server *s, double ms, ServerRound *over) {
     int      may_accept = s->peers.count < PEERS_MOST && server_has_part(s);
     double   before = clock_ms();
-    if (before - s->looked_ms > s->patience_ms / 2) /* this process stood still for long, so the islands are not
-                                                     * blamed for silence */
+    if (before - s->looked_ms > s->patience_ms / 2) /* this server's process did not run for long, so silence in that
+                                                     * time does not count against the islands */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
     if (may_accept) peers_accept(&s->peers, s->listening, &s->key, s->elems);
@@ -256,7 +259,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* Waits until the first server has made the key file. It may do so on this machine at this moment. */
+/* Waits until the key file exists. The first server makes it, perhaps on this machine at this moment. */
 static void await_key(const Server *s) {
     const char *path = s->parts.config->outer.key;
     for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {

@@ -17,27 +17,28 @@
 typedef struct {
     const Config    *config;    /* all pointers of this struct are borrowed */
     const Dataset   *train;
-    const Optimizer *weights;   /* optimizer of one rank in host memory, which holds the weights; NULL on a server
-                                 * other than the first */
-    const Shards    *shards;    /* shards of the whole model on one rank; without memory on a server other than the
-                                 * first */
-    float           *memory;    /* on a server other than the first: zeros [WEIGHTS_TENSORS, elements of its part] */
+    const Optimizer *weights;   /* optimizer of one rank in host memory, which holds the weights of the model; NULL on a
+                                 * server other than the first */
+    const Shards    *shards;    /* shards of the whole model as one rank has them; without memory on a server other than
+                                 * the first */
+    float           *memory;    /* [WEIGHTS_TENSORS, elements of the part] zeros, on a server other than the first */
     int              part, parts; /* part of the model that this server has; number of parts. The server with part 0
                                    * leads */
-    const char      *listen;    /* host:port to listen on */
-    int64_t          step, tokens, samples; /* counts of the checkpoint that the run continues from */
-    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log, when an island joins
-                                                                     * or leaves */
+    const char      *listen;    /* host:port on which the server listens */
+    int64_t          step, tokens, samples; /* completed steps, their tokens, and first unused sample of the checkpoint
+                                             * that the run continues from */
+    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints a line to the log when an island joins or
+                                                                     * leaves */
 } ServerParts;
 
-/* A round that has ended. */
+/* Numbers of a round that has ended. */
 typedef struct {
-    int64_t round, step;        /* completed rounds and steps */
-    int64_t tokens;             /* tokens of all islands since step 0 */
-    int     islands;            /* islands whose deltas counted       */
-    int64_t staleness;          /* wait=none: the greatest age of a delta of the round, in rounds */
+    int64_t round, step;        /* numbers of completed rounds and optimizer steps */
+    int64_t tokens;             /* number of tokens of all islands since step 0 */
+    int     islands;            /* number of islands whose deltas counted in the round */
+    int64_t staleness;          /* outer.wait=none: the greatest age of a delta of the round, in rounds */
     double  norm, loss, ms;     /* norm of the mean delta; mean loss by tokens; ms since the last round ended */
-    int64_t own_tokens;         /* tokens of this round */
+    int64_t own_tokens;         /* number of tokens of this round */
 } ServerRound;
 
 typedef struct Server Server;
@@ -51,8 +52,8 @@ void    server_address(const Server *s, char *out);
 
 /* Serves all connections once, after a wait of at most ms. Returns 1 if a round has ended; *over describes it. */
 int     server_turn(Server *s, double ms, ServerRound *over);
-/* wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas that have arrived. Returns 0
- * if none has. */
+/* outer.wait=none, before a checkpoint in the middle of a round. Ends the round with the deltas that have arrived.
+ * Returns 0 if none has arrived. */
 int     server_end_round(Server *s, ServerRound *over);
 
 /* --- several servers ---------------------------------------------------------------------------------------------- */
@@ -60,9 +61,9 @@ int     server_end_round(Server *s, ServerRound *over);
 /* Fetches weights and optimizer states (x, m, v) from the other servers into the optimizer of the first, before a
  * checkpoint. */
 void    server_collect(Server *s);
-/* Sends OVER to the other servers. They end with this exit code. */
+/* Sends the message OVER to the other servers. They end with this exit code. */
 void    server_dismiss(Server *s, int code);
-/* Tells the first server that the run is over and saved. It then continues if another server disconnects. */
+/* Tells this server, the first one, that the run is over and saved. It then continues if another server disconnects. */
 void    server_linger(Server *s);
 /* Runs a server other than the first. Waits for the first server, then serves it and islands until it ends the run.
  * Returns the exit code. Calls ready once, when the part of the weights has arrived and islands may connect. Ends the
@@ -70,10 +71,10 @@ void    server_linger(Server *s);
 int     server_follow(Server *s, void (*ready)(const Server *s));
 int64_t server_part_elems(const Server *s);
 
-int64_t server_step(const Server *s);      /* completed steps */
+int64_t server_step(const Server *s);      /* number of completed optimizer steps */
 /* Returns the completed steps, their tokens, and the first sample that was never given. */
 Position server_position(const Server *s);
 int     server_is_done(const Server *s);   /* 1 if run.steps is reached; islands learn it when they wait for a round */
-int     server_islands(const Server *s);   /* number of islands that are not GONE */
+int     server_islands(const Server *s);   /* number of islands that are connected or still have a delta to count */
 
 #endif

@@ -18,7 +18,10 @@ static int64_t elems_of(const Server *s, int part) { return begin_of(s, part + 1
 
 void server_lose_follower(const Peer *p, const char *why) {
     if (p->part == PEER_LEADER)
-        fail(EXIT_PEER, "%s: without the first server of outer.server this part ends", why);
+        fail(EXIT_PEER,
+             "%s: the first server of outer.server is lost, and this one ends: start the first one again, then this "
+             "one",
+             why);
     fail(EXIT_PEER,
          "%s: part %d of the model is lost; start the servers again, and they go on from the newest checkpoint", why,
          p->part);
@@ -56,7 +59,8 @@ static int send_frame(Server *s, Peer *p, FrameHeader h, const void *payload) {
     }
 }
 
-/* Sends x, m and v of a part of the model, frame by frame. Ends the program if the peer is lost. */
+/* Sends the state of a part of the model: the tensors x, m and v (weights and optimizer state), frame by frame. Ends
+ * the program if the peer is lost. */
 static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t first, int64_t elems) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
@@ -66,13 +70,14 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
         if (send_frame(s, p, h, block)) continue;
-        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text : channel_peer(p->channel));
+        server_lose_follower(p, channel_is_broken(p->channel) ? channel_fault(p->channel)->text
+                                                              : channel_peer(p->channel));
     }
     free(block);
 }
 
-/* Stores one frame of x, m or v of a part of the model. Frames arrive in order. Returns 0 with the reason in fault if
- * it is not valid. */
+/* Stores one frame of the state of a part of the model: weights x or optimizer state m, v. Frames arrive in order.
+ * Returns 0 with the reason in fault if the frame is not valid. */
 static int take_state(Server *s, const FrameHeader *h, const void *payload, const ServerWeights *to, int64_t first,
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
@@ -90,8 +95,7 @@ void server_tell(Server *s, MessageKind kind, const void *m) {
 
 /* --- frames of followers ------------------------------------------------------------------------------------------ */
 
-/* Accepts a new follower, another server. Sends it the part of the weights that the leader has, before anything
- * else. */
+/* Accepts another server as a follower. Sends it the part of the weights that it will hold, before anything else. */
 int server_take_follow(Server *s, Peer *p, const void *payload, size_t bytes, char *fault) {
     char   differences[512] = "";
     Follow follow;
@@ -133,14 +137,15 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
             if (!message_read(MESSAGE_STEPPED, payload, h->payload_bytes, &stepped, fault)) return 0;
             p->squares = stepped.squares, p->has_answer = 1;
             return 1;
-        default: return message_fault(fault, "sent a second %s", message_name(h->kind)); /* FOLLOW */
+        /* any other message is a second FOLLOW */
+        default: return message_fault(fault, "sent a second %s", message_name(h->kind));
     }
 }
 
 /* --- orders to followers ------------------------------------------------------------------------------------------ */
 
-/* Reads only this follower until it has answered a STEP. If state_elems is not 0, reads until it has sent so many
- * values of STATE. */
+/* Waits for one follower (another server), and reads no other connection. If state_elems is 0, waits until it has
+ * answered a STEP message, otherwise until it has sent so many values of its weights and optimizer state. */
 static void await_answer(Server *s, Peer *p, int64_t state_elems) {
     Quiet       quiet = {0};
     FrameHeader h;
@@ -254,7 +259,7 @@ int server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, 
         case MESSAGE_COLLECT: send_state(s, s->leader, w, w->first, w->elems); break;
         case MESSAGE_REFUSE:  fail(in.refuse.code, "%s: %s", channel_peer(s->leader->channel), in.refuse.why);
         case MESSAGE_OVER:    s->is_dismissed = 1, s->code = in.over.code; break;
-        default: break; /* PING */
+        default: break; /* PING: nothing to do */
     }
     return 1;
 }

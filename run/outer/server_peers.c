@@ -18,7 +18,7 @@ struct PeerMessage {
     PeerMessage *next;
     MessageKind  kind;
     int64_t      round;
-    size_t       bytes;  /* length of text */
+    size_t       bytes;  /* length of `text` in bytes */
     char         text[]; /* JSON of the message */
 };
 
@@ -54,7 +54,8 @@ void peers_destroy(Peers *p) {
     *p = (Peers){0};
 }
 
-/* Returns the peer to drop first, when connections are too many. a may be NULL. */
+/* Returns the peer that is dropped first when there are too many connections: one that has sent nothing, then the older
+ * one. a may be NULL. */
 static Peer *sooner(Peer *a, Peer *b) {
     if (!a) return b;
     int a_spoke = channel_received_bytes(a->channel) > 0, b_spoke = channel_received_bytes(b->channel) > 0;
@@ -67,7 +68,8 @@ static void free_place(Peers *p) {
     int   unproven = 0;
     for (int i = 0; i < p->count; i++) {
         Channel *c = p->peer[i]->channel;
-        if (!channel_is_open(c)) channel_progress(c); /* it may have sent its first bytes */
+        if (!channel_is_open(c)) channel_progress(c); /* reads the connection, which may have received its first
+                                                       * bytes */
         if (channel_is_open(c) || channel_is_broken(c)) continue;
         unproven++;
         last = sooner(last, p->peer[i]);
@@ -98,8 +100,11 @@ void peers_wait(Peers *p, int listening, double ms) {
 void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     size_t bytes = 0;
     char  *text = m ? message_write(kind, m, &bytes) : NULL;
-    if (m && !text) /* only the config in a FOLLOW can be so long */
-        fail(EXIT_CONFIG, "the config is too long for outer.server: %zu bytes, at most %d", bytes, MESSAGE_JSON_LIMIT);
+    if (m && !text) /* too long for a message: only the config in a FOLLOW message can be */
+        fail(EXIT_CONFIG,
+             "the config is too long for outer.server: %zu bytes, at most %d: name the files of data.train by a "
+             "pattern, not one by one",
+             bytes, MESSAGE_JSON_LIMIT);
     /* a broken channel takes no message; channel_next reports it */
     if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
         PeerMessage *w = xmalloc(sizeof *w + bytes, "a message to an island");
@@ -112,7 +117,7 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     free(text);
 }
 
-/* Sends REFUSE, the last message to this peer. Everything that it sends from now on is dropped. */
+/* Sends REFUSE, the last message to this peer. What the peer sends from now on is dropped. */
 static void peer_refuse(Peer *p, int code, const char *why) {
     Refuse refuse = {.code = code};
     if (p->is_ending) return;
@@ -122,11 +127,12 @@ static void peer_refuse(Peer *p, int code, const char *why) {
     p->is_ending = 1;
 }
 
-/* Answers requests for values while the channel has space for a frame. The answer to GET_CHANGE is the change of x in
- * the last round. If the server records what the island holds, it is the difference of x from that. */
+/* Answers requests for weights x while the channel has space for a frame. A GET is answered with x itself. A GET_CHANGE
+ * is answered with the change of x in the last round, or, if the server records what the island holds, since x was last
+ * sent to it. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
-    float       *block = NULL; /* [2 * MESSAGE_ELEMS] x, and its change as a payload */
+    float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
     while (p->got < p->gets && channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
         PeerGet    *g = &p->get[p->got];
         int64_t     elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
@@ -142,7 +148,8 @@ static void send_values(Server *s, Peer *p) {
             if (g->kind == MESSAGE_CHANGE) held_change(held, g->offset, block, elems, block + MESSAGE_ELEMS);
             else if (held) held_fetch(held, g->offset, block, elems);
         }
-        if (channel_send(p->channel, h, payload) != 1) break; /* the channel is broken, because it did have space */
+        if (channel_send(p->channel, h, payload) != 1) break; /* the channel has space, so this result means that it is
+                                                               * broken */
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;
     }
@@ -169,7 +176,7 @@ Peer *server_first_rank(const Server *s, const Member *m) {
     return NULL;
 }
 
-/* Writes "island 2 (id, address)" to out and returns out. */
+/* Writes the name of an island, "island 2 (id, address)", to out and returns out. */
 static const char *name_of(const Server *s, const Member *m, char out[160]) {
     const Peer *p = NULL;
     for (int i = 0; i < s->peers.count; i++)
@@ -247,8 +254,8 @@ typedef struct {
     int    count;
 } Differences;
 
-/* Returns 1 if an island must have the same value of this key as the server. These are the keys that a resume must not
- * change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
+/* Returns 1 if an island must have the same value of this config key as the server. These are the keys that a resume
+ * must not change, and the keys in `also`. They decide the model, the order of samples, a step or a round. */
 static int must_agree(const char *key) {
     static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
     const Option *o = option_find(key);
@@ -311,8 +318,9 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return code;
 }
 
-/* Compares an island with this server. Returns 0 if it may join. Otherwise returns its exit code, with a sentence in
- * why [bytes] that has the values of both. Only the leader compares data. */
+/* Compares the HELLO message of an island with this server. Returns 0 if the island may join. Otherwise returns an exit
+ * code for it, with a sentence in why [bytes] that has the values of both. Only the first server (the leader) compares
+ * data. */
 static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t bytes) {
     if (server_config_differs(s, hello->config, why, bytes)) return EXIT_CONFIG;
     int code = s->parts.train ? refuse_data(hello, s->parts.train, why, bytes) : 0;
@@ -369,8 +377,8 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
     message_free(MESSAGE_HELLO, &hello);
 }
 
-/* Gives an island a lease on a follower, a server that does not know the leases. The first frame of a round shows that
- * the island has a lease. Its END message has the number. */
+/* Gives an island a lease on a follower, a server that does not know the leases. The first frame that an island sends
+ * in a round shows that it has a lease. The END message of the island has the number of the lease. */
 static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     if (server_leads(s) || m->state != MEMBER_WAITS) return;
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
@@ -409,7 +417,7 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
     if (ended < 0) refuse(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
-        server_take_back(s, m->lease.number); /* the island made no step */
+        server_take_back(s, m->lease.number); /* the island made no step, so the samples of its lease become free */
         return;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
@@ -419,20 +427,20 @@ static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
 
 static void take_bye(Server *s, Peer *p) {
     Member *m = p->member;
-    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* END messages of other ranks are on
-                                                                                * their way */
+    if (m->state == MEMBER_TRAINS && m->received[p->rank] == 2) m->leaves = 1; /* the END messages of the other ranks of
+                                                                                * the island are on their way */
     else server_lose_member(s, m, "leaves");
 }
 
-/* wait=none: begins the record of what an island with outer.compress fetches. Returns 0 if there is no memory for
- * it. */
+/* outer.wait=none: begins the record of the weights that an island with outer.compress fetches. Returns 0 if there is
+ * no memory for it. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
            held_begin(&m->held, type, s->weights.first, s->weights.elems);
 }
 
-/* Queues a request for values of weights. With wait=all the leader answers with the weights of the open round,
+/* Queues an island's request for weights. With outer.wait=all the leader answers with the weights of the open round,
  * whichever round the request names. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
@@ -506,7 +514,7 @@ int server_serve_peer(Server *s, int i) {
                                                * again */
         if (!goes_on) break;
     }
-    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE */
+    if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE, so its connection is closed */
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) peer_send(s, p);

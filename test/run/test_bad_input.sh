@@ -6,7 +6,8 @@ expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learn
 expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"
 echo '{ "run": {"steps": 10,} }' > "$WORK/syntax.json"
 expect "syntax fault with line and column" exits 64 'syntax.json:1:[0-9]+: ' "$TRAIN" "$WORK/syntax.json"
-# A config in another form: the printed command, exactly as it stands, makes a valid config.
+# If a config has a byte-order mark, is UTF-16 or UTF-32, or is packed, the message has a command. That command, exactly
+# as printed, makes a valid config.
 mkdir "$WORK/it's mine"; named=$WORK/it\'s\ mine/run.json
 cd "$WORK" || exit 1
 formed() {

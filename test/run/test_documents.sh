@@ -1,7 +1,8 @@
 # data.document_mask (attention only within a document), end to end: on every axis of the grid, over a resume, in
 # evaluation, its defaults, and what is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
-# Documents of one to nine words, so that most sequences hold several and some documents lie in two.
+# Writes documents of one to nine words, so that most sequences hold several documents and some documents lie in two
+# sequences.
 sed 's/\.$//' "$WORK/text.txt" | awk '{ for (i = 1; i <= NF; i += n) { n = 1 + (NR * 5 + i * 3) % 9; line = ""; for (k = i; k < i + n && k <= NF; k++) line = line $k " "; print "{\"text\": \"" line "\"}" } }' > "$WORK/texts.jsonl"
 "$TRAIN" train-tokenizer "$WORK/text.txt" out="$WORK/bpe" vocab_size=280 > /dev/null &&
     "$TRAIN" tokenize "$WORK/texts.jsonl" out="$WORK/documents" tokenizer="$WORK/bpe" val=0.1 > /dev/null || { echo "not ok tokenize"; exit 1; }

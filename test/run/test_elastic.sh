@@ -185,7 +185,8 @@ quiet train run.dir="$WORK/unbroken" $endless run.stop_step="$steps" checkpoint.
 expect "the losses of one rank that was never broken, every bit" same_losses "$run" "$WORK/unbroken" 0
 expect "and its weights" same_weights "$run" "$WORK/unbroken" "$(printf 'step_%08d' "$steps")"
 
-# The discovery script fails once, and later removes one rank. Then a file STOP ends the run.
+# The discovery script (which prints the hosts) fails once, which changes nothing, and later removes one rank. Then a
+# file STOP ends the run.
 run=$WORK/found
 printf '#!/bin/sh\ncat "%s" || exit 1\n' "$WORK/list" > "$WORK/discover"; chmod +x "$WORK/discover"
 echo "localhost:2" > "$WORK/list"

@@ -55,7 +55,7 @@ expect "a table for people" grep -qE '^made +41 +0\.[0-9]{4}' "$WORK/table"
 evaluated "$WORK/run" data= tasks="$WORK/same.jsonl" > "$WORK/two.json" # two right answers of three, whatever the model: one choice is the other's neighbour
 expect "acc and stderr of a case known beforehand" [ "$(get '[round(t["acc"], 6) for t in r["tasks"]] in ([0.666667], [0.333333]) and abs(r["tasks"][0]["stderr"] - (2 / 9 / 2) ** 0.5) < 1e-12' < "$WORK/two.json")" = True ]
 
-# Any number of ranks prints the same results.
+# Two and three ranks print the results of one rank.
 for ranks in 2 3; do
     train_ranks $ranks run.dir="$WORK/ranks$ranks" eval.tasks="$LIST" run.steps=6 optimizer.learning_rate=0 > /dev/null 2>&1
 done
@@ -75,7 +75,7 @@ expect "and the loss" near <(get 'r["loss"]' < "$WORK/one.json") <(get 'r["loss"
 run_ranks 2 "$TRAIN" eval "$WORK/plain" data= tasks="$WORK/which.jsonl" json=true > "$WORK/alone.json"
 expect "without a grid rank 0 alone answers" [ "$(wc -l < "$WORK/alone.json")" = 1 ]
 
-# eval.tasks_every, a resume, and a run without data.val.
+# Tasks are scored every eval.tasks_every steps and at the end, also after a resume and without data.val.
 train run.dir="$WORK/often" data.val= eval.tasks="[\"$WORK/which.jsonl\"]" eval.tasks_every=4 run.steps=10 > /dev/null
 expect "tasks_every and the end, without data.val" [ "$(steps_of "$WORK/often" task)" = "0 4 8 10 " ]
 train run.dir="$WORK/half" eval.tasks="$LIST" optimizer.learning_rate=5e-3 run.stop_step=7 > /dev/null 2>&1

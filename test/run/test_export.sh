@@ -20,7 +20,7 @@ expect "config.json says the type, by both names" [ "$(grep -cE '"(torch_)?dtype
 expect "weights to start from: the same first loss" [ "$(first_loss plain)" = "$(cat "$WORK/wanted")" ]
 expect "sample takes the folder" cmp <("$TRAIN" sample "$WORK/plain" prompt="the" tokens=16) <("$TRAIN" sample "$WORK/run" prompt="the" tokens=16)
 
-# An export in several files.
+# An export with shard_bytes is written in several files, with an index.
 expect "export in several files" quiet export_to shards/deep shard_bytes=60000 # of which no tensor has more
 expect "none is over the limit but for its header" [ "$(find "$WORK/shards/deep" -name 'model-*.safetensors' -size +61k | wc -l)" = 0 ]
 count=$(find "$WORK/shards/deep" -name 'model-*.safetensors' | wc -l)
@@ -33,7 +33,7 @@ mv "$WORK/shards/deep/model-00002-of-0000$count.safetensors" "$WORK/away"
 expect "a part that is not there" exits 65 "model-00002-of-0000$count.safetensors does not exist" train run.dir="$WORK/x" model.init_from="$WORK/shards/deep"
 expect "check says so, too" exits 65 "model-00002-of-0000$count.safetensors does not exist" "$TRAIN" check "$WORK/tiny.json" run.dir="$WORK/x" model.init_from="$WORK/shards/deep"
 
-# An export in 16 bits is rounded to nearest, ties to even.
+# An export as bf16 rounds to nearest, ties to even.
 expect "export as bf16" quiet export_to bf16 dtype=bf16
 expect "export as fp16" quiet export_to fp16 dtype=fp16 shard_bytes=1 # a file for each tensor
 python3 - "$WORK" <<'PY'
@@ -47,7 +47,7 @@ def tensors(folder):
         assert header.pop("__metadata__") == {"format": "pt"}
         found.update({name: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()})
     return found
-def bf16(bits):  # returns the nearer of two neighbours, at a tie the even one
+def bf16(bits):  # returns the nearest bf16 value; at a tie the one that is even
     low, rest = bits >> 16, bits & 0xffff
     return low + (rest > 0x8000 or (rest == 0x8000 and low & 1))
 def words(data, code): return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
@@ -76,7 +76,7 @@ train run.dir="$WORK/huge" run.steps=1 optimizer.learning_rate=0 model.init_from
 expect "a value beyond fp16" exits 64 'dtype=fp16 cannot hold element 41 of tensor transformer.ln_f.bias, -70000' "$TRAIN" export "$WORK/huge" out="$WORK/none" dtype=fp16
 expect "bf16 has it" quiet "$TRAIN" export "$WORK/huge" out="$WORK/huge-bf16" dtype=bf16
 
-# The model card describes the run.
+# The model card (README.md) of an export describes the run.
 best=$(values "$WORK/run" eval loss | sort -g | head -n 1)
 expect "the card: kind, size and step" says "A language model of type gpt2 with 55944 parameters" plain
 expect "  losses: training" says "$(row 'training, last' 12 "$(values "$WORK/run" train loss | tail -n 1)")" plain
@@ -124,7 +124,7 @@ kill -TERM $job; wait $job; expect "asked to stop: exit 75" [ $? -eq 75 ]
 expect "of none of these anything is left" nothing_of none
 
 told_step() { "$TRAIN" export "$1" out="$2" 2> "$WORK/err" | grep -qE "^exported  step [0-9]+ of $1 as fp32"; }
-# Exports while the run trains, saves and deletes old checkpoints.
+# An export is complete even if the run trains, saves and deletes old checkpoints meanwhile.
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/live" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=1 checkpoint.keep=2 log.every=100000 > /dev/null & job=$!
 within 30 [ -e "$WORK/live/checkpoints/step_00000003" ]
 for i in 1 2 3; do

@@ -4,7 +4,9 @@
 . "$(dirname "$0")/lib/tiny.sh"
 command -v python3 > /dev/null || { echo "skip folders of other programs: python3 is not installed"; exit 0; }
 made() { local to=$1; shift; rm -rf "${WORK:?}/$to"; python3 "$(dirname "$0")/lib/folder.py" "$FROM" "$WORK/$to" "$@"; }
-says() { # says FOLDER [KEY=VALUE...]: samples from the folder; keys that are given replace these three
+# says FOLDER [KEY=VALUE...]: samples from the folder with prompt=the temperature=0 tokens=20; keys that are given
+# replace these
+says() {
     local word own=(); for word in prompt=the temperature=0 tokens=20; do [[ " ${*:2}" == *" ${word%%=*}="* ]] || own+=("$word"); done
     "$TRAIN" sample "$WORK/$1" "${own[@]}" "${@:2}" 2> "$WORK/err"
 }

@@ -58,8 +58,8 @@ train $SMALL precision=bf16 run.dir="$WORK/from" run.steps=6 > /dev/null
 fp8 run.dir="$WORK/from" > /dev/null 2>&1
 expect "on from bf16's checkpoint" [ "$(steps_known "$WORK/from" step_00000012)" = 6 ]
 
-# Every axis. The order of sums differs in fp32, and so an element is sometimes rounded to the next fp8 code, 2^-4 of it
-# away.
+# Every axis of the grid gives the losses of one rank. The order of sums differs in fp32, so an element is sometimes
+# rounded to a neighbouring fp8 code, which differs by 2^-4.
 fp8 run.dir="$WORK/free" > /dev/null
 for axes in "2 parallel.zero_stage=2" "2 parallel.zero_stage=3" "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2 parallel.comm=mpi"; do
     n=${axes%% *}; rm -rf "$WORK/axes"
@@ -75,7 +75,7 @@ train precision=bf16 $LLAMA run.dir="$WORK/llama16" > /dev/null
 expect "llama trains" quiet train precision=fp8 $LLAMA run.dir="$WORK/llama"
 expect "llama: bf16's losses within 1 %" same_losses "$WORK/llama" "$WORK/llama16" 1e-2
 
-# What plan prints for fp8, and which configs are refused.
+# plan names fp8 in its output, and configs that fp8 does not support are refused.
 expect "plan says fp8" grep -q '^memory per rank (bf16, with products in fp8)' <("$TRAIN" plan "$WORK/tiny.json" $SMALL)
 expect "plan for H100s says fp8" grep -q 'H100 80GB SXM, fp8' <("$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-h100)
 expect "a cluster without fp8" exits 64 'dgx-a100 has no rate of fp8 products: add gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100

@@ -45,7 +45,7 @@ for stage in 1 2 3; do one $stage; done
 expect "one micro-batch: ZeRO-2 has the bits of ZeRO-1" same_weights "$WORK/one1" "$WORK/one2" step_00000008
 expect "one micro-batch: ZeRO-3 too" same_weights "$WORK/one1" "$WORK/one3" step_00000008
 
-# One run, resumed on another grid every two steps, has the losses of the unbroken run.
+# One run, resumed on another grid of ranks every two steps, has the losses of the unbroken run.
 step=0
 for next in "1" "4 parallel.zero_stage=3 parallel.replicas=2" "2 parallel.zero_stage=2" "3 parallel.zero_stage=3" "4 parallel.zero_stage=0 parallel.replicas=4"; do
     set -- $next; ranks=$1; shift; step=$((step + 2))
@@ -57,7 +57,7 @@ train model.n_layer=5 run.steps=12 run.dir="$WORK/chain" checkpoint.every=2 eval
 train model.n_layer=5 run.steps=12 run.dir="$WORK/unbroken" eval.every=0 > /dev/null
 expect "resumed on any grid: the losses of an unbroken run" same_losses "$WORK/chain" "$WORK/unbroken" 2e-6
 
-# A resume on an equal grid continues with equal bits.
+# A resume on an equal grid of ranks continues with equal bits.
 rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/again"
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008

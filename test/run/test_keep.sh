@@ -8,7 +8,7 @@ train run.dir="$WORK/miles" $args checkpoint.keep_every=8 > /dev/null
 expect "milestones stay beside the two newest" [ "$(kept miles)" = "8 16 20 24 " ]
 
 train run.dir="$WORK/best" $args checkpoint.keep_best=true run.stop_step=8 > /dev/null
-# From here on the learning rate is far too large, so no later loss is as good as the best.
+# worse: continues the run with a learning rate that is far too large, so no later loss is as good as the best.
 worse() { train run.dir="$WORK/best" $args optimizer.learning_rate=30 'run.allow_change=["optimizer.learning_rate"]' "$@" > /dev/null 2>&1; }
 worse checkpoint.keep_best=true
 expect "the losses got worse" awk -v loss="$(values "$WORK/best" eval loss | tr '\n' ' ')" 'BEGIN { n = split(loss, x, " "); exit !(n == 7 && x[7] > x[3]) }'

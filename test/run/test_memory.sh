@@ -68,7 +68,8 @@ verb() {
     done
     expect "of the $(places "$asks") places that allocate in $name every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
 }
-# Texts with one fault of each kind: in the text, in keys and values, between keys.
+# Writes a config with one fault of each kind: in the text, in keys and values, between keys. Its refusal allocates
+# memory, too.
 echo '{"run": {"steps": 1e400, "stepps": 3}, "data": {"train": ["a", 5]}, "model": {"preset": "gpt2-124m"}, "batch": {"global_tokens": 5, "micro_batch": 1}}' > "$WORK/bad.json"
 verb check check "$WORK/tiny.json" 'data.val=["'"$WORK"'/data/val_*.bin"]' run.dir=elsewhere optimizer.learning_rate=0.30000000000000004
 verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no

@@ -80,7 +80,7 @@ ln -s "$TRAIN" "$WORK/train_gpt"
 expect "and they work" eval '(cd "$WORK" && while read -r line; do eval "$line" < /dev/null || exit 1; done < next) > "$WORK/out" 2>&1 && [ -e "$WORK/models/it'"'"'s/model.safetensors" ]'
 expect "a run that was stopped says none of it" eval '! (train run.dir="$WORK/halted" run.stop_step=1 eval.every=0 | grep -qE "^(text|curve|export) ")'
 
-# A data file is given for both training and evaluation.
+# If a data file is given for both training and evaluation, a warning names it.
 expect "all files as both" told train run.dir="$WORK/both" run.steps=1 data.train="$WORK/data/*.bin" data.val="$WORK/data/val_*.bin"
 expect "a warning names the file" said "warning: data.val names $WORK/data/val_000000.bin, and so does data.train"
 expect "apart: no warning" eval 'told train run.dir="$WORK/apart" run.steps=1; ! said warning'

@@ -29,7 +29,7 @@ done
 expect "an earlier step" exits 0 "^sample: step 12 of $RUN .checkpoints" \
     "$TRAIN" sample "$RUN/checkpoints/step_00000012" tokens=1
 
-# Prompts from the command line, a file and standard input.
+# The prompt can come from the command line, a file or standard input.
 printf 'the quick' > "$WORK/prompt"
 printf 'the quick\n' > "$WORK/line"
 expect "prompt=@FILE" same "$text" "$(sample prompt=@"$WORK/prompt" temperature=0 tokens=100)"
@@ -44,7 +44,7 @@ expect "a long prompt is printed whole" same "$long" "$(sample prompt="$long" to
 expect "and the model sees its end" \
     grep -q '^sample: the prompt has 100 tokens, and the model 40 positions: it sees the last 40$' "$WORK/err"
 
-# Options that limit the tokens from which one is drawn.
+# Tests the options that limit the tokens from which one is drawn: top_k, top_p, min_p.
 expect "top_k=1 is greedy" same "$text" "$(sample prompt="the quick" top_k=1 temperature=2 tokens=100)"
 expect "top_p=0 is greedy" same "$text" "$(sample prompt="the quick" top_p=0 temperature=2 tokens=100)"
 expect "min_p=1 is greedy" same "$text" "$(sample prompt="the quick" min_p=1 temperature=2 tokens=100)"
@@ -84,7 +84,7 @@ expect "whole UTF-8 characters" iconv -f UTF-8 -t UTF-8 "$WORK/bytes" -o /dev/nu
 expect "no control characters" [ "$(LC_ALL=C tr -d '\n\t\040-\176\200-\377' < "$WORK/bytes" | wc -c)" = 0 ]
 expect "a disk that is full" exits 74 "could not be written" to_full tokens=5
 
-# Grids and other ways to compute give equal text.
+# Sampling on a grid of ranks, and with other ways to compute, gives the same text.
 for grid in "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     of_ranks=$(run_ranks ${grid%% *} "$TRAIN" sample "$RUN" prompt="the quick" temperature=0 tokens=100 ${grid#* } \

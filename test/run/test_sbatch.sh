@@ -126,7 +126,8 @@ echo TimeLimit > reason
 signal TERM "await USR1 1"; is "a time limit is requeued, whatever the ranks came to" 1 1 1
 rm reason
 
-# Job arrays: %a in words, lines of a sweep file, a folder for each task.
+# In a job array each task replaces %a in its arguments by its number, uses its own line of the sweep file, and has its
+# own folder.
 export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2
 printf '%s\n' 'optimizer.learning_rate=1e-3' "optimizer.learning_rate=2e-3 sample.prompt='a b'" 'run.dir=mine_%a' > sweep.txt
 anew 75; is "an array's task" 75 1 1

@@ -146,7 +146,8 @@ await '^step '; kill -INT "$(pgrep -P $job)"; wait $job
 expect "Ctrl-C under mpirun: saved" eval 'grep -q "stopped at step .* saved" "$WORK/interrupted/log.txt" && ends_saved "$WORK/interrupted"'
 expect "the banner of several ranks says how to stop" grep -q "^stop  *touch $WORK/interrupted/STOP (mpirun kills" "$WORK/out"
 expect "that of one rank does not" eval '! train run.dir="$WORK/alone" run.steps=1 eval.every=0 | grep -q "^stop "'
-# slow_saves: here a save takes several seconds. elastic.sh passes Ctrl-C on as USR1, which lets the save finish.
+# slow_saves: runs elastic.sh with saves that take several seconds. elastic.sh passes Ctrl-C on as USR1, which lets the
+# save finish.
 slow_saves() {
     export TRAIN_GPT=$FAILING TRAIN_GPT_FAIL=io@1+:slow OPTIONS="--oversubscribe -x TRAIN_GPT_FAIL"
     exec env --default-signal=INT scripts/elastic.sh "$WORK/tiny.json" np=2 "$@"

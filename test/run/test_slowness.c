@@ -36,7 +36,8 @@ static void test_another_stretch(void **state) {
     due(&s, 1, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
     due(&s, SLOW_STEPS - 1, 10.0);
-    assert_int_equal(due(&s, 20, 100.0), 0); /* too few fast steps in between: it is still the same slow phase */
+    assert_int_equal(due(&s, 20, 100.0), 0); /* there are too few fast steps in between, so this is still the same slow
+                                              * phase */
     due(&s, SLOW_STEPS, 10.0);
     assert_int_equal(due(&s, 20, 100.0), SLOW_STEPS);
 }

@@ -72,7 +72,8 @@ mkdir -p "$WORK/many/checkpoints"; for i in $(seq 101 150); do mkdir "$WORK/many
 cp -r "$WORK/resumed/checkpoints/step_00000012" "$WORK/many/checkpoints/"
 train run.dir="$WORK/many" run.steps=12 > /dev/null 2> "$WORK/err"; status=$?
 expect "50 folders that do not verify: three lines and a count" [ $status = 0 -a "$(wc -l < "$WORK/err")" -eq 4 -a "$(grep -c '47 more folders' "$WORK/err")" -eq 1 ]
-# If OMP_NUM_THREADS is not a number, the OpenMP library uses all processors for each rank.
+# If OMP_NUM_THREADS is not a number, the OpenMP library alone would use all processors for each rank. The program
+# ignores the value, warns once, and divides the processors.
 share=$(unset OMP_NUM_THREADS; train_ranks 2 run.dir="$WORK/share" run.steps=1 2>&1 | grep -oE '[0-9]+ threads?( each)?' | head -n 1)
 for value in '' '1x' '-2' '0' '3;4' '1.5'; do
     OMP_NUM_THREADS=$value train_ranks 2 run.dir="$WORK/threads" run.steps=1 run.resume=never > "$WORK/out" 2>&1; rm -rf "$WORK/threads"

@@ -22,7 +22,7 @@ static void test_a_slow_link(void **state) {
     (void)state;
     Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}}, uneven[2] = {{3, 80}, {5, 77}};
     assert_int_equal(stragglers_find(waiting, 2, 1), -1);
-    /* with ranks on one host there is no link that could be slow */
+    /* between ranks of one host there is no link that could be slow */
     assert_int_equal(stragglers_find(waiting, 2, 0), 0);
     assert_int_equal(stragglers_find(one_waits, 2, 1), 0);
     /* the slower rank also waits long, but not for the other rank, so the link is reported */

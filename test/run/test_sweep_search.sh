@@ -15,7 +15,7 @@ space() { printf '%s' "$1" > "$WORK/space.json"; }
 RATES='"optimizer.learning_rate": {"low": 1e-3, "high": 1e-1, "log": true}'
 sweeps() { "${SWEEP[@]}" "$@" > "$WORK/out" 2> "$WORK/err"; }
 said() { grep -qE "$1" "$WORK/out"; }
-# prints a value of the trial's state: `of TRIAL WORD`
+# prints a Python expression over the state s of a trial: `of TRIAL EXPRESSION`
 of() { python3 -c 'import json, sys; s = json.load(open(sys.argv[1] + "/trial.json")); print(eval(sys.argv[2], {"s": s}))' "$1" "$2"; }
 
 # --- faults, before anything runs

@@ -201,7 +201,7 @@ done
 gzip -c "$WORK/bpe/tokenizer.json" > "$WORK/packed.json.gz"
 tokenize "$text" out="$WORK/unpacked" val=0 tokenizer="$WORK/packed.json.gz" > /dev/null
 expect "a packed tokenizer is unpacked beside the shards" cmp "$WORK/unpacked/tokenizer.json" "$WORK/bpe/tokenizer.json"
-# tokenizer files in other forms: packed, cut short, and forms that are not supported
+# Writes tokenizer files that are packed, cut short, or in forms that are not supported.
 python3 - "$WORK" <<'PY'
 import base64, gzip, json, os, sys
 at = sys.argv[1] + "/"
@@ -231,7 +231,7 @@ expect "a model of SentencePiece is called that" exits 65 'tokenizer.model is a 
 expect "  and its folder" exits 65 'pieces holds no tokenizer that is read: tokenizer.model is of SentencePiece' tokenize "$text" out="$WORK/formed" tokenizer="$WORK/pieces"
 bzip2 -c "$WORK/bpe/tokenizer.json" > "$WORK/t.json.bz2" 2> /dev/null &&
     expect "a tokenizer packed by bzip2: one sentence with its command" exits 65 "t.json.bz2 is packed by bzip2, which is not read: bzip2 -dc < $WORK/t.json.bz2 > NEW unpacks it$" tokenize "$text" out="$WORK/formed" tokenizer="$WORK/t.json.bz2"
-# trains a model with more than 256 ids on bytes
+# a model with more ids than 256 can be trained on bytes
 train model.vocab_size=304 run.dir="$WORK/wide" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; ok $? "bytes train a model with more ids"
 "$TRAIN" sample "$WORK/wide" prompt="the quick" tokens=4 > "$WORK/out" 2> "$WORK/err"; ok $? "  which reads a prompt"
 expect "  as bytes" grep -q '^the quick' "$WORK/out"
@@ -265,8 +265,8 @@ expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
 expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
-# Texts longer than a chunk; patterns that only Oniguruma reads, and one that backtracks without end; begin tokens of a
-# post_processor.
+# Writes texts that are longer than a chunk of the tokenizer, and tokenizers with patterns that only Oniguruma reads,
+# with a pattern that backtracks without end, and with a begin token in the post_processor.
 python3 - "$WORK" <<'PY'
 import json, os, sys
 work = sys.argv[1]

@@ -144,7 +144,7 @@ static inline void fixture_destroy(Fixture *f) {
     arena_destroy(&f->optimizer_arena);
 }
 
-/* Sets all spans of this rank to the state of `step`. */
+/* Sets the state that this rank holds to the known bits of `step`. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
         for (int i = 0; i < f->shards->spans; i++) {
@@ -155,8 +155,8 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         }
 }
 
-/* Returns how many elements of this rank's spans differ from the state of `step`. The bf16 working copy is compared
- * too. */
+/* Returns how many elements of the state that this rank holds differ from the state of `step`. The bf16 weights are
+ * compared, too. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->spans; i++) {

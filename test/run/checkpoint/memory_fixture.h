@@ -6,7 +6,8 @@
 #include "run/checkpoint/memory_copies.h"
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
-static int hosts = 1; /* number of simulated hosts; each has equally many ranks, and the last one also the rest */
+static int hosts = 1; /* number of simulated hosts; all have equally many ranks, except that the last one also has the
+                       * remainder */
 
 /* Replaces comm_host (ld --wrap): returns the name of the rank's simulated host. */
 const char *__wrap_comm_host(const Comm *c, int rank);
@@ -32,7 +33,7 @@ static inline void take_and_lose(Fixture *f, int64_t from, int64_t to) {
         fixture_fill(f, step);
         memory_copies_start(m, step);
         fixture_fill(f, 1000 + step); /* training continues and changes the state while the copy is made */
-        /* gives the processor to the thread that copies */
+        /* waits, so that the thread that copies gets the processor */
         while (!memory_copies_next(m, &copied)) comm_poll(comm), usleep(100);
         CHECK(copied.step == step && copied.ms >= copied.wait_ms && copied.wait_ms > 0, "copied");
     }

@@ -21,8 +21,7 @@ static int on_rank(int rank, int value) {
     return (int)shared;
 }
 
-/* Runs one save under the fault rule, with stderr closed. Returns whether the fault has occurred on the rank
- * `victim`. */
+/* Runs one save under the fault rule, with stderr closed. Returns 1 if the fault has occurred on the rank `victim`. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);

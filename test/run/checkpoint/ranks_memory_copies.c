@@ -14,7 +14,7 @@
 
 #include "test/run/lib/ranks_folder.h"
 
-/* A capture of stderr: the redirected descriptor, and this rank's file. */
+/* A capture of stderr. before: a duplicate of the old stderr. path: the file that gets the output of this rank. */
 typedef struct { int before; Path path; } Caught;
 
 static Caught catch_stderr(void) {
@@ -83,7 +83,8 @@ static void test_disk_is_newer(void **state) {
     EXPECT_ON_ALL(access(path_of("%s/checkpoints/step_00000007", dir).text, F_OK) != 0);
 }
 
-/* First there is no checkpoint. Then the only checkpoint is damaged. */
+/* A resume uses the copies in memory of step 7 if there is no checkpoint on disk, and again if the only one is
+ * damaged. */
 static void test_without_a_checkpoint(void **state) {
     (void)state;
     Fixture f;
@@ -97,8 +98,8 @@ static void test_without_a_checkpoint(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Flips a byte in the copy of the newest step, then in the copies of both steps. On two hosts the neighbour has another
- * copy. */
+/* With a flipped byte in the copy of step 7, the resume uses the copy of step 6. If that is damaged too, it uses the
+ * checkpoint of step 5. Each damaged copy is named in a warning. */
 static void test_flipped_byte(void **state) {
     (void)state;
     Fixture    f;
@@ -113,7 +114,8 @@ static void test_flipped_byte(void **state) {
     EXPECT_ON_ALL(fixture_differences(&f, 6) == 0);
     if (is_first()) {
         CHECK(system(path_of("rm -r '%s/checkpoints/step_00000006'", dir).text) == 0, "rm");
-        flip(memory_file(&f, "hostA", older.text).text, 60); /* byte 60 is in the header */
+        flip(memory_file(&f, "hostA", older.text).text, 60); /* byte 60 is in the header of the copy, so the message
+                                                              * must say that the head is damaged */
     }
     comm_barrier(world);
     c = catch_stderr();
@@ -132,7 +134,8 @@ static void test_neighbour_has_it(void **state) {
     expect_resume(&f, 7);
 }
 
-/* Loses each of the hosts in turn: the folder with its copies is gone. */
+/* Deletes the copies of each host in turn. With several hosts step 7 is restored from the neighbour's second copy. With
+ * one host the checkpoint of step 5 is used. */
 static void test_lost_host(void **state) {
     (void)state;
     static const char *const name[] = {"hostA", "hostB", "hostC", "hostD"};
@@ -148,7 +151,7 @@ static void test_lost_host(void **state) {
         }
 }
 
-/* A host's neighbour has its second copy. If both are lost, the step is lost, and a warning names it. */
+/* A host's neighbour has its second copy. If both hosts are lost, step 7 is lost, and a warning names it. */
 static void test_lost_hosts(void **state) {
     (void)state;
     Fixture f;
@@ -163,7 +166,8 @@ static void test_lost_hosts(void **state) {
     expect_resume(&f, 5);
 }
 
-/* The last rank was killed while it copied step 7, so its half of the file still begins with a zero. */
+/* The last rank was killed while it copied step 7, so its copy still begins with a zero. The resume uses step 6,
+ * without a warning. */
 static void test_cut_off_copy(void **state) {
     (void)state;
     Fixture f;
@@ -215,7 +219,7 @@ static void test_of_no_use(void **state) {
     ((float *)optimizer_tensor(&f.optimizer, 0, f.shards->span[0]).data)[0] = (float)INFINITY;
     Caught c = catch_stderr();
     memory_copies_start(m, 7);
-    memory_copies_start(m, 8); /* waits until the previous copy is made */
+    memory_copies_start(m, 8); /* memory_copies_start waits until the copy of step 7 is made */
     EXPECT_ON_ALL(!memory_copies_next(m, &copied) || copied.step != 7);
     memory_copies_end(m);
     EXPECT_ON_ALL(said(c, "the copy in memory of step 7 is of no use: the weights or moments after step 7 are not finite") == 1);

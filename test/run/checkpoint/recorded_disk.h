@@ -31,7 +31,7 @@ typedef struct {
     int            node;
     int            folder;          /* number of the folder of a link, unlink or rename */
     char           name[48], to[48];
-    uint64_t       offset, bytes;   /* write: place and length; size: `bytes` is the new size of the file */
+    uint64_t       offset, bytes;   /* write: offset and length; new size: `bytes` is the size of the file */
     unsigned char *data;            /* owned: the written bytes */
 } Change;
 
@@ -50,13 +50,13 @@ typedef struct {
     int     recording;
     Node    node[DISK_NODES];
     int     nodes;
-    Entry   first[DISK_ENTRIES];    /* the names when the recording began */
+    Entry   first[DISK_ENTRIES];    /* names in all folders when the recording began */
     int     firsts;
-    Entry   now[DISK_ENTRIES];      /* names now */
+    Entry   now[DISK_ENTRIES];      /* names in all folders now */
     int     nows;
     Change  change[DISK_CHANGES];
     int     changes;
-    int     of_fd[DISK_FDS];        /* [descriptor] number of its node; -1: not recorded */
+    int     of_fd[DISK_FDS];        /* [descriptor] number of the node that is open; -1: not recorded */
 } Disk;
 
 static Disk disk;
@@ -244,7 +244,7 @@ static void disk_free(void) {
 
 typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* torn: some blocks of 512 bytes of a write are kept */ } Fate;
 
-/* Returns whether change i is certain to be kept if the power fails after `count` changes. */
+/* Returns 1 if change i is certain to be kept when the power fails after `count` changes. */
 static int is_sure(int i, int count) {
     const Change *c = &disk.change[i];
     int           is_name = c->kind <= CHANGE_RENAME;

@@ -171,12 +171,14 @@ static void test_falls_back(void **state) {
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
     flip_bit("step_00000002/optimizer.safetensors", -5);
-    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* checkpoint.keep is 2, so step 1 was deleted */
+    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* only two are left to verify, because
+                                                                      * checkpoint.keep is 2 and step 1 was deleted */
     flip_bit("step_00000003/model.safetensors", -5);
     assert_int_equal(resume("", 3).code, 0);
 }
 
-/* Starts in a folder that is not empty, with every value of run.resume and everything that the folder may hold. */
+/* Starts with every value of run.resume, in an empty folder, in one with a log, a checkpoint, a damaged newest
+ * checkpoint, or only damaged ones. The table has the exit code, the step and the message that are due. */
 static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
@@ -253,7 +255,7 @@ static void set_version(const char *version) {
 static void test_versions(void **state) {
     (void)state;
     SAVE(2, 4);
-    set_version("1.7"); /* another minor version is read, because it only adds keys */
+    set_version("1.7"); /* a checkpoint of another minor version is read, because it only adds keys */
     assert_int_equal(resume("", 4).code, 0);
     set_version("2.0");
     /* refuses instead of resuming from step 2, which would undo the work of a newer program */
@@ -316,7 +318,7 @@ static void test_keeps_the_newest(void **state) {
     assert_string_equal(listing(), "step_00000004 step_00000005 ");
     save_steps((const int64_t[]){6, 7, 8, 0}, "},\"checkpoint\":{\"keep\":4", F32);
     assert_string_equal(listing(), "step_00000005 step_00000006 step_00000007 step_00000008 ");
-    /* at least two are kept, although checkpoint.keep is 1 */
+    /* at least two checkpoints are kept, although checkpoint.keep is 1 */
     save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32);
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
@@ -329,7 +331,7 @@ static void test_milestones_stay(void **state) {
     /* a milestone among the newest checkpoints counts as one of them */
     save_steps((const int64_t[]){9, 10, 0}, every_3, F32);
     assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
-    SAVE(11); /* step 9 is then deleted */
+    SAVE(11); /* milestones are no longer kept, because SAVE does not set checkpoint.keep_every */
     assert_string_equal(listing(), "step_00000010 step_00000011 ");
 }
 
@@ -373,8 +375,8 @@ static void test_never_prunes_below_what_verifies(void **state) {
     assert_string_equal(listing(), "step_00000002.passed-over step_00000003 step_00000004 ");
 }
 
-/* A checkpoint may be damaged after it was written. So every save reads again the one that a resume would fall back
- * to. */
+/* A checkpoint may be damaged after it was written. So every save reads again the older checkpoint that a resume would
+ * fall back to. */
 static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
     (void)state;
     Fixture f;

@@ -47,7 +47,7 @@ static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    /* stderr is closed here; test_checkpoint.c checks the messages */
+    /* stderr goes to /dev/null, because test_checkpoint.c checks the messages */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
@@ -105,7 +105,7 @@ static void test_truncations(void **state) {
         int fd = io_open(at_newest(names[n]), IO_CREATE);
         assert_int_equal(io_write(fd, data, (size_t)bytes), 0);
         assert_true(verifies());
-        assert_int_equal(io_write(fd, "\n", 1), 0); /* appends one byte */
+        assert_int_equal(io_write(fd, "\n", 1), 0);
         assert_false(verifies());
         assert_int_equal(io_truncate(fd, (uint64_t)bytes), 0);
         io_close(fd);

@@ -81,8 +81,8 @@ static void start_over(void) {
     assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
 }
 
-/* Checks the folder after a save of step 3 that deletes step 1. Step 2 is unchanged. Step 1 is whole or gone. Step 3 is
- * whole, or does not have its final name. */
+/* Asserts what a save of step 3 that deletes step 1 may leave in the folder. Step 2 is unchanged. Step 1 is whole or
+ * gone. Step 3 is whole, or does not have its final name. */
 static void expect_old_or_new(const char *spec) {
     if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
     if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
@@ -115,7 +115,7 @@ static void test_every_call_of_a_save(void **state) {
             if (what >= 3) {
                 if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
                 killed++;
-            } else if (c.code == 0) { /* step 3 is saved, so each message may only be about older steps */
+            } else if (c.code == 0) { /* step 3 is saved, so each warning may only be about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
                 if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint"))
@@ -135,7 +135,7 @@ static void test_every_call_of_a_save(void **state) {
 
 typedef struct { const char *spec; } Resuming;
 
-/* Runs in a child: exits with 100 + the step whose state it has. */
+/* Runs in a child: resumes, and exits with 100 + the step whose state it then has. */
 static void resume_piece(void *argument) {
     const Resuming *r = argument;
     Fixture         f;
@@ -321,7 +321,7 @@ static void not_finite_piece(void *argument) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 2);
     Span     span = f.shards->span[f.shards->spans - 1];
-    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* quiet NaN, negative infinity */
+    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* bits of a quiet NaN, or of negative infinity */
     memcpy((char *)optimizer_tensor(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
     checkpoint_save(&f.state, 2);
 }
@@ -354,7 +354,8 @@ static void test_file_size_limit(void **state) {
     expect_resume_at(1, 1, "limit");
 }
 
-/* The folder is below a plain file, because root may write anywhere else. */
+/* A save ends with exit 74 and one line if its folder cannot be made. The folder is below a plain file, because root
+ * may write anywhere else. */
 static void test_unwritable_folder(void **state) {
     (void)state;
     Path file = path_of("%s/checkpoints", dir);

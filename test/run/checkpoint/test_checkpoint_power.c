@@ -66,7 +66,7 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    /* after the last change only the new checkpoint is allowed; counted as a state of its own */
+    /* after the last change only the new checkpoint is allowed; this state is counted separately */
     int      is_done = count == disk.changes;
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {
@@ -113,7 +113,7 @@ static void lose_power(int64_t old, int64_t new) {
     save(new);
     disk.recording = 0;
     states = old_ones = choices.count = contents.count = 0;
-    /* stderr is closed here; test_checkpoint.c checks the messages about skipped checkpoints */
+    /* stderr goes to /dev/null, because test_checkpoint.c checks the messages about skipped checkpoints */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     for (int round = 0, before = -1; states < wanted && (states > before || round < 200); round++) {

@@ -11,7 +11,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-static size_t one;      /* bytes that a checkpoint takes on disk */
+static size_t one;      /* bytes that one checkpoint takes on disk */
 static int    is_silent; /* 1: the simulated statvfs() fails */
 /* simulated capacity of the file system of run.dir/checkpoints, in checkpoints; other file systems are full */
 static double capacity;
@@ -103,7 +103,7 @@ static void test_leftovers_go_before_the_room_is_measured(void **state) {
     }
 }
 
-/* A leftover folder that contains files which no save writes is renamed and kept. */
+/* A leftover folder with files that no save writes is renamed and kept. */
 static void test_other_leftovers_are_kept(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -149,7 +149,7 @@ static void test_limits_on_files(void **state) {
     assert_int_equal(child_run(limited_piece, &large).code, 0);
 }
 
-/* Starts with a run.dir in which no folder can be made, or one that is too long. */
+/* Runs in a child: starts with a run.dir in which no folder can be made, or whose path is too long. */
 static void elsewhere_piece(void *run_dir) {
     Fixture f;
     create(&f, 2);
@@ -196,8 +196,8 @@ static void test_more_than_are_kept_need_room_for_one(void **state) {
     assert_int_equal(start(2, 50).code, 0);
 }
 
-/* In a run of 100 steps, milestones at 20, 40, 60, 80 and 100 need space, besides the two newest and the one being
- * written. */
+/* In a run of 100 steps, milestones at 20, 40, 60, 80 and 100 need space, in addition to the two newest checkpoints and
+ * the one being written. */
 static void test_milestones_need_room(void **state) {
     (void)state;
     capacity = 7.9;
@@ -220,7 +220,7 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
 
 static void test_no_folder_of_ours(void **state) {
     (void)state;
-    /* targets of links; nobody may make files in /proc/self/fd */
+    /* targets of links; nobody may create files in /proc/self/fd */
     static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);

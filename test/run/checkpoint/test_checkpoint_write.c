@@ -16,7 +16,8 @@ static int verifies(Manifest *m) {
     return folder_verify(NULL, step_path("").text, 4, NULL, m, fault) == MANIFEST_GOOD;
 }
 
-/* Saves with an end-of-text token, a data file in the working directory, and a watchdog that the test has set. */
+/* A save stores the names of data files without folder and the id of the end-of-text token. A tokenizer of ids only has
+ * no file. */
 static void test_what_else_is_in_it(void **state) {
     (void)state;
     Fixture  f;
@@ -39,7 +40,8 @@ static void test_what_else_is_in_it(void **state) {
     assert_true(io_read_file(step_path("/generation_config.json").text, 1 << 20, &text) > 0);
     assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
     free(text);
-    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* a tokenizer of ids only has no file */
+    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* tokenizer.json is missing, because a
+                                                                               * tokenizer of ids only has no file */
     fixture_destroy(&f);
 }
 
@@ -73,7 +75,7 @@ static void test_a_folder_that_shows_late(void **state) {
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 4);
     failpoints_reset();
-    /* the first open of each of the two files fails */
+    /* the first open of each of the two large files fails, so the save opens them again */
     setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1);
     checkpoint_save(&f.state, 4);
     unsetenv("TRAIN_GPT_FAIL");
@@ -114,7 +116,7 @@ static void lose_during_the_save(Fixture *f) {
     saver_start(s, 4, NULL);
     for (int part = 0;; part++) {
         while (!saver_ready(s)) usleep(1000);
-        if (part == 1) sign_from_elsewhere(); /* the tensors are written, but not the manifest */
+        if (part == 1) sign_from_elsewhere(); /* the lock is taken when the tensors are written, but not the manifest */
         saver_next(s);
     }
 }

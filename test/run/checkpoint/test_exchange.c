@@ -47,8 +47,8 @@ static void files_are_covered_once(void **state) {
                     layout_destroy(&z.layout);
                 }
                 for (int64_t e = 0; e < whole.elems; e++) assert_int_equal(written[e], 1);
-                /* A span of columns consists of whole rows and a part of a row at each end, so it has at most 3 t
-                 * extents for any length. */
+                /* Bounds the number of extents. A span of columns consists of whole rows and a part of a row at each
+                 * end, so its number of extents does not grow with its length. */
                 assert_true(runs <= (int64_t)t * ranks * (whole.params + whole.buckets) * (t > 1 ? 6 * t + 1 : 1));
                 free(written);
                 layout_destroy(&whole);

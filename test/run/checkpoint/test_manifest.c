@@ -17,7 +17,7 @@
 #include "core/json.h"
 #include "test/run/config/every_value.h"
 
-enum { TAIL = 29 }; /* length of ,\n"hash":"0123456789abcdef"}\n */
+enum { TAIL = 29 }; /* bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 
 /* Returns the text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
@@ -174,8 +174,8 @@ static void test_every_cut_and_every_bit(void **state) {
     free(text);
 }
 
-/* Runs with one value changed and the hash corrected. The manifest is accepted and consistent, or the message names the
- * faulty part. */
+/* Checks a manifest in which one value was changed and the hash corrected. It is accepted and consistent, or the
+ * message names the faulty part. */
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
@@ -226,7 +226,8 @@ static void test_forgeries(void **state) {
     (void)state;
     static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
         {"\"1.1\"", "\"1.0\"", MANIFEST_GOOD, ""},
-        {"\"1.1\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may have more keys */
+        {"\"1.1\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a manifest of a later minor version may have more
+                                                                   * keys */
         {"\"1.1\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
         {"\"1.1\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
         {"\"1.1\"", "1.1", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
@@ -377,7 +378,8 @@ static void test_memory(void **state) {
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;
-    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory would count too */
+    const char   *preload = getenv("LD_PRELOAD"); /* the limit is not checked under valgrind, whose own memory would
+                                                   * count too */
     getrusage(RUSAGE_SELF, &used);
     if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
 #endif

@@ -42,8 +42,8 @@ static void test_names(void **state) {
         if (memory_is_name(names[i].name) != names[i].is_one) fail_msg("%s", names[i].name);
 }
 
-/* Changes each byte of the header, the extents and the head, once in one bit and once in all bits. Hashes check the
- * data. */
+/* Changes each byte of the header, the extents and the head of a copy, once in one bit and once in all bits. Each
+ * change is noticed. Changes of the data are noticed by hashes. */
 static void test_every_byte_counts(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES], *bytes;
@@ -59,7 +59,8 @@ static void test_every_byte_counts(void **state) {
             if (memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault)) fail_msg("byte %llu", (unsigned long long)i);
             bytes[i] = (char)(bytes[i] ^ bits);
         }
-    for (uint64_t cut = 0; cut <= used; cut++) /* cuts the bytes that are given, or the file itself */
+    for (uint64_t cut = 0; cut <= used; cut++) /* a copy is refused if only its first bytes are given, or if the file is
+                                                * one byte too short */
         assert_true(!memory_parse(bytes, cut, (uint64_t)count, &copy, fault) && fault[0]);
     assert_false(memory_parse(bytes, (uint64_t)count, (uint64_t)count - 1, &copy, fault));
     assert_true(memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault));
@@ -92,7 +93,7 @@ static void test_foreign_files(void **state) {
     assert_int_equal(io_mkdir_own(path_of("%s/link", dir).text), -EPERM);
 }
 
-/* Runs in a child under a fault rule: exits with 100 + the step whose state it has. */
+/* Runs in a child under a fault rule: resumes, and exits with 100 + the step whose state it then has. */
 static void resume_piece(void *spec) {
     Fixture f;
     memory_fixture(&f, comm, dir);

@@ -55,7 +55,7 @@ static void read_changed(char *header, void *good) {
     ++*(int *)good;
 }
 
-/* Replaces each value of a header in turn. */
+/* Replaces each value of a header in turn. Each header is refused, or accepted and consistent. */
 static void test_every_value(void **state) {
     (void)state;
     int good = 0;
@@ -220,9 +220,9 @@ static void test_writes(void **state) {
     safetensors_shape(shape, sizeof shape, &(SafeTensor){.dims = 0});
     assert_string_equal(shape, "[]");
     safetensors_free(&s);
-    /* the file is cut after n bytes */
+    /* a file that is cut after n bytes of the header is refused */
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, n, &s, fault));
-    /* only n of the file's bytes are given */
+    /* refused, because only n bytes of the header are given */
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, bytes + data, &s, fault));
     free(text);
     free(again);

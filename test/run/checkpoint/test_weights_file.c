@@ -1,5 +1,5 @@
-/* test_weights_file.c - weights from files of other programs: names, types, refusals (checkpoint_init_from,
- * _read_weights). */
+/* test_weights_file.c - weights from files of other programs: names, types, refusals. Tests checkpoint_init_from and
+ * checkpoint_read_weights. */
 #include "test/run/lib/child.h"
 
 #include <float.h>
@@ -10,7 +10,7 @@
 
 #include "test/run/lib/own_folder.h"
 
-/* Returns values that all three types hold exactly. */
+/* Returns values that F32, F16 and BF16 hold exactly. */
 static float value_of(int64_t g) { return (float)((g * 37 + g / 7) % 255 - 127) * 0.015625f; }
 
 static uint16_t f16_from_value(float f) {
@@ -30,7 +30,7 @@ typedef struct {
      * lm_head.weight, it also has the values of wte. */
     const char *extra;
     int         without;     /* number of the row that is left out; -1: none */
-    int64_t     wte_rows;    /* 0 = FIXTURE_V                                             */
+    int64_t     wte_rows;    /* number of rows of the embedding wte; 0: FIXTURE_V */
     float       poison;      /* replaces the last value of the file; 0: no change */
     const char *word;        /* text that the refusal contains; NULL: the file must be read */
 } Case;
@@ -199,7 +199,7 @@ static void test_values_are_finite(void **state) {
     for (int64_t i = 0; i < N; i++) value[i] = i % 3 ? FLT_MAX : -FLT_MIN / 2;
     assert_int_equal(weights_finite(value, N), N);
     static const int64_t places[] = {N - 1, (1 << 18) + 1, 1 << 18, (1 << 14) + 1, 1 << 14, (1 << 14) - 1, 1, 0};
-    /* the message names the first value that is not finite */
+    /* the function finds the first value that is not finite */
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         value[places[i]] = odd[i % 4];
         assert_int_equal(weights_finite(value, N), places[i]);
@@ -208,7 +208,8 @@ static void test_values_are_finite(void **state) {
     free(value);
 }
 
-/* Cases: no such path, a folder without such a file, a header cut at every byte, bytes without meaning. */
+/* What is refused with a clear message: a path that does not exist, a folder without weights, a header cut at every
+ * byte, bytes without meaning. */
 static void test_no_files_of_weights(void **state) {
     (void)state;
     static const Case good = {"", SAFE_F32, 0, NULL, -1, 0, 0, NULL};

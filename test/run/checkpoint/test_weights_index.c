@@ -79,7 +79,7 @@ static void read_changed(char *text, void *good) {
     ++*(int *)good;
 }
 
-/* Replaces each value of the index in turn. */
+/* Replaces each value of the index in turn. Each text is refused, or accepted and consistent. */
 static void test_every_value(void **state) {
     (void)state;
     int good = 0;

@@ -113,9 +113,11 @@ static void test_files_and_index_need_not_agree(void **state) {
     taken("2 tensors are in other files than this index says");
     write_index(4, 7, NULL);
     taken("transformer.ln_f.bias is in ");
-    write_index(4, -1, "transformer.h.1.ln_1.bias"); /* a name that no model has, and that is in no file */
+    write_index(4, -1, "transformer.h.1.ln_1.bias"); /* the index lists a name that no model has, and that is in no
+                                                      * file */
     taken("");
-    write_part("one.safetensors", 0, 5, NULL); /* row 4 is in both files; the index decides  */
+    write_part("one.safetensors", 0, 5, NULL); /* row 4 of the table is in both files; the index decides which is
+                                                * used */
     write_index(5, -1, NULL);
     taken("");
     write_index(4, -1, NULL);
@@ -136,7 +138,8 @@ static void test_numbered_files_without_index(void **state) {
     assert_int_equal(unlink(path_of("%s/model-00001-of-00002.safetensors", dir).text), 0);
     assert_int_equal(unlink(path_of("%s/model-00002-of-00002.safetensors", dir).text), 0);
     refused(dir, "other.safetensors does: give it that name, mv ");
-    write_part("other.safetensors", 0, 7, NULL); /* it lacks a tensor, so the message must not advise to rename it */
+    write_part("other.safetensors", 0, 7, NULL); /* other.safetensors lacks a tensor, so the message must not advise to
+                                                  * rename it */
     refused(dir, "other.safetensors: tensor transformer.ln_f.bias is missing");
     write_part("other.safetensors", 0, FIXTURE_ROWS, NULL);
     assert_int_equal(rename(path_of("%s/other.safetensors", dir).text, path_of("%s/" WEIGHTS_SINGLE, dir).text), 0);
@@ -240,7 +243,7 @@ static void test_zeros_are_seen(void **state) {
 static void test_files_and_index_must_be_whole(void **state) {
     (void)state;
     write_part("one.safetensors", 0, 4, NULL);
-    /* one tensor appears under both of its names */
+    /* one tensor appears under both of its names, which is refused */
     write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight");
     write_index(4, -1, "wpe.weight");
     refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MANY = WEIGHTS_BLOCK + 70001 }; /* number of values for two blocks, of which the last is odd */
+enum { MANY = WEIGHTS_BLOCK + 70001 }; /* number of values: a full block, and a second one of an odd length */
 
 /* Writes a file of these tensors, with their values one after another. */
 static void write_file(const char *path, SafeTensor *t, int tensors, const void *values, size_t bytes) {

@@ -41,7 +41,7 @@ static void test_bad_values(void **state) {
         Config config;
         char   text[512], place[96], argument[512];
         nested(text, sizeof text, bad->key, bad->value);
-        /* the config has only this key; the fault in its value is reported although required keys are missing */
+        /* the config has only this key; the fault of the value is reported although required keys are missing */
         if (!strstr(bad->got, "no multiple")) {
             char *faults = load(text, NULL, 0, &config);
             snprintf(place, sizeof place, "%s:2:%d: error: ", file, name_length(bad->key) + 5);

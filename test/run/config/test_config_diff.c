@@ -34,7 +34,7 @@ static void test_two(void **state) {
     (void)state;
     assert_string_equal(diff("{\"run\":{\"steps\":5,\"dir\":\"a\"}}", "{\"run\":{\"steps\":5,\"dir\":\"b\"}}", 0), "");
     assert_string_equal(diff("{\"run\":{\"steps\":5}}", "{\"run\":{\"steps\":6}}", 1), "run.steps 5 6;");
-    /* the key is missing in one config, whose default counts, from either side */
+    /* a key that one config lacks has its default value there; tested in both orders */
     assert_string_equal(diff("{\"optimizer\":{\"learning_rate\":1e-3}}", "{}", 1),
                         "optimizer.learning_rate 0.001 0.0006;");
     assert_string_equal(diff("{}", "{\"optimizer\":{\"learning_rate\":6e-4}}", 0), "");

@@ -36,13 +36,14 @@ static void test_presets(void **state) {
         free(param);
         assert_true(parameters == by_table);
     }
-    Config  c = {.model = {.shape = GPT2_SHAPE(1, 1, 876706527, 1, 1)}}; /* 12 C^2 + 17 C parameters, just below 2^63 */
+    Config  c = {.model = {.shape = GPT2_SHAPE(1, 1, 876706527, 1, 1)}}; /* the model has 12 C^2 + 17 C parameters for
+                                                                          * width C, just below 2^63 */
     int64_t parameters;
     assert_true(model_parameters(c.model.shape, &parameters));
     assert_true(parameters == 12 * c.model.shape.n_embd * c.model.shape.n_embd + 17 * c.model.shape.n_embd);
     c.model.shape.n_embd++;
     assert_false(model_parameters(c.model.shape, &parameters));
-    /* the largest allowed value of each size */
+    /* sizes with the largest values that the config allows: more parameters than 2^63 */
     c.model.shape.n_layer = 65536, c.model.shape.n_embd = c.model.shape.n_positions = c.model.shape.vocab_size = INT32_MAX;
     assert_false(model_parameters(c.model.shape, &parameters));
 }
@@ -163,7 +164,7 @@ static void test_compare(void **state) {
             fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
         free(text);
     }
-    /* a preset equals the same sizes given one by one */
+    /* a preset counts as equal to the same sizes given one by one */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved, NULL));
     cJSON_Delete(saved);
@@ -211,7 +212,7 @@ static void test_compare_with_an_older_one(void **state) {
     free(text);
     cJSON_DeleteItemFromObjectCaseSensitive(saved, "schedule");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "n_layer");
-    text = config_compare(&first, saved, NULL); /* an option without a default is reported too */
+    text = config_compare(&first, saved, NULL); /* the message also names an option that has no default */
     assert_non_null(strstr(text, "model.n_layer is 4, in the checkpoint null; schedule.warmup_steps is 50, in the checkpoint 0"));
     free(text);
     cJSON_Delete(saved);

@@ -73,7 +73,7 @@ static void warmup_stable_decay(void **state) {
 
 static void a_decay_may_be_linear(void **state) {
     (void)state;
-    Config c = config_of(SCHEDULE_WSD, 100, 5, 0.0, 0.2); /* s0 = 80 */
+    Config c = config_of(SCHEDULE_WSD, 100, 5, 0.0, 0.2); /* the decay begins at step s0 = 80 */
     c.schedule.decay = DECAY_LINEAR;
     expect_lr(&c, 79, 1e-3);
     expect_lr(&c, 80, 1e-3);
@@ -100,7 +100,7 @@ static void weight_decay(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
     c.optimizer.weight_decay = 0.1;
-    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* exactly the constant, not rounded */
+    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* the weight decay is exactly the constant, not rounded */
     c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
     expect_decay(&c, 0, 0.01);
     expect_decay(&c, 10, 0.1);

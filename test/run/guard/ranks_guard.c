@@ -77,7 +77,7 @@ static void flipped_bits_are_found(void **state) {
     }
 }
 
-/* Cases: the hash of each rank, and the ranks that must be named. */
+/* A table of cases: the hash of each rank, and the ranks that must be named. */
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {

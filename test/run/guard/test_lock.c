@@ -55,7 +55,7 @@ static void the_text_goes_round(void **state) {
     assert_memory_equal(&h, &again, sizeof h);
     assert_string_equal(text + length - 1 - HOLDER_BEAT_DIGITS, "18446744073709551615\n");
     memset(h.host, 'h', sizeof h.host - 1), memset(h.boot, 'b', sizeof h.boot - 1), memset(h.job, 'j', sizeof h.job - 1);
-    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX; /* the values with the longest texts */
+    h.process = h.restart = INT64_MIN, h.started = h.nonce = UINT64_MAX; /* values whose texts are longest */
     length = holder_format(&h, text);
     assert_int_equal(length, strlen(text));
     assert_int_equal(holder_parse(text, &again), 1);
@@ -93,7 +93,7 @@ static void decisions(void **state) {
         holder_format(&table[i].h, text);
         if (holder_decide(text, &OWN, table[i].seen, BEAT_MS) != table[i].decision) fail_msg("%s", table[i].what);
     }
-    LockHolder none = OWN; /* outside of SLURM two processes never belong to the same job */
+    LockHolder none = OWN; /* outside of SLURM two processes never count as one job */
     char       text[HOLDER_TEXT];
     strcpy(none.job, "none");
     LockHolder other = holder("there", "b9", "none", 0);

@@ -57,7 +57,7 @@ static void files_ask_once(void **state) {
     assert_true(!requests_stop(&q, 0.0) && !requests_save(&q));
     put_file("SAVE");
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
-    put_folder("SAVE"); /* a folder of that name counts as a request too */
+    put_folder("SAVE"); /* a folder named SAVE counts as a request too */
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
     put_folder("STOP");
     /* the request is returned again until it has been carried out */
@@ -65,7 +65,7 @@ static void files_ask_once(void **state) {
     requests_end(&q);
     assert_false(is_there("STOP"));
     put_file("STOP");
-    q = start(); /* a request from before the start counts too */
+    q = start(); /* a file STOP from before the start counts as a request too */
     assert_true(requests_stop(&q, 0.0) && !is_there("STOP"));
 }
 

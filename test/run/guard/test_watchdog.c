@@ -28,7 +28,7 @@ static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     watchdog_know(w, world_all(world_join(ALONE)), ONE_RANK);
     watchdog_tick(w, "a long wait");
-    watchdog_tick(w, NULL); /* reports progress */
+    watchdog_tick(w, NULL); /* reports progress to the watchdog */
     rest(20);
 }
 
@@ -43,8 +43,8 @@ static void test_silence_ends(void **state) {
 }
 
 /* Before MPI_Init has ended, a launcher's signal ends a waiting rank. Later it does not end a rank whose neighbours are
- * alive, however long it is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on another
- * host. */
+ * alive, however long that rank is silent. test/run/test_hang.sh tests a dead neighbour, test/hosts a dead rank on
+ * another host. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
@@ -141,7 +141,7 @@ static void test_silence_in_mpi_init(void **state) {
     assert_non_null(strstr(c.said, "in the start of MPI; no collective was started"));
 }
 
-/* The process ends even if nothing reads the report. */
+/* A hanging process ends even if nothing reads its report from stderr. */
 static void hang_with_full_stderr(void *limit) {
     int  ends[2];
     char full[1 << 16] = {0};

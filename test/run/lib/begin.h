@@ -1,4 +1,4 @@
-/* begin.h - a tokenizer of the 256 bytes that puts <s>, with id 256, before each text. */
+/* begin.h - a tokenizer whose tokens are the 256 bytes, and that puts the token <s>, with id 256, before each text. */
 #ifndef TRAIN_GPT_TEST_RUN_LIB_BEGIN_H
 #define TRAIN_GPT_TEST_RUN_LIB_BEGIN_H
 

@@ -22,8 +22,8 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-#ifndef __clang__ /* clang's OpenMP restarts in a child by itself, and could not after a pause */
-    /* the child has none of its parent's threads, and OpenMP would wait for them */
+#ifndef __clang__ /* clang's OpenMP starts its threads again in a forked child, and fails to after a pause */
+    /* a forked child has none of its parent's threads, and OpenMP would wait for them */
     omp_pause_resource_all(omp_pause_hard);
 #endif
     pid_t pid = fork();

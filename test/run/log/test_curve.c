@@ -88,7 +88,8 @@ static void losses_that_are_no_numbers(void **state) {
     const char *line = strstr(svg, "stroke-width=\"2.4\"");
     assert_non_null(line);
     const char *first = strchr(strstr(line, "d=\""), 'M'), *second = strchr(first + 1, 'M');
-    assert_true(second && second < strchr(line, '>')); /* the curve begins anew after the gap */
+    assert_true(second && second < strchr(line, '>')); /* the curve begins again after the gap of losses that are not
+                                                        * finite */
     int marks = 0;
     for (const char *at = svg; (at = strstr(at, "loss not finite")); at++) marks++;
     assert_int_equal(marks, 20);
@@ -174,7 +175,8 @@ static void the_first_steps_do_not_set_the_range(void **state) {
      * 100. */
     const char *line = strstr(strstr(svg, "<g class=\"c1\">"), "d=\"M");
     assert_non_null(line);
-    assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* 76 + (872 - 76) / 4 */
+    assert_int_equal(strncmp(line + 4, "275.0 ", 6), 0); /* x of step 100 of 400 in a plot from x = 76 to x = 872: 76 +
+                                                          * (872 - 76) / 4 */
     free(svg);
 }
 
@@ -205,7 +207,8 @@ static void the_words_are_there(void **state) {
     assert_non_null(strstr(svg, ">123.5 M parameters · 512 k tokens in 1000 steps · commit abc1234</text>"));
     assert_non_null(strstr(svg, ">best 2.9876</text>"));
     assert_non_null(strstr(svg, ">500k</text>")); /* the upper axis shows tokens */
-    assert_non_null(strstr(svg, ">1e-3</text>")); /* the picture shows the learning rate */
+    assert_non_null(strstr(svg, ">1e-3</text>")); /* the picture also shows the learning rate, with this maximum on its
+                                                   * axis */
     assert_non_null(strstr(svg, "@media (prefers-color-scheme: dark)"));
     assert_null(strstr(svg, "resumed"));
     char *again = draw(&c, "words");

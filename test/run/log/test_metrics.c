@@ -249,10 +249,12 @@ static void a_lost_file_starts_at_the_step(void **state) {
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
     assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* succeeds without a log */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* 0, because without a log no evaluation of step 6
+                                                                * counts as missing */
     Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* none is missing, because the run never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* 0, because the run never evaluated, so no evaluation
+                                                                * is missing */
     metrics_close(m);
     m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.5);
@@ -279,7 +281,7 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
-    /* none is missing, because the run never evaluated tasks before */
+    /* 0, because the run never evaluated tasks before, so no line is missing */
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
     metrics_tasks(m, 6, scores, 2);
     assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
@@ -310,7 +312,7 @@ static void earlier_losses_are_known(void **state) {
     log_steps(m, 10, 12);
     metrics_eval(m, 12, 3.5);
     metrics_evals(m, &last, &best);
-    assert_true(last == 3.5 && best == 0.6); /* the best is from the lines that log_steps wrote after step 10 */
+    assert_true(last == 3.5 && best == 0.6); /* the best loss is from the lines that log_steps wrote after step 10 */
     metrics_rolled_back(m, 9, 12);
     metrics_evals(m, &last, &best);
     assert_true(last == 5.5 && best == 5.5);
@@ -334,7 +336,7 @@ static void the_picture_survives_a_resume(void **state) {
     metrics_close(m);
     char *after = read_text(picture);
     assert_string_equal(before, after);
-    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the title is the name of the run */
+    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the title of the picture is the name of the run */
     free(before);
     free(after);
 }

@@ -220,15 +220,15 @@ static void a_line_fits_its_terminal(void **state) {
     unsetenv("NO_COLOR");
 }
 
-/* Steps of 100 ms after a first one of 3 s: the ETA uses the pace, not the start. A fifth of the time is spent in
- * evaluations, which counts. */
+/* Steps of 100 ms after a first one of 3 s. The ETA follows from the later steps, not from the first. A fifth of the
+ * time is spent in evaluations, which the ETA includes. */
 static void steps_after_a_slow_start(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     double   now = clock_ms();
     for (int64_t i = 1; i <= 100; i++) {
         StepMetrics s = step(i);
         s.ms = i == 1 ? 3000 : 100;
-        /* sets the start back, to simulate that this time has passed */
+        /* moves the start of the run back, to simulate that this time has passed */
         if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25;
         if (i < 100) p.log_every = 1000;
         else p.log_every = 1;
@@ -242,7 +242,7 @@ static void the_eta_follows_the_pace(void **state) {
     assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 remaining steps at 125 ms are 112 s */
 }
 
-/* One step with a long wait among twenty: the printed rate is that of the others. */
+/* One step of twelve has a long wait. The printed rate is the median, that of the other steps. */
 static void a_pause_among_steps(void) {
     Progress p = progress_start(1000, 0, 1000, 1);
     for (int64_t i = 1; i <= 12; i++) {

@@ -177,7 +177,7 @@ static void every_field_comes_back(void **state) {
     char         names[8][320];
     TensorBoard *t = tensorboard_open(dir, 0, 1700000000.25);
     tensorboard_add(t, 0, 1700000001.5, &(Metric){"val/loss", 5.5}, 1);
-    add(t, 1, 3000); /* adds more than fits in the buffer */
+    add(t, 1, 3000); /* adds more events than fit in the buffer */
     tensorboard_add(t, 1LL << 40, 1, &(Metric){"val/loss", INFINITY}, 1);
     tensorboard_add(t, 1LL << 40, 1, &(Metric){"val/bpb", -0.5}, 1);
     tensorboard_close(t);

@@ -27,9 +27,9 @@ static HeldWeights begin(FrameType type) {
     for (int64_t i = 0; i < ELEMS; i++) x[i] = sinf((float)i);
     assert_true(held_begin(&h, type, FIRST, ELEMS));
     assert_false(held_is_whole(&h));
-    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* the parts may arrive in any order */
+    held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT); /* the parts of the weights may arrive in any order */
     assert_false(held_is_whole(&h));
-    /* a part may arrive more than once */
+    /* a part of the weights may arrive more than once */
     for (int again = 0; again < 2; again++) held_fetch(&h, FIRST + CUT, x + CUT, ELEMS - CUT);
     assert_false(held_is_whole(&h));
     held_fetch(&h, FIRST, x, CUT);
@@ -62,7 +62,8 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    for (int rest = 0; rest < RESTS; rest++) { /* in these rounds x does not change, so the distance shrinks */
+    for (int rest = 0; rest < RESTS; rest++) { /* in these rounds the weights do not change, so the island's distance to
+                                                * them shrinks */
         double before = far_from_x();
         follow(&h, 0, ELEMS);
         /* 1.2e-7 allows for the rounding of fp32 numbers below 2 */
@@ -74,8 +75,8 @@ static void island_follows(FrameType type, double far, double part) {
     assert_false(held_is_whole(&h));
 }
 
-/* A change is a step plus what rounding took from the previous change. Rounding takes at most 2^-8 of it in bf16. In
- * int8 it takes half of 1/127 of the largest value in the block. */
+/* A change is a step plus what rounding took from the previous change. Rounding to bf16 takes at most 2^-8 of it.
+ * Rounding to int8 takes half of 1/127 of the largest value in the block. */
 static void bf16_follows(void **state) { (void)state, island_follows(FRAME_BF16, 0.0515 / 256, 1.0 / 256); }
 static void int8_follows(void **state) { (void)state, island_follows(FRAME_INT8, 0.0515 / 254, 1.0 / 254); }
 

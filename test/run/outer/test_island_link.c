@@ -30,7 +30,7 @@ static void answer(Channel *server, FrameHeader *asked) {
         else *asked = h;
 }
 
-/* Lets both sides of the connection work for a while. */
+/* Lets both sides of the connection send and receive for a while. */
 static void talk(Link *l, Channel *server, FrameHeader *asked) {
     for (int i = 0; i < 5; i++) link_keep(l), answer(server, asked), channel_wait(&l->server, 1, -1, 10);
     link_keep(l);

@@ -78,7 +78,8 @@ static void a_torn_line_is_cut(void **state) {
 
 static void a_lost_file_goes_on_at_the_checkpoint(void **state) {
     (void)state;
-    for (int start = 0; start < 2; start++) { /* the second time the file that was just written is read again */
+    for (int start = 0; start < 2; start++) { /* the second time, the file that the first start has written is read
+                                               * again */
         Leases l = leases_open(path, 5, 700);
         assert_int_equal(leases_give(&l, 10, A, 5).range.first, 700);
         leases_close(&l);

@@ -52,7 +52,7 @@ static void rounds_open_and_close(void **state) {
     give(a, 0), give(b, 1);
     assert_false(members_may_open(&ms) || members_may_close(&ms));
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *c = join(2, 0, 1);       /* joins during a round, so it takes part from the next round on */
+    Member *c = join(2, 0, 1);       /* an island that joins during a round takes part from the next round on */
     assert_int_equal(end(b, 1, 1.0), 0);
     assert_false(members_may_close(&ms));
     assert_int_equal(end(b, 0, 1.0), 1);
@@ -72,18 +72,20 @@ static void who_leaves_holds_nobody_up(void **state) {
     assert_int_equal(members_lose(a), 7);
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    /* -1: no lease is lost, because the island has already sent its delta, which counts */
+    /* -1, because no lease is lost: the island has already sent its delta, which counts */
     assert_int_equal(members_lose(b), -1);
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
     assert_true(b->state == MEMBER_GONE && members_here(&ms) == 0 && !members_may_open(&ms));
     assert_ptr_equal(join(0, 0, 1), a); /* the lost island joins again and keeps its number */
     give(a, 9);
-    assert_ptr_equal(join(0, 0, 1), a); /* it joins once more while its old connection still counts as training */
+    assert_ptr_equal(join(0, 0, 1), a); /* the island joins once more while its old connection still counts as
+                                         * training */
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *again = join(0, 0, 1);      /* it joins while its delta waits to be counted, so it becomes another member */
+    Member *again = join(0, 0, 1);      /* the island joins while its delta waits to be counted, so it becomes another
+                                         * member */
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
     assert_true(a->state == MEMBER_GONE);
@@ -187,7 +189,7 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    for (int i = 0; i < 4; i++) { /* in this time island b does not finish: a is four times as fast */
+    for (int i = 0; i < 4; i++) { /* island b does not finish in this time, because a is four times as fast */
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);
         members_counted(&ms, a);

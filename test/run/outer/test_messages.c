@@ -31,7 +31,7 @@ typedef union {
 
 typedef struct {
     MessageKind kind;
-    const char *text; /* the text that the writer makes for this example */
+    const char *text; /* JSON text that the writer makes of this example */
 } Example;
 
 /* A sum of squares as text: 69 words of 8 hexadecimal digits. */
@@ -100,7 +100,8 @@ static void cut_and_changed_messages(void **state) {
                 reads(kind, text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the few keys of FEW_KEYS are in messages of other kinds too */
+        for (int i = 0; i < COUNT_OF_EXAMPLES; i++) { /* the kinds in FEW_KEYS have so few keys that messages of other
+                                                       * kinds have them too */
             MessageKind other = EXAMPLES[i].kind;
             if (other != kind && !(FEW_KEYS >> other & 1)) assert_false(reads(other, text, bytes));
         }
@@ -346,7 +347,7 @@ static void headers_are_as_their_kind_wants(void **state) {
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
         assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
-        /* allowed here for messages with values, whose length the frame's own code checks */
+        /* accepted for messages with values, because comm/frame.h checks their length */
         assert_int_equal(passes(bad, from), is_values);
     }
     FrameHeader compressed = {.kind = MESSAGE_DELTA, .type = FRAME_INT8, .elems = 10, .payload_bytes = 14};

@@ -77,8 +77,8 @@ static void follow(OuterCompress compress, double far) {
     part_end(&p);
 }
 
-/* A change is a step plus what rounding took before, so it is below 0.051 + far. bf16 rounds it by 2^-8 of it. int8
- * rounds it by half of 1/127 of the largest value in its block. */
+/* A change is a step plus what rounding took from the previous change, so it is below 0.051 + far. bf16 rounds it by
+ * 2^-8 of its size. int8 rounds it by half of 1/127 of the largest value in its block. */
 static void bf16_changes_follow(void **state) { (void)state, follow(COMPRESS_BF16, 0.0515 / 256 + 1e-5); }
 static void int8_changes_follow(void **state) { (void)state, follow(COMPRESS_INT8, 0.0515 / 254 + 1e-5); }
 

@@ -16,7 +16,7 @@
 /* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Lists the spans of one rank in the same order as shards_create. */
+/* Lists the spans (parts of parameters) of one rank in the same order as shards_create. */
 static void list_spans(Shards *z) {
     z->span = calloc((size_t)(z->layout.params * (z->layout.ranks + 1)), sizeof *z->span);
     for (int b = 0; b < z->layout.buckets; b++)
@@ -24,8 +24,8 @@ static void list_spans(Shards *z) {
             if (!z->stage || r == z->spec.rank) z->spans += layout_spans(&z->layout, b, r, z->span + z->spans);
 }
 
-/* Passes all values to the copy in pieces of any length. Value number e is e, which fp32 holds exactly, because there
- * are fewer than 2^24. */
+/* Passes the weights of a model to the copy in chunks of any length. Weight number e is e, which fp32 holds exactly,
+ * because there are fewer than 2^24. */
 static void take_in_pieces(RoundCopy *c, int64_t elems) {
     float *values = malloc(sizeof *values * (size_t)elems);
     for (int64_t e = 0; e < elems; e++) values[e] = (float)e;

@@ -109,7 +109,7 @@ static void groups_reach_over_links(void **state) {
     assert_true(both.ranks == 64 && is_near(both.latency_s, 7 * 2e-5 + 56 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, tensor, 1e9, 1), 1e9 / (4e11 * 0.8) + 7 * 8e-6));
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 1), 1e9 / (5e10 * 0.8) + 7 * 2e-5));
-    /* the second group is a tree of 8 ranks */
+    /* an all-reduce (2 rounds) has the hops of a tree of 8 ranks, which are fewer than those of a ring */
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 2), 1e9 / (5e10 * 0.8) + 2 * 3 * 2e-5));
     assert_true(cluster_collective_seconds(&c, one, 1e9, 2) == 0.0);
     Reach near = cluster_pair_reach(&c, 9, 15), far = cluster_pair_reach(&c, 7, 8);

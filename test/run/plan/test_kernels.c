@@ -116,7 +116,7 @@ static void times_follow_flops_bytes_and_launches(void **state) {
     assert_true(is_near(t.kernel[0].seconds, 4.0));
     assert_int_equal(t.launches, 1 + 1 + 2 * 3 + 1);
     assert_true(is_near(t.gaps_s, 9 * 1.2e-6 + 1e-4) && is_near(t.seconds, sum + t.gaps_s));
-    double more = 4.8 / 3.35; /* TB/s */
+    double more = 4.8 / 3.35; /* ratio of the memory rates of H200 and H100, in TB/s */
     assert_true(is_near(w.seconds, 1.0 + 2.0 / more + 4.0 + 2.0 / more + w.gaps_s));
     kernels_free(&t), kernels_free(&w);
     ledger_free(&l);

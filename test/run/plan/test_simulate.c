@@ -187,7 +187,7 @@ static void long_steps_go_on_as_shorter_ones(void **state) {
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, (Target){F32, 8, &cluster});
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
-            c.batch.global_tokens /= 2; /* this half is simulated in full */
+            c.batch.global_tokens /= 2; /* half as many micro-batches are simulated in full */
             Simulated half = simulate(&c, (Target){F32, 8, &cluster});
             double    ends = 0.004 * half.step_s;
             assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
@@ -232,7 +232,8 @@ static void the_search_finds_the_quickest(void **state) {
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
     Config ordered = c;
-    ordered.parallel.deterministic = 1; /* sums in order forbid some grids, and the search must not propose them */
+    ordered.parallel.deterministic = 1; /* sums in the order of micro-batches forbid some grids, and the search must not
+                                         * propose them */
     f = search(&ordered, (Target){F32, 8, &cluster}, 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;

@@ -71,7 +71,7 @@ static void reference(const float *logits, int vocab, DrawRule rule, double *sha
         left = kept;
     }
     total = 0;
-    for (int v = 0; v < vocab; v++) /* relative to the most likely token, whose weight is 1 */
+    for (int v = 0; v < vocab; v++) /* min_p is relative to the most likely token, whose weight is 1 */
         total += share[v] = share[v] >= rule.min_p ? share[v] : 0;
     for (int v = 0; v < vocab; v++) share[v] /= total;
 }
@@ -100,7 +100,7 @@ static void rules_by_hand(void **state) {
     assert_shares(logits, 4, (DrawRule){1, 0, 0.8, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.4}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.6}, (double[]){0, 1, 0, 0});
-    /* top_k keeps the fourth token too, because it is as likely as the third */
+    /* top_k = 3 keeps the fourth token too, because it is as likely as the third */
     assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25});
     /* top_p is relative to the 0.75 that top_k leaves, not to 1 */
     assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});

@@ -42,7 +42,6 @@ static Judge judge_create(int64_t B) {
     j.scorer.room.targets = arena_tensor(&j.room, I32, 2, B, POSITIONS, 1);
     return j;
 }
-/* The scorer points into the model, so the model must not move. */
 static void judge_destroy(Judge *j) {
     arena_destroy(&j->room);
     model_destroy(j->model);

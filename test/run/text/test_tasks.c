@@ -54,7 +54,7 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     assert_text(&t, 0, 0, "a\xc2\xa0\xe2\x80\x83\nb", 7, 1); /* white space of any kind moves to the choice */
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"a\",\"choices\":[\"b\",\"cd\"],\"gold\":0,\"delimiter\":\" \"}");
-    /* a space that is the delimiter does not count for the length */
+    /* a space that is the delimiter does not count for the length of the choice */
     assert_text(&t, 0, 1, "a cd", 3, 2);
     task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"b\",\"cd\"],\"gold\":0}");
@@ -114,7 +114,8 @@ static void long_texts_lose_their_beginning(void **state) {
     assert_int_equal(t.cut, 2);
     task_free(&t);
     t = parsed(reader(5), CORE, line);
-    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* nanochat keeps one token less than lm-eval */
+    assert_text(&t, 0, 0, "ghxyz", 2, 2);               /* nanochat's CORE keeps one token less of a long text than
+                                                         * lm-eval */
     task_free(&t);
     t = parsed(reader(3), NULL, line);
     assert_text(&t, 0, 0, "hxyz", 3, 3);
@@ -226,7 +227,8 @@ static void broken_hellaswag_is_refused(void **state) {
             fail_msg("word %d = %d: \"%s\" and not \"%s\"", cases[i].word, cases[i].value, fault, cases[i].says);
         task_free(&t);
     }
-    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) { /* a file of any other length is refused */
+    for (size_t bytes = 0; bytes <= sizeof GOOD; bytes++) { /* a file that is longer or shorter than it says is
+                                                             * refused */
         Task t = {0};
         char fault[TASK_FAULT_CHARS] = "";
         if (bytes != GOOD_BYTES) assert_int_equal(task_parse_hellaswag(&t, reader(40), &GOOD, bytes, fault), 0);

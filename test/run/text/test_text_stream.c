@@ -57,7 +57,7 @@ static void ends_before_a_stop_text(void **state) {
     assert_always("xabc", inner, 2, "xab");
 }
 
-/* Checks what the reader has after each piece. */
+/* Checks which text has been passed on after each piece. */
 static void passes_on_what_is_certain(void **state) {
     (void)state;
     static const char *const stop[] = {"END"};
@@ -73,7 +73,7 @@ static void passes_on_what_is_certain(void **state) {
     };
     Page       page = {.bytes = 0};
     TextStream t = text_stream_create(put, &page);
-    text_stream_add(&t, "END ", 4); /* adds a prompt, in which stop texts do not count */
+    text_stream_add(&t, "END ", 4); /* adds a prompt, in which stop texts do not end the text */
     assert_string_equal(page.text, "END ");
     t.stop = stop, t.stops = 1;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

@@ -96,7 +96,7 @@ static void counts(void **state) {
     assert_true(p.checkpoint_bytes >= 12 * (size_t)p.parameters);
     assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
 
-    Config gpt2 = small_config(); /* the sizes of the published GPT-2 with 124M parameters */
+    Config gpt2 = small_config(); /* sizes of the published GPT-2 with 124M parameters */
     gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768,
     gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
