@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/thread.h"
 
@@ -46,10 +47,9 @@ static void put_bytes(Message *m, const void *data, size_t bytes) {
 }
 
 static void put_little_endian(Message *m, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) {
-        uint8_t byte = (uint8_t)(value >> 8 * i);
-        put_bytes(m, &byte, 1);
-    }
+    uint8_t data[sizeof value];
+    little_endian_put(data, value, bytes);
+    put_bytes(m, data, (size_t)bytes);
 }
 
 static void put_varint(Message *m, uint64_t value) {
