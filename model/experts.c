@@ -35,7 +35,7 @@ void expert_ranks_destroy(ExpertRanks *p) {
  * rows. */
 typedef struct { Tensor rows, gate_up, swiglu, out, dswiglu, weight, dweight, order, first; } ExpertRows;
 
-/* Returns the rows of all assignments. */
+/* Returns the tensors with the rows of all assignments of tokens to experts. */
 static ExpertRows all_rows(const ExpertActs *x) {
     return (ExpertRows){x->rows, x->gate_up, x->swiglu, x->out, x->dswiglu, x->weight, x->dweight, x->order, x->first};
 }
@@ -185,7 +185,7 @@ static void take_first(const BlockRun *r, const ExpertActs *x, int round) {
 
 static Tensor weights_of(Tensor t, int64_t n) { return tensor_2d(t.data, F32, n, 1); }
 
-/* Returns the first n of the rows that this rank computes at once. */
+/* Returns the tensors of the first n rows that this rank computes in a round. */
 static ExpertRows rows_here(const BlockRun *r, const ExpertActs *x, int64_t n) {
     return (ExpertRows){.rows = tensor_rows(x->rows_here, 0, n),
                         .gate_up = tensor_rows(x->gate_up, 0, n),
@@ -209,7 +209,7 @@ static void measure_largest(const BlockRun *r, const ExpertActs *x, const Expert
     r->s->ledger->times = times;
 }
 
-/* Sends the rows and weights of a round to their experts, and computes up to swiglu. */
+/* Sends the rows and weights of a round to the ranks of their experts. These compute the MLPs up to SwiGLU. */
 static void begin_round(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, int round) {
     Ends    ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
     int64_t n = rows_in(r, round);

@@ -102,8 +102,9 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* Sets no kind for the groups of weights and of stages, which make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends
- * messages through host memory, to find a fault, or if ranks share a GPU. */
+/* Sets how each group communicates. The groups of weights and of stages are left out, because they make only small
+ * calls, which always use MPI. TRAIN_GPT_PAIRS=host sends messages through host memory, to find a fault, or if ranks
+ * share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Counted     all[MOST];
     const char *pairs = getenv("TRAIN_GPT_PAIRS");

@@ -149,7 +149,8 @@ int64_t model_batch(int64_t B, int64_t left) {
     return size;
 }
 
-/* Runs the shapes of evaluation and sampling dry. A library may need more scratch memory for fewer rows. */
+/* Runs forwards with the batch shapes of evaluation and sampling dry, to measure memory. A library may need more
+ * scratch memory for fewer rows. */
 static void dry_other_batches(Model *m) {
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
@@ -172,7 +173,8 @@ static void dry_other_batches(Model *m) {
         pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
 }
 
-/* Measures the scratch memory of a step with other micro_batches; with micro_batches 0, of dry_other_batches. */
+/* Measures the scratch memory of a step with another number of micro-batches; with 0, that of evaluation and sampling.
+ * The operations are not counted. */
 static void dry_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {.times = -1}, *step = m->stream.ledger;
     m->stream.ledger = &beside;

@@ -26,7 +26,7 @@ typedef struct {
     OptimizerMemory offload;             /* place of the optimizer's memory: device or host            */
     MathMode   math;
     int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h)             */
-    /* model_dry: a step that casts all operands of products, as a first step does */
+    /* model_dry: 1: measures a step that scales each fp8 operand by its own maximum, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
     GptSizes   sizes;                    /* model_dry: the device whose activations are sized (GptSpec) */

@@ -44,8 +44,8 @@
 
 /* --- the numbers of a step that the host reads -------------------------------------------------------------------- */
 
-/* The numbers are adjacent on the device and fetched in one copy. The sums are exact: any order of addition gives the
- * same bits. */
+/* The numbers of a step, sums and hashes, are adjacent on the device and fetched in one copy. The sums are exact: any
+ * order of addition gives the same bits. */
 
 /* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
  * (shards_is_own). SUM_RANK_CHECK: squares of the gradients that backward completes last, which identify a faulty rank
@@ -84,7 +84,8 @@ typedef struct {
     int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
     TreeNodes nodes;               /* tree of the sums of this rank's earlier micro-batches; buffer[i] holds node i */
     Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
-    Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait for their other half   */
+    /* [memory_elems] f32 each: partial sums that wait for the sum of the other half of the tree */
+    Tensor    buffer[TREE_MOST];
     int       buffers;
 } GradOrder;
 
@@ -92,7 +93,7 @@ enum { SHARDS_SLOTS = 2 };
 
 typedef struct {
     ModelShape shape;
-    Comm      *comm;               /* borrowed; NULL: one rank, or a plan                                      */
+    Comm      *comm;               /* borrowed; ranks that share one copy of the state; NULL: one rank, or a plan */
     /* number of ranks of comm, and the index of this rank; in a plan, those of the planned rank */
     int        ranks, rank;
     /* borrowed; ranks with the same piece in other copies of the state; NULL: one copy */
@@ -117,14 +118,15 @@ typedef struct {
     ShardsSpec    spec;
     Layout        layout;          /* owned: buckets, and the places of parameters in them                     */
     int           stage;           /* the ZeRO stage in effect                                                 */
-    /* params: the working copy of the weights, act. grads: the gradients, f32. Both are [memory_elems], or buckets
-     * without slots, then the slots. */
+    /* params: the working copy of the weights, in the type spec.act. grads: the gradients, f32. Without slots both have
+     * [memory_elems]. With slots they have the buckets that are not in slots, then the slots (buffers that blocks
+     * share). */
     Tensor        params, grads;
     Tensor        param_pieces, grad_pieces; /* this rank's pieces of the blocks, if blocks have slots           */
     /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
     Tensor        twin_grads;
     Tensor        whole_grads;     /* f32: buffer to sum the rows of this rank's pieces that no tensor rank cuts */
-    Span         *whole;           /* owned [wholes]: spans of these rows, in the order of the buffer          */
+    Span         *whole;           /* owned [wholes]: spans of the rows in whole_grads, in that order          */
     int           wholes;
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: elements that this rank updates, in all buckets           */
@@ -154,8 +156,8 @@ typedef struct {
     int           hashes_own;
 } Shards;
 
-/* Carves the working copy and, for training, the gradients. The shards own `layout` (model_layout) from now on. In a
- * dry run the data are NULL. */
+/* Allocates the working copy of the weights and, for training, the gradients in the arenas. The shards own `layout`
+ * (model_layout) from now on. In a dry run the data are NULL. */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
