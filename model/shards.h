@@ -52,7 +52,7 @@
  * (shards_done). */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
 /* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
- * gradients. HASH_GRADS: the summed gradients that a rank updates with. */
+ * gradients, before they are summed over the ranks. HASH_GRADS: the summed gradients that a rank updates with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
 /* cells: the sums and the hashes. experts: assignments of each expert of each block; dims 0 in a model without experts.

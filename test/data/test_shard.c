@@ -477,7 +477,8 @@ static void other_bus_errors_are_not_ours(void **state) {
 
 static void foreign_tokens_are_found_wherever_they_are(void **state) {
     (void)state;
-    enum { N = 2500000 }; /* more than two blocks of the search for foreign tokens, and an incomplete one */
+    /* number of tokens: the search for foreign tokens works in blocks; these are two blocks and a part of a third */
+    enum { N = 2500000 };
     int64_t at[] = {0, 1, 31, 1048575, 1048576, 1048577, N / 2, 2097151, 2097152, N - 2, N - 1};
     uint8_t *file = malloc(1024 + 2 * N);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {

@@ -53,7 +53,7 @@ static void test_nan(void **state) {
     nan_leaves_no_trace();
 }
 
-/* A second run has the same bits as the first. */
+/* Two models that are trained on the same batches have equal bits in losses, gradients and weights. */
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -71,7 +71,7 @@ static void test_repeat(void **state) {
 }
 
 /* Runs one sequence of 17 tokens, once in memory for four sequences of 40 after other work, and once in memory made for
- * it. */
+ * it. Losses and gradients must agree. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),

@@ -27,7 +27,7 @@ static const Param *row_of(const Layout *layout, const char *end) {
     return NULL;
 }
 
-/* A base of the model's own width changes no bit. */
+/* With a base of the model's own width and head size every factor of µP is exactly 1. */
 static void test_base(void **state) {
     (void)state;
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},

@@ -32,8 +32,8 @@ until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes; here it waits for two
-# seconds, because its credential looks old.
+# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes. This function shortens that
+# to two seconds; if the job began earlier, SLURM would take its credential for the old one.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
