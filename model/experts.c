@@ -233,9 +233,9 @@ static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor inde
     rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
-/* Computes from x->rows, the rows of this rank's tokens, to x->swiglu of this rank's experts in round 0. With
- * EXPERTS_ALL the other rounds are computed first and leave their output in x->out. The rounds run from last to first,
- * so that the tensors of round 0 remain for backward. */
+/* Computes x->swiglu of this rank's experts in round 0 from x->rows, the rows of this rank's tokens. With EXPERTS_ALL
+ * the other rounds are computed first and leave their output in x->out. The rounds run from last to first, so that the
+ * tensors of round 0 remain for backward. */
 static void rounds_forward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, ExpertPass pass) {
     if (pass == EXPERTS_LIGHT) {
         if (rows_in(r, 0)) swiglu(r, rows_here(r, x, rows_in(r, 0)));

@@ -29,7 +29,8 @@ typedef struct {
     /* model_dry: 1: measures a step that scales each fp8 operand by its own maximum, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
-    GptSizes   sizes;                    /* model_dry: the device whose activations are sized (GptSpec) */
+    /* model_dry: whether activations are sized as on the CPU, on a GPU, or in this build (GptSpec) */
+    GptSizes   sizes;
 } ModelSpec;
 
 typedef struct {

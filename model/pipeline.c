@@ -235,7 +235,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 
 /* --- before the first message ------------------------------------------------------------------------------------- */
 
-/* Returns whether the list has a backward of this part and tape that adds to gradients (adds = 1), or sets them (0). */
+/* Returns whether the list has a backward of this part and tape (buffer for activations) that adds to gradients (adds =
+ * 1), or sets them (0). */
 static int has_backward(const WorkList *list, int part, int tape, int adds) {
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];

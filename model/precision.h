@@ -81,8 +81,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step that counts to the history. amax [cells]: the largest absolute values of the step's tensors over all
- * ranks, as bits. */
+/* Adds a step to the history. Called once for each step that is not left out. amax [cells]: the largest absolute values
+ * of the step's tensors over all ranks, as bits. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns a string for each step, with two digits for each cell: exponent + 128. Returns NULL if there is no memory. */

@@ -538,7 +538,8 @@ void shards_finish(Shards *z, Stream *s) {
     if (!is_alone(z)) comm_finish(z->spec.comm);
     if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     if (z->spec.twin_up) join_twin(z, s);
-    if (z->spec.tensor) { /* ring and NCCL give all ranks equal bits, so rows that no tensor rank cuts stay equal */
+    /* ring and NCCL give all ranks equal bits, so rows that tensor ranks do not divide stay equal on them */
+    if (z->spec.tensor) {
         copy_whole(z, s, 0);
         comm_all_reduce(z->spec.tensor, z->whole_grads);
         copy_whole(z, s, 1);

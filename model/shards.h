@@ -122,10 +122,12 @@ typedef struct {
      * [memory_elems]. With slots they have the buckets that are not in slots, then the slots (buffers that blocks
      * share). */
     Tensor        params, grads;
-    Tensor        param_pieces, grad_pieces; /* this rank's pieces of the blocks, if blocks have slots           */
+    /* this rank's pieces of the blocks, if blocks have slots (shared buffers) */
+    Tensor        param_pieces, grad_pieces;
     /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
     Tensor        twin_grads;
-    Tensor        whole_grads;     /* f32: buffer to sum the rows of this rank's pieces that no tensor rank cuts */
+    /* f32: buffer to sum this rank's pieces of gradients of rows that tensor ranks do not divide */
+    Tensor        whole_grads;
     Span         *whole;           /* owned [wholes]: spans of the rows in whole_grads, in that order          */
     int           wholes;
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
@@ -184,8 +186,8 @@ void        shards_publish(Shards *z, Stream *s);
 
 /* Gathers the first blocks into the slots of stage 3 again. Call it after forwards outside of a step. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Returns whether a forward communicates, so that all ranks must run equally many: it gathers weights (stage 3), or
- * sends rows to experts. */
+/* Returns whether a forward communicates: it gathers weights (ZeRO stage 3), or sends rows to experts. If so, all ranks
+ * must run equally many forwards. */
 int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
@@ -203,16 +205,16 @@ int     shards_spans_to_save(const Shards *z, int bucket, Span *spans);
 Tensor  shards_weight(const Shards *z, Span span);
 /* returns the summed gradients of the span, after shards_finish */
 Tensor  shards_grad(const Shards *z, Span span);
-/* Returns whether this rank counts the span in sums over the ranks. In stage 0 it also updates spans that others
- * count. */
+/* Returns whether this rank counts the span in sums over the ranks, in which each span counts once. In ZeRO stage 0 it
+ * also updates spans that other ranks count. */
 int     shards_is_own(const Shards *z, Span span);
 /* returns whether all ranks hold the same masters and states       */
 int     shards_state_is_shared(const Shards *z);
-/* Add the hash of memory to hash, [1] i64 out(+=):
- *   weights  weights that all ranks hold; in stage 3 without the blocks
- *   whole    rows of these weights that no tensor rank cuts
- *   pieces   stage 3: this rank's pieces of the blocks' weights
- *   grads    summed gradients that this rank updates with */
+/* Add the hash of memory to hash, [1] i64 out(+=).
+ *   shards_hash_weights: weights that all ranks hold; in ZeRO stage 3 without the blocks
+ *   shards_hash_whole: rows of these weights that tensor ranks do not divide
+ *   shards_hash_pieces: in ZeRO stage 3 this rank's pieces of the blocks' weights
+ *   shards_hash_grads: summed gradients that this rank updates with */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash);
 void    shards_hash_whole(const Shards *z, Stream *s, Tensor hash);
 void    shards_hash_pieces(const Shards *z, Stream *s, Tensor hash);

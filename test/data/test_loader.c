@@ -141,8 +141,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* If training is slower than the loader's thread, it gets the batch that is due, not the newest. That batch does not
- * change. */
+/* If training is slower than the loader's thread, training gets the batch that is due, not the newest one. The loader
+ * does not change that batch meanwhile. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

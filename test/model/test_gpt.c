@@ -172,7 +172,7 @@ static void test_initial(void **state) {
             double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2.0 * (double)SHAPE.n_layer) : 0.02;
             assert_true(fabs(mean) <= 5.0 * std / sqrt(n));
             assert_true(fabs(sqrt(square) / std - 1.0) <= 5.0 / sqrt(2.0 * n));
-            /* drawn by the global offset, so that no two tensors are equal */
+            /* the expected values are drawn at the parameter's global offset, so no two tensors have the same values */
             rng_normal(part, p->elems, 7, (uint64_t)p->offset, 0.0f, p->init_std);
             assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         }

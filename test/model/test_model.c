@@ -183,7 +183,7 @@ static void test_two_dimensions(void **state) {
     assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);
     assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
-    /* in bf16: the two buffers for gathered blocks, and this rank's shards */
+    /* weights in bf16: the two buffers for gathered blocks, and this rank's shards */
     assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);
     /* masters, m and v of this rank's shards */
     assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN);

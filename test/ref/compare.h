@@ -21,9 +21,11 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* n in the formula above: number of terms in the sum for one element */
-    double roundings; /* r in the formula above: 1, or more if factors of the result are stored before */
-    /* error of terms that are rounded to 16 bits, in units of u rms (the third term above); ignored for F32 */
+    double terms;     /* number of terms in the sum for one element (n in the formula above) */
+    /* number of roundings of the result: 1, or more if factors of it are stored before (r in the formula above) */
+    double roundings;
+    /* error of a sum of terms that are rounded to 16 bits, in units of u rms (inner in the formula above); ignored for
+     * F32 */
     double inner;
     double size;      /* typical size of the terms if they cancel; else 0 */
 } Bound;

@@ -261,7 +261,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    # [query, key] whether the query sees the key
+    # [sequence, query, key]: true if the query sees the key
     seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
