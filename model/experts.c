@@ -161,7 +161,7 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     }
 }
 
-/* Exchanges the rows of a round. Ranks wait here for each other. */
+/* Exchanges the rows of a round. Each rank waits for the messages of the other ranks. */
 static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int round) {
     ExpertRanks *p = r->experts;
     p->messages = 0;

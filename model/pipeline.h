@@ -23,7 +23,7 @@
 typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
 typedef struct {
     WorkKind kind;
-    int      part;  /* index of the part in this stage */
+    int      part;  /* index of the part of the model within this stage */
     int      tape;  /* place where the part keeps this micro-batch's activations; free again after its backward */
     int64_t  micro;
 } Work;

@@ -145,14 +145,14 @@ typedef struct {
     /* owned [buckets]: 1: the next products add to the bucket's matrices; 0: they set them */
     int          *adds;
     Tensor       *rest;            /* owned [params + buckets]: list of gradient memory that is zeroed                */
-    /* owned [buckets]: stages 2, 3: micro-batches of the step summed in a block's grad piece */
+    /* owned [buckets]: ZeRO stages 2, 3: micro-batches of the step summed in a block's piece of the gradients */
     int64_t      *sums_of;
     /* weights_in: bucket whose weights are in each slot; grads_in: bucket whose gradients each slot is summing; 0:
      * none */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
     int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that sums the gradients in each slot  */
     int           sum_is_last[SHARDS_SLOTS]; /* 1 if the sum in the slot is the step's last for its bucket     */
-    /* this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
+    /* 1: this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
     int           is_offline;
     /* 1: shards_done adds HASH_OWN_GRADS, the hash of this rank's gradients before their sum */
     int           hashes_own;
@@ -164,7 +164,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, Stream *s, int bucket);
-/* starts the gather of a block's weights (stage 3); does nothing if `bucket` is not a block of this rank */
+/* starts the gather of a block's weights (ZeRO stage 3); does nothing if `bucket` is not a block of this rank */
 void        shards_prefetch(Shards *z, Stream *s, int bucket);
 /* Waits for all weights. Call it before work that only some ranks do, and before memory is freed. */
 void        shards_need_all(Shards *z);
@@ -184,7 +184,8 @@ void        shards_await(Shards *z, Stream *s);
 
 void        shards_publish(Shards *z, Stream *s);
 
-/* Gathers the first blocks into the slots of stage 3 again. Call it after forwards outside of a step. */
+/* Gathers the first blocks into the slots (shared buffers) of ZeRO stage 3 again. Call it after forwards outside of a
+ * step. */
 void        shards_rewind(Shards *z, Stream *s);
 /* Returns whether a forward communicates: it gathers weights (ZeRO stage 3), or sends rows to experts. If so, all ranks
  * must run equally many forwards. */

@@ -117,7 +117,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* subcommands call this, and it must print nothing about tasks */
+    launch_explain_alone(); /* subcommands call launch_explain_alone, which must print nothing about tasks */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));

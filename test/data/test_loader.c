@@ -12,7 +12,7 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* 37 samples are not a multiple of a step's samples, so epochs end inside steps */
+    /* a.bin and b.bin have 37 samples, not a multiple of a step's samples, so epochs end inside steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, 1, T, 50000);

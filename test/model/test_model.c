@@ -13,7 +13,7 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
-                     tensor_none()}; /* all tokens are 0 */
+                     tensor_none()}; /* no starts of documents; the tokens, in memory of zeros, are all 0 */
     OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);

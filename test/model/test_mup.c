@@ -42,7 +42,8 @@ static void test_base(void **state) {
     }
 }
 
-/* The width is four times the base's, and heads are 16 times as large as the base's, so b = 1/2. */
+/* Checks the factors of µP in every row. The width is four times the base's, and heads are 16 times as large as the
+ * base's, so b = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,

@@ -1,10 +1,10 @@
 /* compare.h - bounds for the difference between an op and its float64 reference. The bounds are derived, never tuned.
  *
- * Let u = 2^-24. A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u
- * sqrt(n) times its typical size. Each addition rounds by at most u times the partial sum, and the roundings are
- * independent. The typical size is the root mean square (rms) of the tensor, because a single element may be small by
- * cancellation. K = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of
- * roundings of each term:
+ * Let u be the relative error of rounding to a type, and u32 = 2^-24 that of f32. A sum of n terms in f32, in any order
+ * that does not grow one partial sum alone, errs by about u32 sqrt(n) times its typical size. Each addition rounds by
+ * at most u32 times the partial sum, and the roundings are independent. The typical size is the root mean square (rms)
+ * of the tensor, because a single element may be small by cancellation. K = 8 covers the largest of some 10^5 such
+ * errors (4.5 standard deviations) and the handful of roundings of each term:
  *
  *     |got - want| <= K u32 sqrt(n) (|want| + rms)  +  r u |want| (1 + 2^-7)  +  K u inner rms
  *
