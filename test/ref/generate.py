@@ -261,7 +261,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    # [query, key] whether the query sees the key
+    # [sequence, query, key]: true if the query sees the key
     seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
@@ -376,10 +376,10 @@ def final_records(w, p, name, numbers):
 
 # --- llama --------------------------------------------------------------------------------------------------------------------------
 
-# SCALING of positions: factor, low, high, original positions
+# KEYS: heads of keys and values; INNER: width of the MLP; SCALING of positions: factor, low, high, original positions
 KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)
 LLAMA = 2, 4, 48, 389, 40, 4, 20
-HEAD, HEAD_NORMS = 12, False  # qwen3 sets these: heads of another size, with norms
+HEAD, HEAD_NORMS = 12, False  # head size and whether heads have norms; as_qwen3 changes both
 
 
 def as_qwen3():
@@ -387,7 +387,7 @@ def as_qwen3():
     EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
-EXPERTS = None  # only qwen3-moe sets it
+EXPERTS = None  # sizes of the experts; None in models without experts
 
 
 def EXPERT_ROWS():

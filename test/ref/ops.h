@@ -18,12 +18,12 @@ void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *
                            int64_t N, int64_t C, double eps);
 /* sums [C] += column sums of x [N,C]. If x is the gradient of an output, this is the gradient of the output's bias. */
 void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C);
-/* dresidual may be NULL. The op computes mean and rstd again from x. */
+/* dresidual may be NULL. Computes mean and rstd again from x. */
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps);
 
 void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double *w, int64_t N, int64_t C, double eps);
-/* dresidual may be NULL. The op computes rstd again from x. */
+/* dresidual may be NULL. Computes rstd again from x. */
 void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
                           const double *w, int64_t N, int64_t C, double eps);
 
