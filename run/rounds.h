@@ -6,8 +6,9 @@
 
 #include "run/run.h"
 
-/* Joins the server, and receives its weights and the first lease. Returns the number of completed steps, at which the
- * lease begins. Sets r->between.stop after a request to stop, or if no server was found. */
+/* Joins the server, and receives its weights and the first lease (a range of samples to train on). Returns the number
+ * of completed steps, at which the lease begins. Sets r->between.stop after a request to stop, or if no server was
+ * found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
 /* Called after each step, with its loss. If the round is over, sends the result to the server and gets the new weights.

@@ -113,7 +113,7 @@ static void make_plan(Run *r, CommKind kind, int joined) {
     error_set_memory_advice(r->memory_advice);
 }
 
-/* Records progress for collectives and for the first weights, which call it back. */
+/* Callback that ticks the watchdog while a collective runs or while the first weights are made. */
 static void tick(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
 /* Warns of a tensor group (ranks that divide matrices) that spans hosts, and names the widest group that fits every
@@ -286,7 +286,7 @@ int run_await_batches(Run *r) {
         int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
         comm_all_reduce_i64(r->comm, &all, 1, COMM_MIN);
         if (all) return 1;
-        requests_begin(&r->requests); /* makes requests_agree exchange requests at once */
+        requests_begin(&r->requests); /* makes requests_agree exchange requests between ranks at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
         warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what "
@@ -365,7 +365,8 @@ void run_create(Run *r, const Config *config, Launch launch) {
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
     checkpoint_precheck(config);
     watchdog_tick(r->watchdog, "the measurement of matrix products");
-    r->matmul_flops = measure_products(r); /* before take_memory, because it allocates memory of its own */
+    /* measured before take_memory, because the measurement allocates memory of its own */
+    r->matmul_flops = measure_products(r);
     watchdog_tick(r->watchdog, "the start");
     comm_all_reduce_f64(r->comm, &r->matmul_flops, 1, COMM_SUM);
     watchdog_tick(r->watchdog, "taking memory");

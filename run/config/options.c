@@ -22,10 +22,10 @@
 
 /* Returns the offset of a field in Config. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
-/* Lists the words of a row, in the order of the values of its enum. */
+/* Lists the allowed words of an option, in the order of the values of its enum. */
 #define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
-/* Writes one row. Each of the macros below writes a row of one type: KEY(field, default, allowed values, help and
- * further members). */
+/* Writes one row of the option table. Each of the macros below writes a row of one type: KEY(field, default, allowed
+ * values, help and further members). */
 #define ROW(k, t, f, c, d, ...) \
     {.key = k, .type = t, .offset = FIELD(f, c), .fallback = d, .help = __VA_ARGS__}
 #define TEXT(f, d, lo, hi, ...)          ROW(#f, OPTION_TEXT, f, const char *, d, __VA_ARGS__, .min = lo, .max = hi)
@@ -573,7 +573,7 @@ char *config_blend(const cJSON *config) {
         for (const cJSON *entry = train->child; entry; entry = entry->next) {
             const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
             const cJSON *name = json_member(entry, "path");
-            int          source = -1; /* index of the path among the different paths */
+            int          source = -1; /* index of the entry's path among the different paths of the blend */
             if (count < BLEND_SHARES) {
                 path[count++] = cJSON_IsString(name) ? name->valuestring : "";
                 source = blend_source(path, count - 1);

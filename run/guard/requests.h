@@ -62,25 +62,28 @@ typedef struct {
     Comm       *comm;       /* borrowed */
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
-    int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
-    int         stuck;      /* rank 0: set of bits 1 << file, for files that cannot be removed and are ignored */
+    /* rank 0: 1 if the file STOP existed at the start; it was removed and is obeyed */
+    int         stop_was_there;
+    /* rank 0: set of bits 1 << file, for request files that cannot be removed and are ignored */
+    int         stuck;
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* 1 if this process has taken a step */
     int         stop;       /* 1 if all ranks know the request to stop */
-    int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
-    int64_t     left;       /* calls that are left until the next exchange */
-    double      asked_ms;   /* time of the last exchange, on clock_ms() */
+    int64_t     stride;     /* calls of requests_agree per exchange of requests; equal on all ranks */
+    int64_t     left;       /* calls of requests_agree until the next exchange of requests */
+    double      asked_ms;   /* time of the last exchange of requests, on clock_ms() */
 } Requests;
 
-/* Removes a STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored, because
- * it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: size of
- * all files of one checkpoint. Reads the end time of SLURM once. */
+/* Removes a file STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored,
+ * because it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes:
+ * size of all files of one checkpoint. Reads the end time of SLURM once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
 /* Called in every step. Returns 1 if this rank has a request to stop. Only rank 0 looks at files and time. next_ms: how
  * long the next step may take. */
 int  requests_stop(Requests *q, double next_ms);
-int  requests_save(Requests *q);              /* returns 1 after a new request to save; removes SAVE */
+/* Returns 1 after a new request to save, by SIGUSR2 or the file SAVE, which is removed. */
+int  requests_save(Requests *q);
 
 /* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
  * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,

@@ -60,15 +60,15 @@ typedef struct {
 typedef struct Metrics Metrics;
 
 /* Opens <dir>/metrics.jsonl for a run that continues after `step` completed steps. Cuts a torn last line and lines of
- * later steps. Step 0 empties the file. Foreign lines between ours stay, and warnings count them and the missing lines.
- * Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
+ * later steps. Step 0 empties the file. Lines of other programs between ours stay. Warnings give the number of these
+ * and of missing lines. Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
 /* Returns 1 if <dir>/metrics.jsonl has the train line of `step` but no evaluation after it, and is of a run that
  * evaluates. kind: LINE_EVAL for losses, LINE_TASK for tasks. Returns 1 at step 0, where the file is emptied. Changes
  * nothing. */
 int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
-/* writes a round; on a server the picture is drawn from rounds */
+/* writes the line of a round of islands; loss.svg of a server is drawn from these lines */
 void     metrics_outer(Metrics *m, const OuterMetrics *o);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 /* writes one line for each task, all in one write */

@@ -43,7 +43,7 @@ static ShortText rate_text(double value) {
 
 /* --- lines of fields ---------------------------------------------------------------------------------------------- */
 
-/* The fields of a line, in order. If the line is too long, fields of a high rank are left out. */
+/* The fields of a printed line, in order. If the line is too long, fields of a high rank are left out. */
 typedef struct {
     int  count;
     int  rank[FIELDS];
@@ -75,7 +75,7 @@ static void join(const Fields *f, char out[LINE_BYTES]) {
             used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
 }
 
-/* Prints the line of an evaluation or of a task. */
+/* Prints the line of an evaluation or of the scores of a task. */
 static void print_line(const Fields *f) {
     char line[LINE_BYTES];
     join(f, line);

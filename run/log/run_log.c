@@ -1,4 +1,4 @@
-/* run_log.c - see run_log.h. */
+/* run_log.c - reads metrics.jsonl, line by line or whole: see run_log.h. */
 #include "run/log/run_log.h"
 
 #include <errno.h>

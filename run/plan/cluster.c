@@ -1,4 +1,4 @@
-/* cluster.c - see cluster.h. */
+/* cluster.c - reads the description of a cluster, and computes times on it: see cluster.h. */
 #include "run/plan/cluster.h"
 
 #include <ctype.h>

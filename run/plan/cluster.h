@@ -81,8 +81,10 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
  * over them. cluster_reach is for the ranks that differ along these axes of the grid. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
-Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* reach of ranks 0, stride, 2 stride, ... */
-Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* reach for a message between two ranks */
+/* Returns the reach (farthest link, latency of a ring) of the group of ranks 0, stride, 2 stride, ... */
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks);
+/* Returns the reach (farthest link, latency) of a message between two ranks. */
+Reach cluster_pair_reach(const Cluster *c, int rank, int other);
 /* Returns the seconds of a collective in which each rank sends `bytes` around a ring. They are bytes over the rate of
  * the farthest link, and a latency for each hop. The hops are those of the ring, or of a tree if that is less. rounds:
  * 2 for an all-reduce, otherwise 1. */

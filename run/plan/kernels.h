@@ -43,7 +43,7 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-/* Returns the row with the rate and the source that hold for one entry of the ledger. Attention with 64 or 128 channels
+/* Returns `rate` with the rate and the source that hold for one entry of the ledger. Attention with 64 or 128 channels
  * a head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
 KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 

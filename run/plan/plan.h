@@ -45,7 +45,7 @@ typedef struct {
     size_t    host_copy_bytes;   /* the copy of a rank's state that a checkpoint is written from */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
-    size_t    island_bytes;      /* outer.server: weights of a round, its deltas, buffers of the connections */
+    size_t    island_bytes;      /* outer.server: weights of a round, their changes, buffers of the connections */
     size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
     size_t    copies_bytes;      /* files of copies in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
@@ -112,11 +112,12 @@ void         serve_weights_destroy(ServeWeights *w);
 
 /* Bytes of memory of a server. Each connection needs CHANNEL_BYTES more. */
 typedef struct {
-    size_t weights;      /* the weights, and what an update of x needs */
+    size_t weights;      /* the weights x, and the memory that an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    /* outer.compress: the change of a round and its rounding errors; wait=none: what outer.least_islands hold */
+    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a record of the
+     * weights that each of outer.least_islands islands holds. */
     size_t changes;
-    size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
+    size_t deltas;       /* changes of weights sent by outer.least_islands islands */
     size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);

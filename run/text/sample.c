@@ -35,7 +35,7 @@ static uint32_t order_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Returns the weight of the logits of at least this order. weight NULL: each counts 1. */
+/* Returns the summed weight of the logits whose order (order_of) is at least `least`. weight NULL: each counts 1. */
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
     double sum = 0;
     for (int64_t v = 0; v < vocab; v++)
@@ -43,8 +43,8 @@ static double weight_from(const float *logits, int64_t vocab, const double *weig
     return sum;
 }
 
-/* Returns the greatest order (order_of) such that logits of at least that order have the weight `wanted`. Only logits
- * from order `floor` on count. */
+/* Returns the greatest order (order_of) such that the logits of at least that order weigh `wanted` or more in sum. Only
+ * logits from order `floor` on count. */
 static uint32_t order_with(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double wanted) {
     uint32_t least = 0;
     for (int bit = 31; bit >= 0; bit--) {
@@ -118,7 +118,7 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on the bytes of t->broken. Unless is_end, keeps a sequence that is not whole yet. */
+/* Passes on the bytes of t->broken. Unless is_end, keeps an unfinished UTF-8 sequence at their end. */
 static void put_printable(TextStream *t, int is_end) {
     const unsigned char *s = (const unsigned char *)t->broken.bytes;
     size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
@@ -134,7 +134,8 @@ static void put_printable(TextStream *t, int is_end) {
     drop_front(&t->broken, at);
 }
 
-/* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
+/* The first place at which a stop text begins. is_whole: the stop text is complete there. At the end of the text only a
+ * complete one counts. */
 typedef struct { size_t at; int is_whole; } Found;
 static Found find_stop(const TextStream *t, int is_end) {
     for (size_t at = 0; at < t->held.count; at++)
@@ -155,7 +156,7 @@ TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t by
     return (TextStream){.put = put, .ctx = ctx};
 }
 
-/* Passes on the held bytes up to a stop text. */
+/* Passes on the bytes of t->held that come before a stop text. */
 static void release(TextStream *t, int is_end) {
     Found found = find_stop(t, is_end);
     append(&t->broken, t->held.bytes, found.at);

@@ -44,7 +44,8 @@ typedef struct {
 } TextStream;
 
 TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
-/* Adds bytes. Only stop texts that t->stop has at that time count, so a prompt is added before they are set. */
+/* Adds bytes to the text. Stop texts that are set later do not apply to them, so a prompt is added before t->stop is
+ * set. */
 void       text_stream_add(TextStream *t, const char *bytes, size_t count);
 /* Passes on the bytes that are held, and frees the memory. */
 void       text_stream_end(TextStream *t);

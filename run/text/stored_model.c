@@ -1,4 +1,4 @@
-/* stored_model.c - see stored_model.h. */
+/* stored_model.c - opens a checkpoint for verbs that compute with its model: see stored_model.h. */
 #include "run/text/stored_model.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static int read_json(const char *path, int may_lack, Json *json) {
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
 
-/* Checks the shape against the limits of a config. The message has the names of config.json. */
+/* Checks the shape against the limits of a config. The message uses the key names of Hugging Face's config.json. */
 static void refuse_limits(ModelShape shape, const char *path) {
     char  text[1024];
     char *fault = config_check_shape(shape);
@@ -80,7 +80,7 @@ ModelShape stored_shape(const char *checkpoint) {
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
-/* Adds an id to the ends. Returns 1, or 0 if the vocabulary does not have it. */
+/* Adds an id to the tokens that end a text. Returns 1, or 0 if the vocabulary does not have it. */
 static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const char *path) {
     double value = number_value(id);
     if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)

@@ -252,7 +252,8 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 /* --- a question --------------------------------------------------------------------------------------------------- */
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
-    /* one token more than positions, because the last one is no input; nanochat counts it as one */
+    /* The number of tokens to keep is one more than positions, because the last token is no input. For CORE it is
+     * positions, as in nanochat. */
     int64_t keep = reader.positions + !t->is_core;
     /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
     for (int i = 0; i < texts; i++) {
@@ -315,10 +316,10 @@ int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, 
 
 /* --- hellaswag_val.bin of llm.c ----------------------------------------------------------------------------------- */
 
-/* The file has a header of 256 int32: magic, version, number of questions, bytes of the longest question. Each question
- * is uint16: 65535, its bytes with these three words, its number, the index of the right answer, the number of answers.
- * Then come the number of tokens of the context and these tokens, and for each answer the number of its tokens and
- * these. The context has no start token. */
+/* The file hellaswag_val.bin of llm.c has a header of 256 int32: magic, version, number of questions, bytes of the
+ * longest question. Each question is uint16: 65535, its bytes with these three words, its number, the index of the
+ * right answer, the number of answers. Then come the number of tokens of the context and these tokens, and for each
+ * answer the number of its tokens and these. The context has no start token. */
 enum { MAGIC = 20240522, VERSION = 1, HEADER = 1024, START = 65535, MOST_ANSWERS = 256 };
 
 static int32_t word32(const unsigned char *data, int i) {

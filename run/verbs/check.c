@@ -78,7 +78,7 @@ static void print_understood(const Config *c, int ranks) {
     line("run folder", "%s", c->run.dir);
 }
 
-static int ranks; /* 0 if not given */
+static int ranks; /* value of the key ranks=; 0 if not given */
 static const VerbKey CHECK_KEYS[] = {
     {"ranks", "8", NULL, "check for a job of so many ranks", .whole = &ranks, .least = 1, .most = 1000000,
      .unset = "1"},

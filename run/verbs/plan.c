@@ -230,7 +230,8 @@ static CommKind comm_of(const Config *c, int ranks) {
 static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
     int overrides = 0;
-    for (int i = 2; i < argc; i++) { /* former versions had this key; false was its default */
+    /* removes zero_bubble=false, a key of former versions with its default */
+    for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "zero_bubble=false") == 0) continue;
         if (strncmp(argv[i], "zero_bubble=", 12) == 0)
             fail(EXIT_CONFIG,
@@ -241,7 +242,8 @@ static int verb_plan(int argc, char **argv) {
     check_keys();
     asked.on.held = search_held(argv + 2, overrides);
     Config config;
-    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0 if their number is checked later */
+    /* 0 if the number of ranks is checked later */
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks;
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
@@ -273,7 +275,8 @@ static int verb_plan(int argc, char **argv) {
         /* the scratch memory of a rank depends on its number of threads */
         device_open(0, cores > asked.ranks ? cores / asked.ranks : 1);
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */
+    /* hosts of the job by the GPUs of this one; 0 on CPUs, where it is not known */
+    int      per_host = device_is_host() ? 0 : device_count();
     int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;
     Plan     plan = plan_make(&config, numerics.act,
                               (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts, 0});

@@ -24,7 +24,7 @@
 #include "run/text/sample.h"
 #include "run/verbs/verbs.h"
 
-static const char *listen_at, *asked_part; /* NULL if not given */
+static const char *listen_at, *asked_part; /* values of listen= and part=; NULL if not given */
 static const VerbKey SERVE_KEYS[] = {
     {"listen", "0.0.0.0:7000", NULL, "listen on this address, where it has another name here", .text = &listen_at,
      .unset = "outer.server"},
@@ -217,7 +217,7 @@ static void serve_rounds(Serving *s) {
 }
 
 /* Waits until the islands have fetched the last weights and left. Waits at least `minutes`, so that late islands get an
- * answer, too. Without an answer each of them would end with 77, however often it is started. */
+ * answer, too. An island without an answer would end with exit code 77, however often it is started. */
 static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;

@@ -95,7 +95,7 @@ static double read_number(const char *verb, const VerbKey *k, const char *text) 
     return value;
 }
 
-/* Returns the index of the text among the words. */
+/* Returns the index of the text among the words. Otherwise ends the program with exit 64. */
 static int read_word(const char *verb, const VerbKey *k, const char *const *words, const char *text) {
     char list[LIST_BYTES] = "";
     for (int i = 0; words[i]; i++) {
@@ -137,8 +137,8 @@ static void take_value(const char *verb, const VerbKey *k, const char *text) {
 
 const char *verb_given[MOST_KEYS + 1];
 
-/* Keys of the config may be given twice, and the last one counts. So scripts can append the keys of the user to their
- * own. A key of the verb is refused then, as a config refuses it. */
+/* Reads the arguments. A key of the config may be given twice, and the last value counts, so that scripts can append
+ * the keys of the user to their own. A key of the verb that is given twice is refused. */
 int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest) {
     const VerbKey *keys = verb_find(verb)->keys;
     const char    *word[MOST_KEYS] = {NULL}; /* first word of argv that has the key of this row */
