@@ -124,7 +124,8 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
-    double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* scale: a factor of the gradients in this step */
+    /* scale: the loss scale, a factor of the gradients in this step */
+    double began_ms = clock_ms(), scale = r->state.loss_scale.scale;
     groups_forget_times(&r->groups);                                 /* drops the times of evaluations and saves */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
@@ -180,7 +181,8 @@ static void save_now(Run *r, int64_t step) {
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
     if (r->groups.replicas) {
-        /* Only one group of replicas knows a fault. comm_any_fault sends it to all ranks, and rank 0 prints it. */
+        /* Only the ranks that hold one piece find out that its copies differ. comm_any_fault sends the fault to all
+         * ranks, and rank 0 prints it. */
         char differ[MANIFEST_FAULT_BYTES] = "";
         if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said))
             snprintf(differ, sizeof differ, "%s", said);

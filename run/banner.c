@@ -63,7 +63,7 @@ static void print_machine(const Run *r) {
 
 static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
-    /* 1 if the processor has no bf16 products, or slow ones */
+    /* 1 if bf16 products are computed as f32, because the processor has slow ones or none */
     int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16();
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax)

@@ -114,7 +114,8 @@ int64_t run_hash_replicas(Run *r);
  * the sum of two numbers. 1 if the rows that tensor ranks do not cut differ from the rows of most peers, otherwise 0. 2
  * if the slice differs, otherwise 0. Overwrites the sums of the step. */
 int64_t run_with_parts(Run *r, int64_t replicas);
-int64_t run_hash_pieces(Run *r); /* hash of this rank's pieces of the state; equal on all ranks of r->groups.replicas */
+/* hash of this rank's pieces (ZeRO shards) of the state; equal on all ranks of r->groups.replicas */
+int64_t run_hash_pieces(Run *r);
 
 /* Every rank calls this. From step `step` on, the ranks compute the numbers of micro-batches in r->shares. */
 void run_take_share(Run *r, int64_t step);

@@ -11,7 +11,7 @@
 
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
-/* Each class, the property that it sets, and its colours on light and dark screens. */
+/* Style classes of the pictures: the SVG property that each sets, and its colours on light and dark screens. */
 static const struct {
     const char *name, *property, *light, *dark;
 } COLOURS[] = {

@@ -64,7 +64,7 @@ char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes);
 
 /* --- elements of a picture ---------------------------------------------------------------------------------------- */
 
-enum { SVG_COLOURS = 8 };  /* classes c0 to c7; an element with such a class draws in currentColor */
+enum { SVG_COLOURS = 8 };  /* number of colour classes, c0 to c7; an element with such a class draws in currentColor */
 
 /* A rectangle of the picture, in pixels, and the values at its edges. */
 typedef struct {

@@ -47,7 +47,7 @@ static ShortText rate_text(double value) {
 typedef struct {
     int  count;
     int  rank[FIELDS];
-    char text[FIELDS][FIELD_BYTES]; /* texts of the fields, with marks of core/terminal.h */
+    char text[FIELDS][FIELD_BYTES]; /* texts of the fields, with colour marks (core/terminal.h) */
 } Fields;
 
 static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -92,8 +92,8 @@ void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk whe
 
 /* --- the memory of a server of islands: serve_memory.c ------------------------------------------------------------ */
 
-/* The bytes of a server, computed from the tables that it allocates from. `serve` allocates them; `plan` counts
- * them. */
+/* The memory of a server of islands (jobs that train one model together), computed from the tables that it allocates
+ * from. `train_gpt serve` allocates the memory; `train_gpt plan` counts it. */
 
 /* The weights x of a server and their optimizer states. The server that leads has the whole model in an optimizer of
  * one rank in host memory. Another server has its part in one block of memory. */

@@ -248,7 +248,8 @@ void prompt_free(Prompt *p) {
     p->id = NULL;
 }
 
-/* Returns the token at which the window over `count` tokens begins. The last window began at `from`. */
+/* Returns the index of the first token of the window, which is the end of `count` tokens. The last window began at
+ * `from`. */
 static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
     while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
     return from;

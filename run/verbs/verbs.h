@@ -33,8 +33,8 @@ typedef struct {
     const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` says what holds */
     const char  *help;
     const char **text;
-    int         *flag;            /* "true" or "false" */
-    int         *choice;          /* least + the index among `words` */
+    int         *flag;            /* takes 1 for "true", 0 for "false" */
+    int         *choice;          /* takes `least` + the index of the typed word in `words` */
     int         *whole;           /* a whole number: "8", "1e3" */
     int64_t     *count;           /* a whole number: "131072", "5e9" */
     int64_t     *bytes;           /* a size: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
