@@ -139,7 +139,7 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     IslandWork  work = work_of(r, step);
     IslandState state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
-    /* 0 islands: the deltas arrived too late to count */
+    /* with 0 islands the changes of weights arrived too late to count, and nothing is logged */
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work);
     return go_on(r, step, state);
 }

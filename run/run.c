@@ -1,4 +1,5 @@
-/* run.c - see run.h. In order: checks that need no other rank, then ranks, memory, weights. */
+/* run.c - creates everything that a run needs: first checks that need no other rank, then ranks, memory and weights.
+ * See run.h. */
 #include "run/run.h"
 
 #include <math.h>

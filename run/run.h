@@ -75,7 +75,7 @@ struct Run {
     MemoryCopies *copies;           /* owned; NULL if there are no copies in memory */
     Resumed       resumed;
 
-    /* the island, if outer.server is set */
+    /* only with outer.server: the state of this job as an island */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */

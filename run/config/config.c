@@ -256,7 +256,7 @@ static void override(ConfigLoad *load, const char *argument) {
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
     const Option *o = option_find(key);
     const char   *text = equals + 1;
-    const char   *foreign = text; /* first byte that is not UTF-8, or the end */
+    const char   *foreign = text; /* first byte of `text` that is not UTF-8, or its end */
     for (int length; *foreign && (length = utf8_bytes(foreign, strlen(foreign))); foreign += length) {}
     if (*foreign) {
         if (o) config_given(load, key)->faulty = 1;
@@ -283,7 +283,8 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    if (known) tell_until(load, where, &places, END); /* faults inside an unknown key are not added */
+    /* adds the remaining soft faults; those inside the value of an unknown key do not matter */
+    if (known) tell_until(load, where, &places, END);
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }

@@ -519,9 +519,10 @@ static void rule_activations(ConfigLoad *load) {
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *key, *with; /* the two keys; the rule is skipped if one is faulty; with may be NULL */
-    int         when;       /* 1 if the config sets both keys to values that exclude each other */
-    const char *says;       /* message: why the values exclude each other, and what to set; may print `value` */
+    /* keys of two settings that exclude each other; the rule is skipped if one is faulty; with may be NULL */
+    const char *key, *with;
+    int         when;       /* 1 if the config has both settings */
+    const char *says;       /* message: why the settings exclude each other, and what to set; may print `value` */
     int64_t     value;
     int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
 } Pair;
@@ -650,7 +651,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
 
 /* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
 static void rule_fp8_widths(ConfigLoad *load) {
-    enum { MULTIPLE = 16 }; /* required divisor of both dimensions of a matrix, by cuBLASLt */
+    enum { MULTIPLE = 16 }; /* both dimensions of a matrix must be multiples of it, for cuBLASLt */
     const char *const keys[] = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
                                 "parallel.tensor", "precision", NULL};
     ModelShape        s = load->config->model.shape;

@@ -219,7 +219,8 @@ static cJSON *section_schema(const char *section, int *needed) {
     *needed = required->child || sizes->child;
     if (required->child) add(schema, "required", required);
     else cJSON_Delete(required);
-    if (sizes->child) { /* a model has a preset, or all sizes */
+    /* the section "model" must have a preset, or all sizes of a model */
+    if (sizes->child) {
         cJSON *any = add(schema, "anyOf", cJSON_CreateArray()), *all = cJSON_CreateObject();
         cJSON_AddItemToArray(any, cJSON_Parse("{\"properties\":{\"preset\":{\"minLength\":1}},"
                                               "\"required\":[\"preset\"]}"));

@@ -8,14 +8,14 @@
 #include "run/config/config.h"
 
 typedef enum {
-    OPTION_IGNORED, /* any string, which is not stored                  */
-    OPTION_TEXT,    /* const char *; max: most bytes, min: fewest bytes */
-    OPTION_WORD,    /* const char *, one of the texts in `words`        */
-    OPTION_CHOICE,  /* int: an index into words                         */
-    OPTION_FLAG,    /* int 0 or 1                                       */
-    OPTION_INTEGER, /* int64_t                                          */
-    OPTION_REAL,    /* double                                           */
-    OPTION_LIST,    /* StringList: a string or a list of strings; min: fewest strings */
+    OPTION_IGNORED, /* any string; it is not stored                     */
+    OPTION_TEXT,    /* a string, stored as const char *; max: most bytes, min: fewest bytes */
+    OPTION_WORD,    /* one of `words`, stored as const char *           */
+    OPTION_CHOICE,  /* one of `words`, stored as its index in an int    */
+    OPTION_FLAG,    /* true or false, stored as int 1 or 0              */
+    OPTION_INTEGER, /* a whole number, stored as int64_t                */
+    OPTION_REAL,    /* a number, stored as double                       */
+    OPTION_LIST,    /* a string or a list of strings, stored as StringList; min: fewest strings */
     OPTION_SOURCES  /* StringList like OPTION_LIST, or a blend (data/blend.h): {"path", "weight", "until_tokens"} */
 } OptionType;
 
@@ -36,7 +36,7 @@ typedef struct {
     double             min, max;
     int                half_open; /* 1: max itself is not allowed */
     const char *const *words;     /* allowed words; ends with NULL */
-    int                fixed;     /* 1: a resume must not change it */
+    int                fixed;     /* 1: the value must not change at a resume */
     const char        *help;
     const char        *example;   /* a value to show in help, if there is no default */
 } Option;
@@ -57,7 +57,7 @@ const char   *option_name(const Option *o);       /* the key without its section
 
 enum { ALLOWED_BYTES = 480 };
 typedef struct {
-    char text[ALLOWED_BYTES + 2 * SHOWN_BYTES]; /* sentence that begins with the key */
+    char text[ALLOWED_BYTES + 2 * SHOWN_BYTES]; /* sentence that says what is wrong; it begins with the key */
     int  element;                               /* index of the faulty list element; -1: the whole value */
 } OptionFault;
 /* Sets the field of an option from a JSON value. Returns 1, or 0 with a fault. Strings are copied and live as long as

@@ -38,7 +38,7 @@ static uint64_t start_of(int64_t process, int *runs) {
     uint64_t started = 0;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", process);
     if (io_read_file(path, 4096, &text) > 0) {
-        const char *name_end = strrchr(text, ')'); /* the name of a program may contain ')' */
+        const char *name_end = strrchr(text, ')'); /* the last ')', because the name of a program may contain one */
         if (!name_end ||
             sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
                    &state, &started) != 2)
@@ -409,7 +409,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
-    /* two processes that begin at once both find an empty file; after this wait the file names the later one */
+    /* Without flock, two processes that begin at once both find an empty lock file. After this wait the file has the
+     * name of the later one. */
     if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
         fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);

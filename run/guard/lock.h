@@ -38,7 +38,7 @@ int  lock_is_lost(const RunLock *lock);
 /* Ends the job with exit 73, and names the present holder. */
 NORETURN void lock_fail(const RunLock *lock);
 
-void lock_release(RunLock *lock); /* gives the folder back, so that the next job does not wait for beats */
+void lock_release(RunLock *lock); /* gives up the lock, so that the next job need not wait for missing beats */
 
 /* Kinds of output of a verb.
  *   LOCK_INTO          the verb writes into the folder `output`, which is made with its parents; lock: .out.lock in it

@@ -69,7 +69,7 @@ static void on_request(int signal_number) {
  * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
-    if (info->si_code == SI_QUEUE) { /* sent by a rank of this host in world_tell_neighbours() */
+    if (info->si_code == SI_QUEUE) { /* sent by world_tell_neighbours() in another rank of this host */
         int local = info->si_value.sival_int;
         if (local >= 0 && local < MOST_NEIGHBOURS) has_reported[local] = 1;
         return;
@@ -191,7 +191,7 @@ double signals_continued_ms(void) { return continued_ms; }
 int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
 
 int signals_take_save(void) {
-    /* cleared only if it was set, so that a signal between the test and the clearing is not lost */
+    /* save_flag is cleared only if it was set, so that a signal between the test and the clearing is not lost */
     if (!save_flag) return 0;
     save_flag = 0;
     return 1;

@@ -39,7 +39,7 @@ void signals_keep(const char *path);
  * launcher. */
 void signals_answer(Launch launch);
 
-int signals_stop(void);      /* returns 1 from the first request to stop on */
+int signals_stop(void);      /* returns 1 once a request to stop has come, and from then on */
 int signals_take_save(void); /* returns 1 if a request to save came since the last call */
 /* Return clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY if none came. Any thread may call
  * them. */

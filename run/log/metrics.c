@@ -27,7 +27,7 @@ struct Metrics {
     int64_t  trains, strangers;     /* number of kept train lines, and of foreign lines between kept lines */
     int64_t  cut_strangers;         /* whole lines of other programs that are cut off */
     double   hours;        /* "hours" of the last kept train line; NaN: missing */
-    double   began_ms;     /* when this process opened the file, on clock_ms() */
+    double   began_ms;     /* time on clock_ms() at which this process opened the file */
     uint64_t bytes;        /* bytes of whole lines in the file           */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_capacity;
@@ -177,7 +177,7 @@ static void put(Line *l, const char *fmt, ...) {
 
 static void put_count(Line *l, const char *key, int64_t value) { put(l, ",\"%s\":%lld", key, (long long)value); }
 
-/* A value that is not finite becomes null. */
+/* Appends a key with a number to a line. A value that is not finite becomes null. */
 static void put_number(Line *l, const char *key, double value) {
     if (isfinite(value)) put(l, ",\"%s\":%.9g", key, value);
     else                 put(l, ",\"%s\":null", key);

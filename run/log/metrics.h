@@ -20,13 +20,13 @@ typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
-    /* set of WITH_ flags: axes whose communication time is written on its own, such as replica_ms */
+    /* set of axes (bit 1 << axis) whose communication time has a key of its own in the line, such as replica_ms */
     unsigned timed;
-    double  axis_ms[AXES]; /* ms of communication, by axis */
+    double  axis_ms[AXES]; /* ms of communication along each axis of the grid of ranks */
     Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
     int     mores;
     int     has_sent;      /* 1 if `sent` is set */
-    int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
+    int64_t sent[AXES];    /* bytes that a rank sends in the step along each axis of the grid */
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */

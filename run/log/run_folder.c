@@ -82,7 +82,8 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
+    /* Links and pipes are left out here. lock.c refuses them for files that are appended to, and other files are
+     * replaced whole. */
     if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0)

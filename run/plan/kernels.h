@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {
     KernelTime *kernel;          /* [kernels] longest first; owned */
     int         kernels;         /* number of entries of `kernel` */
-    int64_t     launches;        /* kernels that the step launches */
+    int64_t     launches;        /* number of kernels that the step launches */
     double      gaps_s, gaps_limit_s; /* seconds between kernels and waiting for the host: now, and at best */
     double      seconds, limit_s;     /* seconds of the whole step, kernels and gaps: now, and at best */
 } StepTimes;

@@ -1,4 +1,4 @@
-/* plan.c - see plan.h. Nothing here allocates the memory it counts. */
+/* plan.c - computes the memory and work of a run without allocating that memory: see plan.h. */
 #include "run/plan/plan.h"
 
 #include <stdarg.h>

@@ -13,7 +13,7 @@
 /* The ranks of the job that a plan is for. */
 typedef struct {
     int      count;  /* number of ranks */
-    CommKind comm;   /* the library that sums gradients between them */
+    CommKind comm;   /* library that sums gradients between the ranks */
     int      stage;  /* pipeline stage to plan for; -1: the stage with the most memory */
     int      hosts;  /* hosts that the ranks are on; 0 if not known, which counts as one host */
     int      joined; /* 1: library_bytes includes the measured memory of NCCL; 0: reserve_bytes has an estimate of it */
@@ -50,7 +50,7 @@ typedef struct {
     size_t    copies_bytes;      /* files of copies in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
     size_t    server_bytes;      /* memory of the first server (`train_gpt serve`), which leads; 0 without islands */
-    size_t    follower_bytes;    /* memory of the largest other server; 0 if there is one server */
+    size_t    follower_bytes;    /* memory of the largest server that does not lead; 0 if there is one server */
 } Plan;
 
 /* Makes a plan by dry runs of the model and the batches. act is the resolved type of activations. The scratch memory is
@@ -117,7 +117,7 @@ typedef struct {
     /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a record of the
      * weights that each of outer.least_islands islands holds. */
     size_t changes;
-    size_t deltas;       /* changes of weights sent by outer.least_islands islands */
+    size_t deltas;       /* the changes of weights (deltas) that outer.least_islands islands send */
     size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);

@@ -208,7 +208,8 @@ typedef struct {
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
     Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* owned [ENDS]: ring of times when collectives end; the latest is `started` - 1 */
+    /* Owned [ENDS]: ring of the times at which the collectives of a line end. The latest is at (started - 1) % ENDS. */
+    double        *end[LINES];
     int64_t        started[LINES];
     int64_t        at;              /* index in `list` of the next work */
     double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
@@ -363,7 +364,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
-    /* an evaluation batch; loader_bytes does not count it */
+    /* bytes of the evaluation batch, which loader_bytes does not count */
     double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
     double batches = evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask);
     return model + batches + cluster->reserved_bytes + gpu;

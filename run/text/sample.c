@@ -264,7 +264,7 @@ typedef struct {
     Stream   *s;
     Tensor    on_device;  /* borrowed: inputs of the model                     */
     int64_t   positions;  /* positions of the model, over all context ranks    */
-    int64_t   from;       /* the window begins at ids[from]                    */
+    int64_t   from;       /* index of the window's first token in the ids of the text */
     int       is_kept;    /* keys and values of all tokens but the newest are kept */
     int32_t  *window;     /* owned [2 positions]: ids of the window            */
     float    *logits;     /* owned [vocab]                                     */
@@ -292,7 +292,7 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
+    Batch  batch = {tokens, tokens, tensor_none()}; /* no targets are read, so `tokens` is passed for them, too */
     device_from_host(w->s, tokens, w->window + w->positions);
     pipeline_forward(w->p, w->s, batch);
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
@@ -315,7 +315,7 @@ static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Adds the text of one id. */
+/* Adds the text of one token id to a text. */
 static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int is_first) {
     char  *bytes = NULL;
     size_t count = 0;

@@ -29,12 +29,12 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 
 /* --- text for a terminal or a pipe, from the bytes of one token after the other ----------------------------------- */
 
-/* Passes text on as soon as it is certain:
- *   It is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
- *   It contains nothing of a stop text, because the text ends before the first one. */
+/* A stream that passes text on in chunks, as soon as it is certain that:
+ *   The chunk is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
+ *   The chunk has no part of a stop text, because the text ends before the first stop text. */
 typedef struct { char *bytes; size_t count, room; } TextBytes;
 typedef struct {
-    void (*put)(void *ctx, const char *text, size_t bytes); /* receives text that is certain */
+    void (*put)(void *ctx, const char *text, size_t bytes); /* receives the next chunk of the text */
     void  *ctx;
     const char *const *stop; /* borrowed [stops], none of them empty */
     int    stops;

@@ -93,7 +93,7 @@ typedef struct {
     int32_t *token;
     int64_t  count, scored;
     double   length;
-} Text; /* the tokens are owned */
+} Text; /* token: owned */
 
 static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
@@ -150,7 +150,7 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
-    /* the continuation begins with a start token of its own */
+    /* drops the start token if the continuation begins with one of its own */
     if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0])
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
@@ -255,7 +255,8 @@ static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, in
     /* The number of tokens to keep is one more than positions, because the last token is no input. For CORE it is
      * positions, as in nanochat. */
     int64_t keep = reader.positions + !t->is_core;
-    /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
+    /* A choice in a task of CORE may be the beginning of another choice. A choice without tokens of its own is never
+     * the likeliest. */
     for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)

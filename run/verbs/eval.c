@@ -33,7 +33,7 @@ static struct {
     const char *task_list;        /* value of tasks=; NULL if not given */
     const char *task[MOST_TASKS];
     int         tasks, is_json;
-    int64_t     tokens, batch;    /* tokens is -1 if not given */
+    int64_t     tokens, batch;    /* values of tokens= (-1 if not given) and batch= */
     int64_t     positions;        /* value of positions=; 0 if not given */
     MeshSizes   grid;
 } asked = {.tokens = -1, .grid.replicas = 1};

@@ -745,7 +745,7 @@ static void inspect_file(const char *path) {
     else {
         const char *kind = shard_text_kind(byte, given);
         int may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
-        /* also reads packed JSON, and JSON with a byte order mark */
+        /* inspect_read_json also reads compressed JSON, and JSON with a byte order mark */
         cJSON *json = may_be_json ? inspect_read_json(path) : NULL;
         int    is_json = json && (cJSON_IsObject(json) || (kind && strcmp(kind, "JSON") == 0));
         if (is_json) inspect_json(path, json);

@@ -248,7 +248,7 @@ static int verb_plan(int argc, char **argv) {
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    /* the folder of the weights may be made later */
+    /* checks the JSON files of the initial model, but not its weights, which may be made later */
     if (config.model.init_from[0]) weights_set_check_json(config.model.init_from);
     if (asked.fits) {
         int fit = search_fit(&config, asked.ranks);
@@ -275,14 +275,14 @@ static int verb_plan(int argc, char **argv) {
         /* the scratch memory of a rank depends on its number of threads */
         device_open(0, cores > asked.ranks ? cores / asked.ranks : 1);
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    /* hosts of the job by the GPUs of this one; 0 on CPUs, where it is not known */
+    /* GPUs per host: as many as on this host; 0 on CPUs, where the number of hosts is not known */
     int      per_host = device_is_host() ? 0 : device_count();
     int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;
     Plan     plan = plan_make(&config, numerics.act,
                               (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts, 0});
     double   rate = 0.0;
     if (present) {
-        device_open(0, cores);                             /* the measurement uses all cores */
+        device_open(0, cores);                             /* opens the device with all cores for the measurement */
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, (size_t)asked.memory_bytes);
