@@ -80,7 +80,8 @@ int blend_use(const Dataset *data, const Config *config, int64_t samples, Source
     blend_count(data->blend, samples, count);
     for (int i = 0; i < train->count; i++) {
         int source = blend_source(train->item, i);
-        if (source < seen) continue; /* an earlier stage of the blend has the same path */
+        /* an earlier stage of the blend (mix of data sources) has the same path, which is described once */
+        if (source < seen) continue;
         char    tokens[32];
         int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
         snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",

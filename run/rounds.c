@@ -39,7 +39,7 @@ static int64_t go_on(Run *r, int64_t step, IslandState state) {
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
     if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
-    if (state == ISLAND_DONE) { /* the server has completed all steps; this island may have trained fewer */
+    if (state == ISLAND_DONE) { /* the server has completed all steps; this job may have trained fewer of them */
         Position now = run_position(r, step);
         int64_t  steps = r->config->run.steps;
         move_to(r, step, steps);

@@ -72,7 +72,7 @@ struct Run {
     TrainState    state;
     CheckpointState checkpoint;     /* pointers to parts of this run, for saving and resuming */
     Saver        *saver;            /* owned */
-    MemoryCopies *copies;           /* owned; NULL if there are no copies in memory */
+    MemoryCopies *copies;           /* owned; NULL if no checkpoints are copied in memory (checkpoint.memory_every) */
     Resumed       resumed;
 
     /* only with outer.server: the state of this job as an island */

@@ -1,4 +1,4 @@
-/* config.c - see config.h. Makes a Config from the config file and the overrides, or a list of all their faults. An
+/* config.c - makes a Config from the config file and the overrides, or a list of all their faults: see config.h. An
  * unknown key gets a fault with the nearest valid key. */
 #include "run/config/config.h"
 

@@ -17,7 +17,7 @@
 typedef struct {
     int               count;
     const char      **item;
-    const BlendShare *share; /* [count] share of each source of a blend; NULL: a plain list */
+    const BlendShare *share; /* [count] share of each source of a blend (sources mixed by weight); NULL: plain list */
 } StringList;
 
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;

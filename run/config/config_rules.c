@@ -684,7 +684,8 @@ static int is_host_port(const char *text, size_t bytes) {
     return end == text + bytes && port >= 1 && port <= 65535;
 }
 
-/* Checks the addresses of the servers of islands (outer.server), and that a run of islands ends with a whole round. */
+/* Checks the addresses of the servers in outer.server, and that a run with them ends with a whole round (outer.every
+ * steps). */
 static void rules_of_islands(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const rounds[] = {"outer.every", "outer.server", "run.steps", NULL};

@@ -98,7 +98,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         }
         cJSON_Delete(usual);
     }
-    /* compares weights and stages of the blend; run/checkpoint compares the files */
+    /* compares the weights and stages of the blend of data sources; run/checkpoint compares the files */
     char *ours = config_blend(here), *theirs = config_blend(saved);
     if (!is_allowed(&now->run.allow_change, option_find("data.train")) && strcmp(ours, theirs)) {
         fprintf(out, "%sdata.train is %s, in the checkpoint %s", differ++ ? "; " : "", ours, theirs);

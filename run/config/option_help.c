@@ -156,7 +156,7 @@ static cJSON *typed(const char *type) {
     return schema;
 }
 
-/* The JSON Schema of a blend. */
+/* The JSON Schema of a blend, a list of data sources with weights (data.train). */
 static const char BLEND_SCHEMA[] =
     "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
     "\"path\":{\"type\":\"string\",\"minLength\":1},"

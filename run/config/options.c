@@ -1,4 +1,5 @@
-/* options.c - see options.h. The option table, and functions on its rows: set a value from JSON, check it, write it. */
+/* options.c - the option table, and functions on its rows, which set a value from JSON, check it and write it: see
+ * options.h. */
 #include "run/config/options.h"
 
 #include <inttypes.h>
@@ -461,7 +462,8 @@ static int refuse_member(OptionFault *fault, const char *key, const char *name, 
     return refuse(fault, "%s.%s must be %s, not %s", key, name, allowed, value_text(got, shown));
 }
 
-/* Reads an entry of a blend. key: its name in messages, such as "data.train[2]". */
+/* Reads an entry of a blend (list of data sources with weights). key: name of the entry in messages, such as
+ * "data.train[2]". */
 static int read_entry(const char *key, Config *config, const cJSON *entry, double longest, const char **path,
                       BlendShare *share, OptionFault *fault) {
     static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
@@ -510,14 +512,16 @@ static int set_sources(const Option *o, Config *config, const cJSON *value, Stri
     return 1;
 }
 
-/* Returns the index after the last entry of the stage of a blend that begins with entry `from`. */
+/* Returns the index after the last entry of one stage of a blend, a list of data sources with weights. The stage begins
+ * with entry `from`. */
 static int stage_end(const StringList *list, int from) {
     int to = from;
     while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
     return to;
 }
 
-/* Checks one stage of a blend, the entries `from` to `to` - 1: its names and the sum of its weights. */
+/* Checks one stage of a blend (list of data sources with weights), the entries `from` to `to` - 1: names, and the sum
+ * of the weights. */
 static int check_stage(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     double sum = 0;
     int    is_only = stage_end(list, 0) == list->count;
@@ -536,7 +540,7 @@ static int check_stage(const char *key, const StringList *list, int from, int to
     return refuse(fault, "%s: the weights%s sum to %.6g and must sum to 1: divide each by %.6g", key, stage, sum, sum);
 }
 
-/* Checks that the next stage of a blend ends later than this one, or never. */
+/* Checks that the next stage of a blend (list of data sources with weights) ends later than this one, or never. */
 static int check_order(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)

@@ -1,5 +1,5 @@
-/* requests.c - see requests.h. The flags of the signals are at file scope because a signal handler has no other access
- * to them. */
+/* requests.c - collects requests to stop a run or to save it: see requests.h. The flags of the signals are at file
+ * scope because a signal handler has no other access to them. */
 #include "run/guard/requests.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* watchdog.c - see watchdog.h. Fields that change while both threads run are atomic. The watcher takes no lock that a
- * hung thread could hold, and writes to stderr without stdio. */
+/* watchdog.c - the thread that ends a job without progress: see watchdog.h. Fields that change while both threads run
+ * are atomic. The watchdog takes no lock that a hung thread could hold, and writes to stderr without stdio. */
 #include "run/guard/watchdog.h"
 
 #include <dirent.h>

@@ -1,4 +1,5 @@
-/* metrics.c - see metrics.h. A line is one write, so that `tail -f` shows whole lines. A checkpoint syncs the file. */
+/* metrics.c - writes metrics.jsonl and loss.svg: see metrics.h. A line is one write, so that `tail -f` shows whole
+ * lines. A checkpoint syncs the file. */
 #include "run/log/metrics.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ struct Metrics {
     MetricsAbout about;
     int      fd;
     int64_t  step;         /* completed steps that the file covers */
-    /* steps of the last train, eval and task lines that a resume keeps; 0, -1 and -1 if there is no such line */
+    /* steps of the last train, eval and task lines that a resume keeps; 0, -1 and -1: no such line */
     int64_t  last_train, last_eval, last_task;
     int64_t  last_outer;   /* step of the last kept line of a round (outer.server); 0: none */
     int64_t  trains, strangers;     /* number of kept train lines, and of foreign lines between kept lines */
@@ -103,8 +104,8 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         }
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
-        /* The log has no lines of the steps that other islands trained before this one joined. They do not count as
-         * missing. */
+        /* The log has no lines of the steps that other jobs of outer.server trained before this one joined. They do not
+         * count as missing. */
         if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step;
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
@@ -148,7 +149,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    /* not checked if the log has rounds of islands, because the steps of an island begin where it joined */
+    /* not checked if the log has rounds (outer.server), because the steps of such a job begin where it joined */
     if (m->trains < step && m->last_outer == 0)
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
@@ -239,7 +240,8 @@ static void put_parts(Line *l, const StepMetrics *s) {
             a == AXES - 1 ? "}" : "");
 }
 
-/* Appends the tokens of each source of a blend, the memory used, and the readings of the GPU. */
+/* Appends the tokens of each source of data.train (if it is a blend of sources), the memory used, and the readings of
+ * the GPU. */
 static void put_state(Line *l, const StepMetrics *s) {
     for (int i = 0; i < s->sources; i++)
         put(l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i],

@@ -30,22 +30,23 @@ typedef struct {
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */
-    int     sources;       /* sources of a blend; 0: no blend */
+    int     sources;       /* number of sources if data.train is a blend (data sources mixed by weight); else 0 */
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
 /* Adds a number to the line of a step. A new number needs this call, and its row in docs/looking-at-runs.md. */
 void metric_add(StepMetrics *s, const char *name, double value);
 
-/* Numbers of a round of islands (run/outer/), from the server or from an island. */
+/* Numbers of a round of islands (jobs that train one model through a server, run/outer/). The server or an island logs
+ * them. */
 typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
-    int64_t tokens;        /* tokens since step 0, of all islands or of this one */
-    int     islands;       /* islands whose changes of weights (deltas) counted in the round */
-    int64_t staleness;     /* rounds by which the last change of weights of an island was late (outer.wait=none) */
+    int64_t tokens;        /* tokens since step 0: of all islands in the server's log, else of this island */
+    int     islands;       /* number of islands whose changes of weights (deltas) counted in the round */
+    int64_t staleness;     /* rounds by which the last delta of an island was late (outer.wait=none) */
     /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
     double  norm, ms, tokens_per_s, loss;
-    double  waited_ms;     /* time that training of an island waited in the whole round */
+    double  waited_ms;     /* ms that the training of an island waited in the whole round */
     int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
 } OuterMetrics;
 
@@ -68,7 +69,8 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
  * nothing. */
 int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
-/* writes the line of a round of islands; loss.svg of a server is drawn from these lines */
+/* Writes the line of a round of jobs that train together (outer.server). loss.svg of the server is drawn from these
+ * lines. */
 void     metrics_outer(Metrics *m, const OuterMetrics *o);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 /* writes one line for each task, all in one write */
@@ -87,8 +89,8 @@ void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms);
 void     metrics_skipped(Metrics *m, int64_t step, const char *why);
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
-/* Continues the log of an island at the later step `to`, where the other islands are, with an event that names
- * `from`. */
+/* Continues the log of a job with outer.server at the later step `to`, where the other jobs are. Adds an event that
+ * names `from`. */
 void     metrics_joined(Metrics *m, int64_t to, int64_t from);
 /* Writes the newest validation loss in the file, and the lowest finite one; NaN if there is none. */
 void     metrics_evals(const Metrics *m, double *last, double *best);

@@ -1,5 +1,5 @@
-/* progress.c - see progress.h. Each line is one write. A number that is too long for its column loses digits, so that
- * the columns stay aligned. */
+/* progress.c - prints the lines of a run after the banner: see progress.h. Each line is one write. A number that is too
+ * long for its column loses digits, so that the columns stay aligned. */
 #include "run/log/progress.h"
 
 #include <math.h>

@@ -18,7 +18,7 @@ typedef struct {
     LineKind kind;
     int64_t  step;
     int64_t  tokens;     /* tokens since step 0; -1: missing */
-    int64_t  round;      /* round of a line of islands (LINE_OUTER); -1: missing */
+    int64_t  round;      /* number of the round in a line of the kind LINE_OUTER (outer.server); -1: missing */
     double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
     char     event[16];  /* name of an event (LINE_EVENT): "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;

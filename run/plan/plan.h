@@ -27,7 +27,8 @@ typedef struct {
     int       parts;                        /* parts of the model on each pipeline stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
     double    flops_per_token;              /* FLOPs of the model for a token, computed by a formula */
-    /* work of one rank in a step, counted by a dry run: FLOPs, bytes read and written, bytes sent */
+    /* work of one rank in a step: FLOPs, bytes read and written, bytes sent; counted by a dry run, which computes
+     * nothing */
     double    step_flops, step_bytes, step_sent;
     double    sent[AXES];                   /* bytes sent, divided by axis of the grid */
 
@@ -47,9 +48,10 @@ typedef struct {
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
     size_t    island_bytes;      /* outer.server: weights of a round, their changes, buffers of the connections */
     size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
-    size_t    copies_bytes;      /* files of copies in memory, not pinned; on the CPU part of device_bytes */
+    size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
-    size_t    server_bytes;      /* memory of the first server (`train_gpt serve`), which leads; 0 without islands */
+    /* memory of the first server (`train_gpt serve`), which leads; 0 without outer.server */
+    size_t    server_bytes;
     size_t    follower_bytes;    /* memory of the largest server that does not lead; 0 if there is one server */
 } Plan;
 

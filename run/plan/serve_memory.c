@@ -1,4 +1,5 @@
-/* serve_memory.c - the memory of a server of islands: see plan.h. */
+/* serve_memory.c - the memory of a server through which jobs train one model together (`train_gpt serve`): see
+ * plan.h. */
 #include "run/plan/plan.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. The ledger of a dry run becomes a list of durations for each pipeline stage. Clocks
- * replay the lists of all stages. */
+/* simulate.c - simulates a step of a grid of ranks: see simulate.h. A dry run records the operations of a step in a
+ * ledger. The ledger becomes a list of durations for each pipeline stage, and clocks replay the lists of all stages. */
 #include "run/plan/simulate.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ typedef struct {
     Chapter *work;
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
-    size_t   scratch_bytes;   /* scratch memory of the dry run */
+    size_t   scratch_bytes;   /* scratch bytes that the step needs, from the dry run */
 } History;
 
 typedef struct {

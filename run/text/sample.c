@@ -1,4 +1,4 @@
-/* sample.c - see sample.h.
+/* sample.c - draws text from a model, token by token: see sample.h.
  *
  * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over
  * the window fills them. Then a token needs only the rows of one token. A model that cannot keep them computes the

@@ -179,7 +179,7 @@ static char *tokenizer_of_run(const char *run) {
     if (cJSON_IsString(item) && item->valuestring[0]) found = xstrdup(item->valuestring, "the path of a tokenizer");
     for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one;
          one = cJSON_IsArray(train) ? one->next : NULL) {
-        /* an entry of data.train is an object with "path" in a blend, otherwise a text */
+        /* in a blend of data sources an entry of data.train is an object with "path", otherwise a text */
         const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one;
         if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
     }

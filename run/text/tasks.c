@@ -1,4 +1,4 @@
-/* tasks.c - see tasks.h. Keeps questions as tokens, and reads a file of either form. */
+/* tasks.c - reads files of questions, JSONL or llm.c's hellaswag_val.bin, and keeps them as tokens: see tasks.h. */
 #include "run/text/tasks.h"
 
 #include <errno.h>

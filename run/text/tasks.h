@@ -30,7 +30,7 @@ typedef struct { int64_t first; int32_t texts, gold; } Question;
 typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
-    int       is_core;            /* 1 if the task belongs to CORE (docs/evaluation.md) */
+    int       is_core;            /* 1 if the task belongs to the benchmark CORE (docs/evaluation.md) */
     int       by_tokens;          /* 1: acc_norm divides by tokens (CORE, hellaswag_val.bin of llm.c) */
     double    baseline;           /* score that guessing gives */
     Question *question;           /* owned [questions] */

@@ -65,7 +65,7 @@ static const VerbKey EVAL_KEYS[] = {
 typedef struct {
     Manifest     manifest;        /* owned if is_run is 1 */
     const cJSON *val;             /* borrowed: data.val of the run; NULL if there is none */
-    int64_t      seq_len, tokens; /* 0 if not known */
+    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known */
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 

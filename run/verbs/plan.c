@@ -286,7 +286,7 @@ static int verb_plan(int argc, char **argv) {
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, (size_t)asked.memory_bytes);
-    if (asked.ledger) { /* every operation of a step of one rank, as a dry run records it */
+    if (asked.ledger) { /* prints every operation of a step of one rank, as a dry run (without computing) records it */
         Ledger step = {0};
         model_dry(config_model_spec(&config, plan.act, plan.ranks.count, plan.ranks.stage, NULL), plan.micro_steps,
                   &step);

@@ -1,4 +1,5 @@
-/* verbs.c - see verbs.h. Reads arguments, prints help and --version, calls the verb, and has the verb `schema`. */
+/* verbs.c - the command line of all verbs: see verbs.h. Reads arguments, prints help and --version, calls the verb, and
+ * has the verb `schema`. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>

@@ -74,7 +74,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    /* in the log of a server of islands the lines are rounds (LINE_OUTER) */
+    /* in the log of a server (`train_gpt serve`) the lines are rounds (LINE_OUTER) */
     } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) {
         int64_t before = w->last.step > 0 ? w->last.step : 0;
         double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
