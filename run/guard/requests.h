@@ -1,20 +1,20 @@
 /* requests.h - collects the requests to stop a run or to save it, from signals, files and time, and brings them to all
  * ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, SIGHUP,    save and stop: exit 75. A second TERM or INT ends at once. HUP stays ignored
- *   <run.dir>/STOP                       under nohup
- *   SIGUSR2, <run.dir>/SAVE              save and continue
- *   run.max_minutes, SLURM_JOB_END_TIME  stop as above, so early that three checkpoints could be written before the
- *                                        time is over
- *   SIGCONT from mpirun                  save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c
- *   SIGCONT from a rank of this host,    that rank ends the job after its own message
- *   by sigqueue()
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP, the file <run.dir>/STOP: save and stop with exit code 75. A second TERM or INT
+ *   ends the job at once. HUP stays ignored under nohup.
+ *   SIGUSR2, the file <run.dir>/SAVE: save and continue.
+ *   run.max_minutes, SLURM_JOB_END_TIME: save and stop, so early that three checkpoints could be written before the time
+ *   is over.
+ *   SIGCONT from mpirun: save and stop. TERM follows after 1 s, KILL after 2 s (watchdog.c).
+ *   SIGCONT from a rank of this host, by sigqueue(): that rank ends the job after its own message.
  *
  * A step reads the requests once, and its reduction carries them to all ranks. Evaluations and samples read them
- * between their batches (requests_agree). If a request interrupts one, it is not logged, and the checkpoint is of the
- * same step. A resume first does the evaluation missing in the log, so that the log equals that of a run never stopped.
- * A sample is left out. Every start takes at least one step, unless a signal or STOP (not the time) ends the evaluation
- * before it. After the last step and its evaluation nothing is left to do: exit 0, despite any request.
+ * between their batches (requests_agree). An evaluation or sample that a request interrupts is not logged, and the
+ * checkpoint is of the same step. A resume first does the evaluation missing in the log, so that the log equals that of
+ * a run never stopped. It does not repeat the sample. Every start takes at least one step, unless a signal or STOP (not
+ * the time) ends the evaluation before it. After the last step and its evaluation nothing is left to do. The exit code
+ * is then 0, despite any request.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_REQUESTS_H
 #define TRAIN_GPT_RUN_GUARD_REQUESTS_H

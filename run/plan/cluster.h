@@ -68,11 +68,11 @@ int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, doubl
 double cluster_flops(const Cluster *c, DType type, int precision);
 
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
- *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)
- *              in fp8 at the fp8 rate in place of `flops`
- *   attention  FLOP / (flops attention), at least bytes / (memory rate); with attention_passes, all scores
- *              are computed, at the efficiency of products, and pass through memory
- *   others     bytes / memory rate
+ *   Products: FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate). In fp8 the fp8 rate
+ *   replaces `flops`.
+ *   Attention: FLOP / (flops attention), at least bytes / (memory rate). With attention_passes, all scores are computed,
+ *   at the efficiency of products, and pass through memory.
+ *   Other operations: bytes / memory rate.
  * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
  * wave is not full. k is the inner size of a product. product, attention, memory and ramp are fields of the cluster. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
