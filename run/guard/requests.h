@@ -4,8 +4,8 @@
  *   SIGUSR1, SIGTERM, SIGINT, SIGHUP, the file <run.dir>/STOP: save and stop with exit code 75. A second TERM or INT
  *   ends the job at once. HUP stays ignored under nohup.
  *   SIGUSR2, the file <run.dir>/SAVE: save and continue.
- *   run.max_minutes, SLURM_JOB_END_TIME: save and stop, so early that three checkpoints could be written before the time
- *   is over.
+ *   run.max_minutes, SLURM_JOB_END_TIME: save and stop, so early that three checkpoints could be written before the
+ *   time is over.
  *   SIGCONT from mpirun: save and stop. TERM follows after 1 s, KILL after 2 s (watchdog.c).
  *   SIGCONT from a rank of this host, by sigqueue(): that rank ends the job after its own message.
  *

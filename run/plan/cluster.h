@@ -25,7 +25,8 @@ typedef struct {
     double bytes_per_s;            /* rate of the memory of a GPU */
     Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
     int    links;                  /* number of entries of `link` */
-    double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
+    /* shares, 0 to 1, of the peak rates that programs reach: FLOP/s of products and attention, memory, links */
+    double product, attention, memory, link_efficiency;
     double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
     double op_s;                   /* seconds that any operation takes before its work begins */
     double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
@@ -70,8 +71,8 @@ double cluster_flops(const Cluster *c, DType type, int precision);
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
  *   Products: FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate). In fp8 the fp8 rate
  *   replaces `flops`.
- *   Attention: FLOP / (flops attention), at least bytes / (memory rate). With attention_passes, all scores are computed,
- *   at the efficiency of products, and pass through memory.
+ *   Attention: FLOP / (flops attention), at least bytes / (memory rate). With attention_passes, all scores are
+ *   computed, at the efficiency of products, and pass through memory.
  *   Other operations: bytes / memory rate.
  * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
  * wave is not full. k is the inner size of a product. product, attention, memory and ramp are fields of the cluster. */

@@ -33,7 +33,7 @@ typedef struct {
     int        rows;                     /* number of rows; the last row is for all other operations */
     double     launch_s, launch_limit_s; /* seconds from the end of a kernel to the next, in a CUDA graph */
     double     host_s, host_limit_s;     /* seconds that a step waits for the host, which reads its numbers */
-    double     bytes_per_s;              /* memory rate that kernels reach; it limits products, too */
+    double     bytes_per_s;              /* bytes/s of memory that kernels reach; products are not faster either */
     char       source[RATES_SOURCE];     /* source of the measured rates; "" if none is measured */
 } KernelRates;
 

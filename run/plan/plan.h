@@ -43,7 +43,7 @@ typedef struct {
 
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;        /* exchange between ranks: chunks and, on a GPU, whole buckets */
-    size_t    host_copy_bytes;   /* the copy of a rank's state that a checkpoint is written from */
+    size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
     size_t    island_bytes;      /* outer.server: weights of a round, their changes, buffers of the connections */
@@ -101,8 +101,8 @@ void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk whe
  * one rank in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
-    Shards   *shards;    /* owned; without memory if the server has a part */
-    Optimizer optimizer; /* owned; without memory if the server has a part */
+    Shards   *shards;    /* owned; without memory on servers that do not lead */
+    Optimizer optimizer; /* owned; without memory on servers that do not lead */
     /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the server leads */
     float    *part;
 } ServeWeights;

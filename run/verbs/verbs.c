@@ -368,7 +368,8 @@ int verb_main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails with an error that names the path */
     start_computing();
     int status = EXIT_DONE, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
-    for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
+    /* Looks for a request for help: "sample --help", or "tokenize help" unless a file named help exists. */
+    for (int i = 2; i < argc; i++)
         is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
     if (is_version) print_version();
     else if (!verb) print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */

@@ -35,9 +35,9 @@ typedef struct {
     const char **text;
     int         *flag;            /* takes 1 for "true", 0 for "false" */
     int         *choice;          /* takes `least` + the index of the typed word in `words` */
-    int         *whole;           /* a whole number: "8", "1e3" */
-    int64_t     *count;           /* a whole number: "131072", "5e9" */
-    int64_t     *bytes;           /* a size: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
+    int         *whole;           /* takes a whole number, such as "8" or "1e3" */
+    int64_t     *count;           /* takes a whole number, such as "131072" or "5e9" */
+    int64_t     *bytes;           /* takes a size in bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
     double      *number;
     void       (*take)(const char *value); /* function that reads the value */
     double       least, most;     /* limits of a number; sizes have no `most` */
