@@ -1,4 +1,4 @@
-/* pace.c - see pace.h. */
+/* pace.c - warns of slow ranks and slow machines, and balances the work of the ranks: see pace.h. */
 #include "run/pace.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
-/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least so many steps must have been
+/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least STRAGGLER_STEPS steps must have been
  * recorded. */
 static Pace median_of(const Stragglers *s) {
     double compute[STRAGGLER_STEPS], wait[STRAGGLER_STEPS];
@@ -48,7 +48,7 @@ static int first_elsewhere(const Comm *comm) {
     return 0;
 }
 
-/* Warns of what stragglers_find has found. */
+/* Warns of the slow rank, or of the slow link between hosts, that stragglers_find has found. */
 static void warn_of(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)

@@ -212,7 +212,8 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     if (s.n_inner)
         REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are "
                    "those of experts, of width moe.n_inner; leave it out", s.n_inner);
-    /* The gate and up matrices of an expert are read as one matrix. */
+    /* The gate and up matrices of an expert are read as one matrix. So each must fill a multiple of LAYOUT_ALIGN
+     * elements. */
     int64_t unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd);
     if (s.n_expert_inner % unit)
         REFUSE_KEY(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: "
@@ -293,7 +294,8 @@ static char *check_neighbours(const Config *c) {
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
     uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* the width must be a multiple of this */
+    /* heads: model.n_embd must be a multiple of it */
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head;
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     int        of_keys = keys % LAYOUT_ALIGN != 0;
     if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
@@ -330,7 +332,8 @@ static char *check_pipeline(const Config *c) {
     if (P * V <= L) return NULL;
     if (V == 1 || P > L) snprintf(cure, sizeof cure, "pipeline = %" PRId64, V == 1 || L < V ? L : L / V);
     else if (L / V > 1) snprintf(cure, sizeof cure, "interleave = %" PRId64 " or pipeline = %" PRId64, L / P, L / V);
-    else snprintf(cure, sizeof cure, "interleave = %" PRId64, L / P); /* pipeline = 1 cannot be interleaved */
+    /* pipeline = 1 is not proposed, because interleave needs at least two stages */
+    else snprintf(cure, sizeof cure, "interleave = %" PRId64, L / P);
     return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
                     " layer%s: at most %" PRId64 "; %s", P, V, P * V, L, plural(L), L, cure);
 }
@@ -516,11 +519,12 @@ static void rule_activations(ConfigLoad *load) {
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *key, *with; /* keys of the pair; the rule is skipped if one is faulty; with may be NULL */
+    /* keys of two settings that exclude each other; the rule is skipped if one is faulty; with may be NULL */
+    const char *key, *with;
     int         when;       /* 1 if the config has both settings */
-    const char *says;       /* why the settings exclude each other, and what to set; may print `value` */
+    const char *says;       /* message: why the settings exclude each other, and what to set; may print `value` */
     int64_t     value;
-    int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause it (config_check_changed) */
+    int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
 } Pair;
 
 #define ORDER_ROW(axis, cure)                                                                                          \
@@ -540,15 +544,16 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");
     const Pair pairs[] = {
-        /* Settings that change the order of sums. A pipeline without interleave keeps it. */
+        /* Settings that parallel.deterministic excludes, because they change the order of sums. A pipeline without
+         * interleave keeps the order. */
         ORDER_ROW(tensor, "parallel.tensor = 1"),
         ORDER_ROW(context, "parallel.context = 1"),
         ORDER_ROW(interleave, "parallel.interleave = 1"),
         ORDER_ROW(expert, "parallel.expert = 1"),
         ORDER_ROW(replicas, "parallel.replicas = 1"),
         ORDER_ROW(zero_stage, "at most 1"),
-        /* Uneven shares change the order of sums. Ranks that gather for each micro-batch need equally many
-         * micro-batches. */
+        /* Settings that parallel.balance (uneven shares of micro-batches) excludes. Uneven shares change the order of
+         * sums. Ranks that gather weights in every micro-batch need equally many micro-batches. */
         {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic,
          "parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of "
          "them to false", .is_of_grid = 1},
@@ -561,7 +566,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1,
          "parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: "
          "parallel.pipeline = 1", c->parallel.pipeline, 1},
-        /* Muon updates whole matrices on the device that computes the products */
+        /* Settings that Muon excludes. It updates whole matrices on the device that computes the products. */
         {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST,
          "optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
          "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
@@ -592,7 +597,8 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"parallel.comm", NULL, on_cpu && c->parallel.comm == PARALLEL_NCCL,
          "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\""},
-        /* Gradients of islands (outer.send): the server needs the gradient of each step. */
+        /* Settings that outer.send = "gradients" excludes. With it a job sends the gradient of every step to the
+         * server. */
         {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1"},
         {"run.on_nonfinite", "outer.send", gradients && c->run.on_nonfinite == ON_TROUBLE_SKIP,
          "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\""},
@@ -645,7 +651,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
 
 /* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
 static void rule_fp8_widths(ConfigLoad *load) {
-    enum { MULTIPLE = 16 }; /* required divisor of both dimensions of a matrix, by cuBLASLt */
+    enum { MULTIPLE = 16 }; /* both dimensions of a matrix must be multiples of it, for cuBLASLt */
     const char *const keys[] = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
                                 "parallel.tensor", "precision", NULL};
     ModelShape        s = load->config->model.shape;
@@ -678,7 +684,8 @@ static int is_host_port(const char *text, size_t bytes) {
     return end == text + bytes && port >= 1 && port <= 65535;
 }
 
-/* Checks the addresses of the servers of islands (outer.server), and that a run of islands ends with a whole round. */
+/* Checks the addresses of the servers in outer.server, and that a run with them ends with a whole round (outer.every
+ * steps). */
 static void rules_of_islands(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const rounds[] = {"outer.every", "outer.server", "run.steps", NULL};
@@ -748,7 +755,7 @@ static const char *shell_part(const char *path) {
 static void rule_path(ConfigLoad *load, const char *key, const char *path) {
     char        typed[SHOWN_BYTES], begin[4096];
     const char *part = path ? shell_part(path) : NULL;
-    /* bytes of the path up to the end of the name that contains that text */
+    /* bytes of the path up to the end of the name that contains ~ or $NAME */
     int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0;
     if (!part || !is_usable(load, KEYS(key))) return;
     if (snprintf(begin, sizeof begin, "%.*s", bytes, path) < (int)sizeof begin && access(begin, F_OK) == 0) return;

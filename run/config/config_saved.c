@@ -32,8 +32,9 @@ cJSON *config_to_json(const Config *config) {
 }
 
 int config_is_saved(const char *text, size_t bytes) {
-    enum { FIRST_VERSION_OPTIONS = 51 }; /* all versions of the program write at least these; people write half as
-                                          * many */
+    /* Options that every version of the program writes to a config.json, at least. A config that a person wrote has
+     * about half as many. */
+    enum { FIRST_VERSION_OPTIONS = 51 };
     Json      json;
     JsonFault fault;
     int       count = 0, only_options = 1;
@@ -88,7 +89,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
         const cJSON *value = config_value(here, o->key), *then = config_value(saved, o->key);
-        cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
+        cJSON       *usual = NULL; /* default of the option, if the saved config does not have the option */
         if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
         if (!config_same_value(value, then)) {
             fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key,
@@ -97,7 +98,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         }
         cJSON_Delete(usual);
     }
-    /* compares weights and stages of the blend; run/checkpoint compares the files */
+    /* compares the weights and stages of the blend of data sources; run/checkpoint compares the files */
     char *ours = config_blend(here), *theirs = config_blend(saved);
     if (!is_allowed(&now->run.allow_change, option_find("data.train")) && strcmp(ours, theirs)) {
         fprintf(out, "%sdata.train is %s, in the checkpoint %s", differ++ ? "; " : "", ours, theirs);
@@ -135,7 +136,8 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        if (cJSON_IsObject(other)) other = NULL; /* the walk over the other config compares these members */
+        /* the members of this object are compared by the walk over the other config */
+        if (cJSON_IsObject(other)) other = NULL;
         if (cJSON_IsObject(item) || (is_second && other)) continue;
         if (!strcmp(path, "run.dir") || !strcmp(path, "$schema") || strstr(path, "$comment")) continue;
         const Option *o = option_find(path);

@@ -1,4 +1,5 @@
-/* faults.c - see faults.h. */
+/* faults.c - collects the faults of a user's files, and finds the key or word nearest to a mistyped one: see
+ * faults.h. */
 #include "run/config/faults.h"
 
 #include <stdarg.h>

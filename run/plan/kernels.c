@@ -1,4 +1,4 @@
-/* kernels.c - see kernels.h. */
+/* kernels.c - rates of kernels on an H100, and the time of a step kernel by kernel: see kernels.h. */
 #include "run/plan/kernels.h"
 
 #include <math.h>
@@ -26,8 +26,9 @@ static const char LIBRARY[] = "est: cuBLASLt on H100 at a step's shapes; llm.c's
                   SCATTER[] = "est: sorted tokens, small kernels";
 
 static const KernelRate TABLE[] = {
-    /* The best public rate of a bf16 product of any shape is 794 TFLOP/s (80 % of the peak). Here the inner size K =
-     * 768 is short, and products of gradients split K. */
+    /* Rates of matrix products in FLOP/s: now, and at best. The best public rate of a bf16 product of any shape is 794
+     * TFLOP/s (80 % of the peak). The rates below are lower, because the inner size K = 768 is short, and products of
+     * gradients split K. */
     {"matmul", FAMILY_PRODUCT, 1, 643e12, 755e12, 0, LIBRARY},
     {"matmul, added", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
     {"matmul, set", FAMILY_PRODUCT, 1, 640e12, 740e12, 0, LIBRARY},
@@ -195,7 +196,8 @@ StepTimes kernels_times(const Ledger *step, const KernelRates *rates) {
         const LedgerEntry *e = &step->entry[i];
         const KernelRate  *rate = kernel_rate_of(rates, e->op);
         double             calls = (double)e->count;
-        if (e->kind != LEDGER_OP || *e->group) continue; /* bytes between ranks are left to the simulator */
+        /* collectives between ranks are left out: the simulator (run/plan/simulate.h) has them */
+        if (e->kind != LEDGER_OP || *e->group) continue;
         KernelTime k = {e, rate, e->count * rate->launches,
                         calls * seconds_at(e, rate, kernel_rate_for(*rate, e).rate, rates->bytes_per_s),
                         calls * seconds_at(e, rate, rate->limit, rates->bytes_per_s)};

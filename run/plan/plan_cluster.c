@@ -15,7 +15,8 @@
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
 
-/* Returns the goodput of a run on a cluster whose job fails every mtbf_hours on average. */
+/* Returns the goodput (share of time in which training runs) on a cluster whose job fails every mtbf_hours on
+ * average. */
 static Goodput goodput(const Config *c, Target on, double mtbf_hours, const Simulated *s) {
     const Cluster *cluster = on.cluster;
     ModelSpec      spec = config_model_spec(c, on.act, on.ranks, s->fullest, NULL);

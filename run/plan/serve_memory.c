@@ -1,4 +1,5 @@
-/* serve_memory.c - the memory of a server of islands: see plan.h. */
+/* serve_memory.c - the memory of a server through which jobs train one model together (`train_gpt serve`): see
+ * plan.h. */
 #include "run/plan/plan.h"
 
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/rule.h"
 
-/* Divides the memory of a server among shards and optimizer of one rank. optimizer.name does not matter: a server
- * applies AdamW to all weights, or keeps its own momentum where AdamW keeps m. */
+/* Divides the memory of a server among the shards and the optimizer of one rank. optimizer.name does not matter. A
+ * server applies AdamW to all weights, or has only a momentum, which it keeps in place of AdamW's first moment. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     Layout     layout = model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
