@@ -53,7 +53,8 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             float high = highest_score(s[atom], side),
-                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite for the first keys */
+                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite or very large at a row's first keys,
+                                                                   * because top is still -infinity or NO_SCORE */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -159,7 +160,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES,
               query = block_query + warp * Tile::ROWS;
-    const int   position = position_of(h, query); /* position of the warp's first query; its rows are in one chunk */
+    const int   position = position_of(h, query); /* position of the warp's first query; the positions of the warp's
+                                                   * rows are consecutive */
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
                 warp_begin = DOCUMENTS ? start_at(starts, query, h) : 0;
@@ -180,7 +182,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded; all threads have read the other stage */
+        __syncthreads(); /* this tile is loaded, and all threads have read the other stage, which may be overwritten */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
@@ -272,7 +274,8 @@ static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *k
     }
 }
 
-/* Does attention_forward if keys are none: the keys are in qkv then. */
+/* Computes attention_context_forward, and also attention_forward, for which `keys` is tensor_none(): the keys are in
+ * qkv then. */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape shape) {
     if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;

@@ -62,7 +62,7 @@ template <typename T, int ROWS, int D> DEVICE void load_keys(T *tiles, const T *
         tiles, {keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
 }
 
-/* Loads lse and delta of a step, from `at`, where the head's rows begin. */
+/* Loads the negated lse and delta of STEP queries, from element `at` on, into shared memory. */
 template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
     int           i = (int)threadIdx.x % PACKS * PACK;
@@ -129,9 +129,9 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. If the
- * group is one head (PLAIN), the row number alone shows whether queries are left. That saves one register. At D = 64
- * the kernel has none to spare. */
+/* Position of a block of keys in its walk over the queries that see it: the first row of the step (begin <= query <
+ * end) and the head of the group. If the group is one head (PLAIN), the row number alone shows whether queries are
+ * left. That saves one register. At D = 64 the kernel has none to spare. */
 typedef struct { int query, head; } Walk;
 template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
@@ -180,7 +180,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     Walk          next = {begin, begin < end ? 0 : group};
 
     if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
-    __syncthreads(); /* `kept` is set */
+    __syncthreads(); /* after this all threads may read `kept` */
     load_pair<T, Tile::OWN, D, Tile::THREADS>(shared, own, block_key, h);
     if (has_more<PLAIN>(next, kept->end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
@@ -410,8 +410,9 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
     }
 }
 
-/* Queues backward's kernels. Returns whether they have added to dbias, which takes row_sums, small beside dqkv, and a
- * pass over them. f is NULL, or dqkv is written as fp8 codes. */
+/* Queues the kernels of attention's backward pass. Returns whether they have added to dbias. For that they take memory
+ * for row_sums and a pass over it, which is small beside dqkv. f: NULL, or dqkv is written as 8-bit codes with the
+ * scale in f. */
 static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse,
                      Tensor delta, Tensor qkv, Tensor keys, Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
@@ -445,8 +446,8 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-/* Checks a call, computes delta if it is none, and queues the kernels. If dkeys and keys are none, they are in dqkv and
- * qkv, of whole sequences. Returns what `backward` returns. */
+/* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. If dkeys
+ * and keys are tensor_none(), they are in dqkv and qkv, of whole sequences. Returns what `backward` returns. */
 static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
                             Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                             HeadShape shape) {

@@ -21,7 +21,7 @@ typedef struct {
     int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
     int   group;             /* query heads that share a head of keys */
     int   columns;           /* columns of qkv */
-    int   key_columns;       /* elements from a key to its value                                    */
+    int   key_columns;       /* elements from a key to its value in memory */
     Positions at;            /* positions of queries; in order, a query's position is its row */
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
     int   key_stride;        /* elements from a key to the next                                     */
@@ -106,8 +106,8 @@ DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_f
 
 DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, row); }
 
-/* Where the keys from position `key` on are, as far as the chunk goes (whole tiles of 64): the context rank that owns
- * them, and their first row of the sequence there. */
+/* Place in memory of the keys from position `key` on, up to the end of their chunk (whole tiles of 64). It has the
+ * context rank that owns the keys, and their first row in that rank's part of the sequence. */
 typedef struct { int64_t owner; int row; } KeyRows; /* owner: elements before the keys of that context rank */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
@@ -130,8 +130,8 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so
- * that exp(-infinity - it) is 0. */
+/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
+ * exp(-infinity - NO_SCORE) is 0. */
 constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
@@ -157,8 +157,9 @@ template <typename T, int D> struct Row {
     static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
 };
 
-/* Loads rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile. Past T or D the
- * tile is zero. The block's THREADS share the work. Asynchronous copies are complete with this thread's next group. */
+/* Loads rows [first, first + ROWS) of a head into a tile. Rows of `from` are `stride` elements apart. Past T or D the
+ * tile is zero. The block's THREADS share the work. Asynchronous copies belong to the cp.async group that this thread
+ * commits next. */
 template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
@@ -311,11 +312,12 @@ DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int r
  * alone write and read its scores in the shared tile, and __syncwarp() orders that.
  */
 
-enum { F32_SIDE = 16 }; /* threads of a row, and rows of threads */
+enum { F32_SIDE = 16 }; /* fp32 kernels: a block has F32_SIDE x F32_SIDE threads */
 
 template <int D> struct F32Tile {
     static constexpr int THREADS = F32_SIDE * F32_SIDE;
-    /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
+    /* M: rows of a tile that a thread has; ROWS: rows of a tile; COLUMNS: columns that a thread has of a product with D
+     * columns */
     static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * F32_SIDE, COLUMNS = D / F32_SIDE;
     static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;

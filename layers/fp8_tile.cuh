@@ -1,5 +1,5 @@
-/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/tensor.h), as it lies and turned, written by whoever has its values in
- * registers: the cast of fp8.cu, and its ops with an output in fp8, whose values need not be stored in between.
+/* fp8_tile.cuh - writes a bf16 tensor as 8-bit codes (core/tensor.h), in row-major order and transposed. The values
+ * come from registers: in the cast of fp8.cu, and in its ops with an output in fp8, which then store no bf16 values.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
  * once. The thread transposes its bytes in registers, four by four. They meet in shared memory as 16 rows of a column,
@@ -123,7 +123,7 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     return c;
 }
 
-/* Combines the notes of a warp, in each of its lanes. */
+/* Combines the notes of a warp's lanes on the values that they cast, and returns the result in each lane. */
 DEVICE Seen warp_seen(Seen seen) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
@@ -137,7 +137,8 @@ DEVICE int most_seen(Seen seen) {
     return (int)(even > odd ? even : odd);
 }
 
-/* Writes the notes of all the block's threads to memory. A maximum and integers do not depend on the order. */
+/* Combines the notes of all the block's threads on the values that they cast into amax and counts in memory. A maximum
+ * and sums of integers do not depend on the order. */
 DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     SMEM(int, all, [3]);
     if (threadIdx.x < 3) all[threadIdx.x] = 0;
@@ -154,7 +155,7 @@ DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
 }
 
-/* Writes the notes of one warp to memory. */
+/* Combines the notes of one warp on the values that it cast into amax and counts in memory. */
 DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
     seen = warp_seen(seen);
     if (threadIdx.x % WARP != 0) return;
@@ -178,16 +179,16 @@ typedef Pack<uint32_t, CHUNK / 4> ColumnChunk;
 
 /* --- a tile ------------------------------------------------------------------------------------------------------- */
 
-/* The first row and the first column of this thread. */
+/* The first row and the first column that this thread has of a tile. */
 typedef struct { int64_t row, column; } TilePlace;
 DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
     return {first_row + threadIdx.x / ROW_PACKS * THREAD_ROWS, first_column + threadIdx.x % ROW_PACKS * PACK8};
 }
 
-typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* the values of one thread */
+typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* values that one thread has of a tile: 4 rows of 8 columns */
 
-/* Writes the block's tile from first_row and first_column on, with 256 threads. The block may write another tile at
- * once. */
+/* Writes the block's tile from first_row and first_column on, with 256 threads. Afterwards the block may write another
+ * tile without a barrier in between. */
 template <DType type>
 DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_column, const TileValues &x, Seen *seen) {
     SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
@@ -209,7 +210,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         for (int j = 0; j < 4; j++)
             tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
-    __syncthreads(); /* the tile is whole */
+    __syncthreads(); /* after this the tile is complete in shared memory */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;
@@ -218,12 +219,12 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
             pack_store((uint32_t *)(t.turned + c * t.R_up + r),
                        pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
     }
-    __syncthreads(); /* the tile may be overwritten */
+    __syncthreads(); /* after this the tile may be overwritten */
 }
 
 /* --- column sums of the values of tiles, as stored in bf16 -------------------------------------------------------- */
 
-/* Adds values to the thread's sums. A thread has the same 8 columns of each tile. */
+/* Adds a thread's values of a tile to its column sums. A thread has the same 8 columns in each tile. */
 DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
     for (int k = 0; k < THREAD_ROWS; k++) {
         Pack<float, PACK8> row = pairs_to_f32(x.row[k]);

@@ -386,10 +386,10 @@ void hash_words(Stream *s, Tensor hash, Tensor x);
 /* Returns the rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most
  * budget_ms. Allocates and frees its own memory. For the program's start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
-int64_t matmul_rate_size(void); /* n at which this backend's products are about as fast as they get: 1024 on the CPU,
-                                 * 4096 on a GPU */
+int64_t matmul_rate_size(void); /* n at which products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
 
-#ifdef CUDA_EMU /* compares the bytes of a contract with those that the kernels touch: test/emu/count.cpp */
+#ifdef CUDA_EMU /* The emulator compares the bytes that a contract promises with those that the kernels access
+                 * (test/emu/count.cpp). */
 #define stream_note(s, op, a, b, c, d, flops, bytes) \
     (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
 #endif

@@ -20,14 +20,16 @@
 
 enum {
     MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100,000 threads for any C */
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* bounds of the number of blocks, which give some
+                                                                    * 100,000 threads for any C */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
 
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* one to three sums [C]; of[1] and of[2] may be NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* pointers to one to three sums, each [C]; of[1] and of[2] may be
+                                                   * NULL */
 
 /* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
  * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
@@ -50,7 +52,7 @@ KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks,
     else                     sums.of[2][column - 2 * C] += sum;
 }
 
-/* Adds partial [blocks][columns of all sums] to the sums. */
+/* Adds the partial sums of all blocks, partial [blocks][columns of all sums], to the sums. */
 static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = 0;
     for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;
@@ -205,11 +207,13 @@ enum {
     JOINED = 1024        /* most channels of a block with several groups */
 };
 
-/* Most threads of a block, so that each has 168 registers for packs of 8 channels, otherwise 128. With the next batch
- * in registers a thread takes 140; without it 83 would do. So two blocks of 768 channels are 12 warps of a
- * multiprocessor, where without it there would be 20. They load 36 KiB at once. To keep memory busy takes some 40 KB in
- * flight, of which three quarters are reads here. All 12 issue a batch in some 2400 clocks, and memory takes 3800 for
- * it, so more warps would wait for the same memory. [calculated] */
+/* Returns the most threads of a block. So each thread has 168 registers for packs of 8 channels, otherwise 128. A
+ * thread takes 140 with the next batch of rows in registers, and would take 83 without it.
+ *
+ * Why a batch ahead is worth fewer warps: two blocks of 768 channels are 12 warps of a multiprocessor, instead of 20.
+ * They load 36 KiB at once, and memory is busy with some 40 KB in flight, of which three quarters are reads here. All
+ * 12 warps issue a batch in some 2400 clocks, and memory takes 3800 for it, so more warps would wait for the same
+ * memory. [calculated] */
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
@@ -223,7 +227,7 @@ template <typename T> struct LayerBackward {
     float        per_channel;       /* 1/C    */
 };
 
-typedef struct { float d, dn; } Sums; /* sums over a row of d and of d n */
+typedef struct { float d, dn; } Sums; /* sums over a row of d = dy w, and of d n, where n is the normalized x */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
 
@@ -288,16 +292,16 @@ template <typename T, int W> DEVICE void store_totals(const LayerBackward<T> &k,
 /* Makes the first group's totals those of all groups, added in order. */
 template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int group, int groups) {
     SMEM(float, joined, [SUMS_MOST][JOINED]);
-    for (int g = groups - 1; g > 0; g--) { /* from the last group down, so that each adds once and the first ends with
-                                            * the total */
+    for (int g = groups - 1; g > 0; g--) { /* the last group begins, so that each group adds once and the first one ends
+                                            * with the total */
         if (group == g && mine)
             for (int j = 0; j < W; j++)
                 joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
-        __syncthreads(); /* group g's totals are there */
+        __syncthreads(); /* after this group g's totals are in shared memory */
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
                 all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
-        __syncthreads(); /* group g's totals have been read */
+        __syncthreads(); /* after this group g's totals have been read */
     }
 }
 
@@ -407,7 +411,7 @@ typedef struct { int64_t rows, C, heads, first; } HeadRows;
 
 /* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
-    if (r.heads == 1) return row * width + r.first; /* without the division below */
+    if (r.heads == 1) return row * width + r.first; /* avoids the division below */
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
@@ -516,7 +520,7 @@ template <typename T> struct RmsBackward {
     int64_t      dx_width, dy_width, x_width;
 };
 
-/* Adds a thread's share of one row to the row's sum of d n, and to dw. */
+/* Adds a thread's share of one row to the row's sum of dy w n, and to dw; n is the normalized x. */
 template <typename T, int W>
 DEVICE void add_pack(float &sum, Pack<float, W> &dw, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float rstd) {
     #pragma unroll

@@ -109,7 +109,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
             out.token[to] = token;
             out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
         }
-        __syncwarp(); /* all lanes have read `place` */
+        __syncwarp(); /* after this all lanes have read `place` */
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
         __syncwarp();
     }

@@ -160,8 +160,8 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
     stage_destroy(&k.s);
 }
 
-/* Tests sequences of documents of `every` tokens; 0: each sequence is one document. If no kernel can write codes, the
- * op changes nothing. */
+/* Tests attention's backward pass with gradients in 8 bits, in sequences of documents of `every` tokens; 0: each
+ * sequence is one document. If no kernel can write codes, the op changes nothing. */
 static void attention(int64_t B, int64_t T, int64_t H, int64_t every) {
     enum { D = 64 };
     HeadShape h = {H, H, D};

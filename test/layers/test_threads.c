@@ -134,7 +134,8 @@ static void compare(Op *op, DType act) {
 
 static void test_all(void **state) {
     (void)state;
-    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU build has no such choice */
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* skipped on a GPU, whose results do not depend on the number of
+                                                       * CPU threads */
     Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
                         grouped_heads, rope, classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)
