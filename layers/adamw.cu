@@ -1,4 +1,4 @@
-/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a
+/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many spans in a
  * launch. Products and sums are written as fused multiply-adds, so that the compiler has no choice and any cut of the
  * tensor into spans gives the same bits. */
 #include "layers/adamw_factors.h"

@@ -41,8 +41,8 @@ const char *matmul_library(void);
 typedef struct {
     MatmulAlgorithm *record;   /* owned [count], in the order of first use */
     int              count, capacity;
-    int              frozen;   /* 1: the table is frozen */
-    uint64_t         version;  /* changes with every set and clear */
+    int              frozen;   /* 1: the table stays unchanged */
+    uint64_t         version;  /* changes with every set and clear, so that copies of entries can be refreshed */
 } MatmulAlgorithms;
 extern MatmulAlgorithms matmul_algorithms;
 

@@ -222,7 +222,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     /* Only the warp itself reads its rows of the block's own tiles, k and v, so its results pass through these rows. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
-    cp_async_wait<0>(); /* waits for loads of own rows that met no query */
+    cp_async_wait<0>(); /* waits for the loads of k and v, which still run if no query sees the keys */
     __syncthreads();
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
@@ -341,7 +341,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
-    cp_async_wait<0>(); /* waits for loads of keys that met no query */
+    cp_async_wait<0>(); /* waits for the loads of k and v, which still run if no query sees the keys */
     f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
     f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }

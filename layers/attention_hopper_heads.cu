@@ -278,7 +278,7 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
                     if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     if (column == D - BOX) queue_free(queues.ds, n);
-                    __syncwarp(); /* the previous result in shared->dq has been stored */
+                    __syncwarp(); /* the last result in shared->dq has been stored */
                     if (is_last) { /* values for the store are computed again each time, because registers are few */
                         const int again = (int)afresh(head), from = (int)afresh(row);
                         heads_store<T, STEP, BOX, CODES>(out, query + row, shared->dq, from, dq, scale, again,

@@ -24,8 +24,8 @@ template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
-/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's largest size. amax, unless it is NULL,
- * becomes at least `measured`. One thread. */
+/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's largest absolute value. amax, unless it
+ * is NULL, becomes at least `measured`. One thread. */
 KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
     int exponent = fp8_exponent((uint32_t)*measured, type);
     scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);

@@ -210,7 +210,7 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
         for (int j = 0; j < 4; j++)
             tile[pack * PACK8 + half * 4 + j][chunk ^ pack].v[rows % (CHUNK / THREAD_ROWS)] = w[j];
     }
-    __syncthreads(); /* after this the tile is complete in shared memory */
+    __syncthreads(); /* the tile is whole */
     #pragma unroll
     for (int i = (int)threadIdx.x; i < TILE_COLUMNS * COLUMN_CHUNKS; i += TILE_THREADS) {
         int     column = i / COLUMN_CHUNKS, from = i % COLUMN_CHUNKS;

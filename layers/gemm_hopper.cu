@@ -321,7 +321,7 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
     float sum[2][SIDE / 4] = {}, delta[2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
+    for (int i = 0; i < 4; i++) { /* i / 2: upper or lower half of the tile; i % 2: left or right half */
         uint32_t r[BLOCKS][4];
         if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
@@ -343,7 +343,8 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile; the first or last eight of its groups of 16 rows */
+    /* i / 2: upper or lower half of the tile; i % 2: the first or the last eight of each 16 rows */
+    for (int i = 0; i < 4; i++) {
         int    row = w.row + i / 2 * SIDE + (int)threadIdx.x / WARP % 4 * PANEL_ROWS + i % 2 * 8 + lane / 4;
         float *line = g.sums + w.part * g.part_elems + row * g.ld + column;
         if (row >= g.m) continue;

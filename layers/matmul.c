@@ -223,7 +223,7 @@ static void execute(const Primitive *known, Matmul p, void *scratch) {
         {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
     dnnl_exec_arg_t args[5];
     int             count = p.bias ? 5 : 4;
-    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call has memories of its own */
+    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call makes memory objects of its own */
         DescView desc;
         ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
         args[i].arg = use[i].which;
@@ -396,7 +396,7 @@ static void product_by_f32_tiles(Matmul p) {
     make_strips(omp_get_max_threads());
     #pragma omp parallel
     {
-        omp_set_num_threads(1); /* oneDNN's calls inside use one thread, also if the team is one thread */
+        omp_set_num_threads(1); /* each oneDNN call inside uses one thread, even if the team is one thread */
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);

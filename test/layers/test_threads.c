@@ -17,7 +17,8 @@ static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t see
 /* returns a tensor of zeros for sums that ops add to */
 static Tensor zeros(Stage *s, int64_t a, int64_t b) { return stage_random(s, F32, b ? 2 : 1, a, b ? b : 1, 9, 1, 0); }
 
-/* A product of several tiles in each direction. The inner length of its weight gradient is larger than a strip. */
+/* A product of several tiles in each direction. The inner length of its weight gradient is larger than a strip of
+ * layers/matmul.c (STRIP_K). */
 static Outputs linear(Stage *s, DType act) {
     int64_t N = 1100, K = 420, M = 1205;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
