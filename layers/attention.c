@@ -31,14 +31,14 @@
  * accumulators, a row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular
  * tiles skip known zeros.
  */
-enum { TILE = 64 }; /* queries, and keys, of a tile: 16 KiB of scores */
+enum { TILE = 64 }; /* number of queries, and of keys, in a tile; their scores take 16 KiB */
 
 typedef enum { TILE_SET, TILE_ADD } TileWrite;
 typedef enum {
     TILE_FULL,
-    TILE_LOWER_RESULT, /* only columns <= row of c are needed */
-    TILE_LOWER_FACTOR, /* a(i,p) is zero for p > i                            */
-    TILE_UPPER_FACTOR  /* a(i,p) is zero for p < i                            */
+    TILE_LOWER_RESULT, /* in c = a b only the columns <= row of c are needed */
+    TILE_LOWER_FACTOR, /* in c = a b the element a(i,p) is zero for p > i */
+    TILE_UPPER_FACTOR  /* in c = a b the element a(i,p) is zero for p < i */
 } TileForm;
 
 /* c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth` rows of
@@ -118,11 +118,11 @@ static void tile_product(TileProduct t) {
 typedef struct {
     DType   type;
     int64_t B, T, C, H, D; /* B sequences of T positions, H query heads of D channels; C = H*D: columns of y */
-    int64_t group;        /* query heads that share a head of keys */
-    int64_t columns;      /* columns of qkv */
+    int64_t group;        /* number of query heads that share a head of keys */
+    int64_t columns;      /* number of columns of qkv */
     int64_t wide;         /* D rounded up to 16: floats of a packed row */
-    int64_t tiles;        /* tiles of TILE positions in a sequence, on this rank */
-    int64_t key_tiles;    /* tiles of a sequence on all context ranks */
+    int64_t tiles;        /* number of tiles of TILE positions in a sequence, on this rank */
+    int64_t key_tiles;    /* number of tiles of a sequence on all context ranks */
     float   scale;        /* 1/sqrt(D), folded into q                   */
     const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
     const void *keys;     /* borrowed; NULL: the keys are in qkv */
@@ -252,7 +252,7 @@ static const float NO_SCORE = -1e38f;
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] transposed keys */
     float *v;        /* [key_tiles][TILE,wide] values */
-    float *q, *y;    /* [TILE,wide] scaled queries; sums of p v                      */
+    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of p v */
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
     float *top;      /* [TILE]     running maximum                                   */
@@ -356,7 +356,7 @@ typedef struct {
 /* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
 typedef struct {
     float *q, *dy, *dq;         /* [tiles][TILE,wide] queries, dy, sums of dq */
-    float *lse, *delta;         /* [tiles][TILE]      of each query           */
+    float *lse, *delta;         /* [tiles][TILE]      lse and delta of each query */
     float *k;                   /* [TILE,wide]        keys of one tile        */
     float *dk, *dv;             /* [backward_sums][TILE,wide] sums of dk and dv */
     float *k_turned, *v_turned; /* [D,TILE]           a tile of keys or values, transposed */

@@ -238,13 +238,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the last tile */
+        __syncthreads(); /* all threads have read the previous tile, which may be overwritten now */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);
         cp_async_commit();
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded */
+        __syncthreads(); /* this tile is complete in shared memory */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
         f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);
@@ -264,7 +264,8 @@ template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same_v<T, float>) {
         typedef F32Tile<D> Tile;
-        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* tiles of q, k, v and p */
+        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* shared memory: tiles of q, k, v and
+                                                                               * p */
         LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::ROWS)),
                Tile::THREADS, BYTES, s, y, lse, qkv, keys, h);
     } else {
@@ -365,7 +366,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
     float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
-    __syncthreads(); /* q is complete */
+    __syncthreads(); /* after this q is complete in shared memory */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {
         int   left = (int)(seen - first), count = left < LAST_THREADS ? left : (int)LAST_THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
@@ -373,7 +374,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
         top = high;
         p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
         total = total * shrink + p[thread];
-        __syncthreads(); /* p is complete */
+        __syncthreads(); /* after this p is complete in shared memory */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;
         for (int k = warp; k < count; k += LAST_WARPS)
             for (int i = 0; i < HELD; i++) {
@@ -383,7 +384,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     }
     total = block_sum(total, part);
     for (int i = 0; i < HELD; i++) sums[warp * MOST_D + lane + i * WARP] = sum[i];
-    __syncthreads(); /* the warps' sums are complete */
+    __syncthreads(); /* after this the sums of all warps are complete */
     if (thread >= D) return;
     float all = 0.0f;
     for (int w = 0; w < LAST_WARPS; w++) all += sums[w * MOST_D + thread];

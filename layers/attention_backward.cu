@@ -38,7 +38,7 @@ template <int D> struct BackwardTile {
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS,
                          STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
-    /* the last term: lse and delta of two stages */
+    /* the last term is for lse and delta in two stages */
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
@@ -326,10 +326,10 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all threads have read the last step */
+        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded */
+        __syncthreads(); /* this step's tiles are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, k, q);
         f32_scores<D>(ds, v, d);
@@ -365,13 +365,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the last step */
+        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(
             k,
             {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
             from.row, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded */
+        __syncthreads(); /* this step's tiles are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, q, k);
         f32_scores<D>(ds, d, v);
@@ -391,7 +391,7 @@ template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys,
                             Heads h) {
     if constexpr (std::is_same_v<T, float>) {
-        /* tiles of q, dy, k and v, and one of p or ds */
+        /* shared memory: tiles of q, dy, k and v, and one of p or ds */
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
                       keys_grid = grid / (unsigned)h.group * (unsigned)h.context;

@@ -40,7 +40,7 @@ template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
-    unsigned      done = 0, n = 0; /* done counts items, n tiles of keys or values */
+    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of tiles of keys or values so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);

@@ -220,7 +220,7 @@ DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const 
  * products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
  */
 
-enum { KEYS_STEP = 64 }; /* queries of a step */
+enum { KEYS_STEP = 64 }; /* number of queries in a step of backward */
 
 /* The negated lse and delta of queries pass through TMA as rows of 32 values. */
 enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };

@@ -53,7 +53,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES>
                       const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
                       int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done counts items, n steps */
+    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of steps so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<STEP, PLAIN>(h, i);
         if (!elect_one()) continue;

@@ -68,7 +68,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
                        const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done counts tiles of keys, n steps */
+    unsigned      done = 0, n = 0; /* done: number of tiles of keys so far; n: number of steps of queries so far */
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {

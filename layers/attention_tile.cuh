@@ -19,13 +19,13 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS 
 /* Parameters of a call, as each kernel gets them. */
 typedef struct {
     int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
-    int   group;             /* query heads that share a head of keys */
-    int   columns;           /* columns of qkv */
+    int   group;             /* number of query heads that share a head of keys */
+    int   columns;           /* number of columns of qkv */
     int   key_columns;       /* elements from a key to its value in memory */
     Positions at;            /* positions of queries; in order, a query's position is its row */
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
-    int   key_stride;        /* elements from a key to the next                                     */
-    int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
+    int   key_stride;        /* elements from a key to the next in memory */
+    int64_t owner_stride;    /* elements from the keys of one context rank to the next rank's */
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
@@ -38,7 +38,7 @@ typedef struct {
 
 /* Where a block works: on one tile of positions of one head. */
 typedef struct {
-    int     head, tile; /* query head of B*H, the first of its group */
+    int     head, tile; /* head: number among all B*H query heads, the first of its group */
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
     int64_t keys;       /* elements before the head's first row of keys */
 } Place;
@@ -46,7 +46,7 @@ typedef struct {
 /* Backward's products start from these negated values of each query, which replaces a subtraction: p = exp(scale (q.k +
  * lse)) and ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 enum { PADDED = 128 };
-typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
+typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] each: -lse/scale and -delta */
 
 /* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
@@ -319,7 +319,8 @@ template <int D> struct F32Tile {
     /* M: rows of a tile that a thread has; ROWS: rows of a tile; COLUMNS: columns that a thread has of a product with D
      * columns */
     static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * F32_SIDE, COLUMNS = D / F32_SIDE;
-    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
+    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats that a tile of positions
+                                                                                    * takes */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
 

@@ -11,7 +11,7 @@
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS,    /* threads that share the rows of a run */
+    GROUPS = THREADS / SLICE_PACKS,    /* number of threads that share the rows of a run */
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 

@@ -11,7 +11,7 @@
 
 /* --- rounding ----------------------------------------------------------------------------------------------------- */
 
-enum { SPLIT_ELEMS = 1 << 14 }; /* fewer elements are processed by one thread */
+enum { SPLIT_ELEMS = 1 << 14 }; /* a tensor with fewer elements is processed by one thread */
 
 static uint32_t bits_of(float x) {
     uint32_t bits;

@@ -17,7 +17,7 @@
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
     PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
-    CHUNK = 16,                 /* rows of a column that are written at once */
+    CHUNK = 16,                 /* number of rows of a column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
 
@@ -169,7 +169,7 @@ DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
 /* Transposes four words of four bytes: byte i of word j becomes byte j of word i. */
 DEVICE void turn_words(uint32_t (&w)[4]) {
     uint32_t even = __byte_perm(w[0], w[1], 0x5140),
-             odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
+             odd = __byte_perm(w[0], w[1], 0x7362); /* even: columns 0, 1 of rows 0 and 1; odd: columns 2, 3 */
     uint32_t even_below = __byte_perm(w[2], w[3], 0x5140), odd_below = __byte_perm(w[2], w[3], 0x7362);
     w[0] = __byte_perm(even, even_below, 0x5410), w[1] = __byte_perm(even, even_below, 0x7632);
     w[2] = __byte_perm(odd, odd_below, 0x5410), w[3] = __byte_perm(odd, odd_below, 0x7632);
@@ -241,7 +241,7 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
         for (int o = WARP / 2; o >= ROW_PACKS; o /= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], o);
         if ((int)threadIdx.x % WARP < ROW_PACKS) part[warp][pack * PACK8 + j] = sum[j];
     }
-    __syncthreads(); /* every warp's sums are complete */
+    __syncthreads(); /* after this the sums of every warp are complete */
     int column = (int)threadIdx.x;
     if (column >= TILE_COLUMNS || first_column + column >= C) return;
     float total = 0.0f;

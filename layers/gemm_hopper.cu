@@ -27,7 +27,7 @@
 
 enum {
     TILE = 128, SIDE = 64,        /* a tile of c is TILE x TILE; operands move in squares of SIDE x SIDE        */
-    DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
+    DEPTH = 64, STAGES = 4,       /* DEPTH: values of k in a stage; STAGES: stages of the ring */
     BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
     LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
@@ -54,7 +54,7 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 struct GemmCall {
     TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): gelu(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
-    int       m, n, steps;        /* steps of DEPTH along k */
+    int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
     float    *sums;               /* an f32 c, or sums of slices [parts,m,n]; rows are ld apart */
@@ -85,7 +85,8 @@ DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
 DEVICE void barriers_init(GemmShared *s, int cluster) {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init(&s->full[i], 1);
-        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* the warps of each block that read the stage */
+        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* waits for the 4 warps of each block that read the
+                                                               * stage */
     }
     for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
     mbarrier_init_fence();

@@ -146,10 +146,10 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /* Does swiglu_backward with dgate_up written as codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* Does layernorm_forward with y written as codes. */
+/* Does layernorm_forward with y written as 8-bit codes. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* Does rmsnorm_forward with y written as codes. */
+/* Does rmsnorm_forward with y written as 8-bit codes. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
 
@@ -218,7 +218,8 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
 /* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------
  * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al.,
  * arXiv:2305.13245. */
-typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
+typedef struct { int64_t query, key, size; } HeadShape; /* query: number of query heads, a multiple of key; key: number
+                                                         * of heads of keys; size: channels of a head */
 static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
 
 /* --- rope, rotary positions: rotates the channels i and i + D/2 of each head of q and k in place by the angle
@@ -314,7 +315,7 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 
 typedef struct {
     double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
-    int64_t step;                                           /* from 1; the bias corrections are 1 - beta^step */
+    int64_t step;                                           /* step number from 1; bias corrections: 1 - beta^step */
 } OptimizerStep;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:

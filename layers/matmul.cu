@@ -27,7 +27,7 @@
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* AUX_LD_ELEMS: rows of cuBLASLt's aux matrix are a multiple of 8 elements apart, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
-enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
+enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* FULL_ALIGN: bytes of the widest access */, BIAS_THREADS = 256 };
 
 /* Key of a product in the cache: everything that the choice of an algorithm may depend on. It has no padding, because
  * keys are compared as bytes. */

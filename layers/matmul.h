@@ -36,7 +36,7 @@ typedef struct {
     Matrix      c, a, b;
     int64_t     m, n, k;
     MatmulWrite write;
-    const void *bias;  /* borrowed */
+    const void *bias;  /* borrowed; [n], or NULL */
 } Matmul;
 
 /* Computes the product. It takes its memory from s->scratch and gives it back. The bits are the same for the same shape

@@ -253,7 +253,7 @@ DEVICE void load_batch(RowBatch<T, W> &b, const LayerBackward<T> &k, int64_t sta
     }
 }
 
-/* Adds a thread's share of one row to its sums. */
+/* Adds a thread's share of one row to the row's sums and to the thread's totals. */
 template <typename T, int W>
 DEVICE void add_pack(Sums &row, Totals<W> &all, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float mean, float rstd) {
     #pragma unroll
