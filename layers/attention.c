@@ -41,8 +41,8 @@ typedef enum {
     TILE_UPPER_FACTOR  /* in c = a b the element a(i,p) is zero for p < i */
 } TileForm;
 
-/* c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth` rows of
- * b_step floats, c has `rows` rows of c_step floats. */
+/* A product c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth`
+ * rows of b_step floats, c has `rows` rows of c_step floats. */
 typedef struct {
     float       *c;
     const float *a, *b;
@@ -130,8 +130,8 @@ typedef struct {
     ContextPart context;
 } Heads;
 
-/* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any
- * run of this order has an equal share of it. */
+/* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work in proportion to i + 1, or to n - i. So
+ * sections of this order that have the same length have the same work. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
 
 static inline int64_t attention_rows(int64_t tile, int64_t T) {
@@ -259,8 +259,8 @@ typedef struct {
     float *shrink;   /* [TILE]     factor of earlier sums when the maximum last rose */
 } ForwardScratch;
 
-/* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. Sums under a lower
- * maximum shrink. */
+/* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. If the maximum top
+ * rises, scales down the earlier sums. */
 static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
         int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* scores in columns from `end` on are not
@@ -394,7 +394,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     }
 }
 
-/* Computes delta of the heads of a row, `step` apart, with load_queries' order of additions. */
+/* Computes delta of the heads of a row, to elements `step` apart. It adds in the same order as load_queries, so the
+ * bits are equal. */
 SIMD_INLINE void delta_row_of(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row,
                               int64_t heads, int64_t D) {
     for (int64_t head = 0; head < heads; head++) {
@@ -539,7 +540,7 @@ SIMD_DISPATCH(void, backward_share,
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
-enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
+enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at once; a multiple of 16 */
 
 typedef struct {
     Heads   heads; /* heads of one sequence: B is 1 */

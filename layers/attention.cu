@@ -30,7 +30,7 @@ template <int D> struct ForwardTile {
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
 
-/* Running maximum and sum of a thread's rows. The sum is over its own columns only. */
+/* Running maximum and sum of a thread's rows. The sum covers only the columns that the thread itself holds. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
 /* Returns the highest score of a row in s, over the four threads that share the row. */
@@ -102,8 +102,8 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     cp_async_commit();
 }
 
-/* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the first query;
- * row: its row. */
+/* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the warp's first
+ * query; row: the row of that query. */
 template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
                          const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
@@ -198,7 +198,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-/* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
+/* Replaces the scores s by p = exp(s - top) and updates the running sum and maximum; scales down `out` where the
+ * maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
 DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query,
                         int key, const int32_t *starts, int row, const Heads &h) {

@@ -139,7 +139,7 @@ DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bo
                        descriptor_after(right, (d / BOX * BOX * N + d % BOX) * 2), add || d > 0);
     wgmma_commit();
 }
-/* out += p x: [64,N] in registers times a tile of N rows. */
+/* out += p x: p [64,N] is in registers, x is a tile of N rows in shared memory. */
 template <typename T, int N, int D>
 DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
     const uint64_t right = matrix_descriptor(x, BOX * N * 2, SWIZZLE_ROWS_BYTES);
@@ -148,7 +148,7 @@ DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const 
         wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* Makes a product the left factor of the next one, rounded to T. */
+/* Rounds a product to T, in the register order of the left factor of the next product. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
@@ -181,7 +181,8 @@ DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key,
 
 /* --- results pass through the warp's own 16 rows of a tile, which no product reads any more ----------------------- */
 
-/* Writes product times scale[side], rounded, into the tile of ROWS rows. row: the warp's first row. */
+/* Writes a product, times scale and rounded, into a tile of ROWS rows in shared memory. scale has a factor for the
+ * upper and one for the lower half of the warp's rows. row: the warp's first row. */
 template <typename T, int ROWS, int D>
 DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (&scale)[2]) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(T);
@@ -196,7 +197,7 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
     }
     __syncwarp();
 }
-/* Writes the product through the tile to rows `first` on of a head, except rows from T on. */
+/* Writes a product by way of the tile in shared memory to rows `first` on of a head, except rows from T on. */
 template <typename T, int ROWS, int D>
 DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
                           const float (&scale)[2], const Heads &h) {
@@ -231,7 +232,7 @@ static inline TensorMap map_of_minus(const float *minus, int64_t values) {
 
 #ifdef PTX_HOPPER
 
-/* Returns the values of column held_column(i) and the next one; they lie swizzled. */
+/* Returns the values of column held_column(i) and the next one. They are stored with TMA's swizzle. */
 DEVICE float2 column_pair(const float *minus, int i) {
     return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
 }

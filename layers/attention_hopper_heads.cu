@@ -22,7 +22,8 @@ enum {
     ADDER_WARPS = WARPGROUP / WARP
 };
 
-/* Registers of a thread. 2 x KEYS + ADDER + LOADER = 4 x 128. */
+/* Registers of a thread: KEYS in each of the two warpgroups that have keys, ADDER in the one that adds up dq, LOADER in
+ * the one that loads. The sum 2 x KEYS + ADDER + LOADER is 4 x 128. */
 template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 96 : 64, LOADER = 32 }; };
 
 /* Shared memory: two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], and 64 columns

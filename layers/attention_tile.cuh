@@ -22,13 +22,13 @@ typedef struct {
     int   group;             /* number of query heads that share a head of keys */
     int   columns;           /* number of columns of qkv */
     int   key_columns;       /* elements from a key to its value in memory */
-    Positions at;            /* positions of queries; in order, a query's position is its row */
+    Positions at;            /* positions of the rows of queries; without context ranks the position is the row */
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
     int   key_stride;        /* elements from a key to the next in memory */
     int64_t owner_stride;    /* elements from the keys of one context rank to the next rank's */
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
-    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
+    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
     float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
     int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
                               * which later rows are added */
@@ -48,7 +48,7 @@ typedef struct {
 enum { PADDED = 128 };
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] each: -lse/scale and -delta */
 
-/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention.cu. */
+/* Returns delta. If the caller has none, computes it from dy and y in memory of s->scratch. Defined in attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
 
 /* Checks the tensors that forward and backward share, and returns the parameters. */
@@ -119,8 +119,8 @@ DEVICE Positions owner_positions(const Heads &h, int owner) {
     Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
     return h.context > 1 ? p : in_order;
 }
-/* Returns the first row, a multiple of `step`, whose query may see the key at this position. Rows and positions both
- * rise. */
+/* Returns the first row, a multiple of `step`, whose query may see the key at this position. Later rows have later
+ * positions. */
 DEVICE int first_query(const Heads &h, int key, int step) {
     int low = key - (int)h.at.low, high = key - (int)h.at.high;
     if (h.context == 1) return key / step * step;
@@ -152,7 +152,8 @@ DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
     return low;
 }
 
-/* Layout of a tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
+/* Layout of a tile's rows. PACK: elements of a vector; PACKS: vectors of a row; STRIDE: elements from one row to the
+ * next. */
 template <typename T, int D> struct Row {
     static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
 };
@@ -285,8 +286,8 @@ template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
             for (int e = 0; e < 4; e++) f(atom, n, e);
 }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
- * given ones on; if TURNED, rows are keys and columns queries. */
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries from position `query` on and
+ * columns are keys from `key` on; if TURNED, rows are keys and columns queries. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
         int row = accumulator_row(atom, e), column = accumulator_column(n, e);

@@ -535,7 +535,7 @@ static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor d
 
 /* --- fp8: products ------------------------------------------------------------------------------------------------ */
 
-/* Checks a product. w is [K,M], or with order TRANSPOSED [M,K]. */
+/* Checks the tensors of a product in fp8. w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, MatrixOrder order) {
     int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
     CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);

@@ -286,7 +286,7 @@ DEVICE void load_operand(T *tile, const Operand<T> &x, int o, int c, bool vector
     }
 }
 
-/* Loads the operand's tile that starts at `at` along the product and at r along the sum. */
+/* Loads the tile of an operand that starts at row or column `at` of the product and at term r of its sums. */
 template <SumIndex order, typename T> DEVICE void load_side(T *tile, const Operand<T> &x, int at, int r, bool vector) {
     if constexpr (order == INNER) load_operand<T, Tile16::I, Tile16::R>(tile, x, at, r, vector);
     else                          load_operand<T, Tile16::R, Tile16::I>(tile, x, r, at, vector);
@@ -363,7 +363,7 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
 
 /* --- fp32: products by scalar multiply-adds ----------------------------------------------------------------------- */
 
-/* Loads tile[r][at], with zeros beyond the operand. */
+/* Loads a tile of an fp32 operand as tile[r][at], with zeros beyond the operand. */
 template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float> &x, int at, int r) {
     for (int k = (int)threadIdx.x; k < Tile32::R * Tile32::I; k += Tile32::THREADS) {
         int dr = order == INNER ? k % Tile32::R : k / Tile32::I, da = order == INNER ? k / Tile32::R : k % Tile32::I;

@@ -152,8 +152,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
     round_output(y, f);
 }
 
-/* Computes the op in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but takes the scratch
- * of gelu_backward. */
+/* Computes gelu's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but takes
+ * the scratch of gelu_backward. */
 void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;

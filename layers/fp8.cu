@@ -18,7 +18,7 @@
 
 enum { ROUND_UP = 16 };
 
-/* Casts x [R,C] to t. Each block casts one tile. Bound by memory traffic. */
+/* Casts x [R,C] to 8-bit codes, which go to t. Each block casts one tile. Bound by memory traffic. */
 template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
@@ -39,7 +39,7 @@ typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
  * 1/s. */
 typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
-/* Queues the cast of x [R,C], a tensor of bf16, to t. */
+/* Queues the cast of x [R,C], a tensor of bf16, to 8-bit codes, which go to t. */
 static void queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
     dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
     CHECK((uintptr_t)x % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
@@ -146,7 +146,7 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
 
 /* --- gelu with an output in fp8 ----------------------------------------------------------------------------------- */
 
-/* Writes t = gelu(x). Each block takes one tile. Bound by memory: 4 bytes an element. */
+/* Writes gelu(x) to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
@@ -163,8 +163,8 @@ void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
                  fp8_target(y, f), ptr<bf16>(x));
 }
 
-/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Each block takes rows_per_block rows of a strip of
- * columns. Bound by memory: 6 bytes an element. */
+/* Writes dy gelu'(x) to t as 8-bit codes, and its column sums to sums unless that is NULL. Each block takes
+ * rows_per_block rows of a strip of columns. Bound by memory: 6 bytes an element. */
 KERNEL __launch_bounds__(TILE_THREADS)
 fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
@@ -194,7 +194,8 @@ void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, 
 
 /* --- swiglu with an output in fp8 --------------------------------------------------------------------------------- */
 
-/* Writes t = silu(gate) up. Each block takes one tile. Bound by memory: 6 bytes an element. */
+/* Writes silu(gate) up to t as 8-bit codes: the product of both. Each block takes one tile. Bound by memory: 6 bytes an
+ * element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {

@@ -104,7 +104,8 @@ DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
 template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
     Codes8 c = {};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-    device_check(false); /* such a GPU cannot multiply fp8, and the run has refused it */
+    device_check(false); /* never runs: a GPU with this code cannot multiply fp8, and the program has refused it
+                          * before */
     return c;
 #endif
     uint32_t most = 0, vanished = 0;

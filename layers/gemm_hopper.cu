@@ -339,8 +339,8 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* Stores a tile of an f32 c: c = or += acc. Loads of a row come before its stores, because the compiler could not
- * exchange them. */
+/* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
+ * not move a load before a store. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll

@@ -51,7 +51,7 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
  *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
 void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                        Tensor b, float eps);
-/* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
+/* Computes sum = x + update alone, with the bits of the sum in norms that have an update.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
  * the residual stream.
@@ -192,7 +192,8 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* Gives each row its token: y[r] = x[order[r] / k].   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
+/* Copies to each row the vector of its token: y[r] = x[order[r] / k].
+ *   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */

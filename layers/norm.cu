@@ -108,7 +108,7 @@ DEVICE void store_norm(const LayerForward<T> &f, int64_t row, int64_t c, Pack<T,
 }
 
 /* Computes layernorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(N / WARPS), no
- * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * shared memory. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForward<T> f) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -138,7 +138,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
 }
 
 /* Computes layernorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
- * packs. grid N. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * packs. grid N. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -177,8 +177,8 @@ void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd
 
 enum { SUM_THREADS = 256 };
 
-/* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each of
- * sum. */
+/* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each element
+ * of sum. */
 template <typename T, int W> KERNEL residual_kernel(LayerForward<T> f, int64_t elems) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);
@@ -308,7 +308,7 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
 /* A group of threads processes a batch of ROWS rows while its next batch is being loaded; the groups of a block
  * alternate over the batches. Each thread has one pack of channels; the threads of a group have at least C channels
  * together. Shared memory: each warp's sums of these rows, in two buffers, so that one barrier of the group a batch is
- * enough. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual. */
+ * enough. Bound by memory: 3 elements of traffic for each element of dx, 4 with dresidual. */
 template <typename T, int W>
 __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
     await_kernels();
@@ -352,7 +352,7 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
 }
 
 /* Computes layernorm's backward for any C: the block passes twice over each row, and its sums over rows stay in
- * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with
+ * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each element of dx, 4 with
  * dresidual, and 16 or 24 bytes of L2 traffic. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward<T> k) {
     await_kernels();
@@ -433,7 +433,7 @@ template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W>
 }
 
 /* Computes rmsnorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(rows / WARPS), no
- * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * shared memory. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<T> f) {
     await_kernels();
     int64_t   row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -459,7 +459,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
 }
 
 /* Computes rmsnorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
- * packs. grid rows. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * packs. grid rows. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -545,7 +545,7 @@ DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W
 
 /* Computes dx and partial sums of dw. Each thread takes one pack of channels of ROWS rows at a time; blockDim.x W >= C.
  * Shared memory: each warp's sums of these rows, in two buffers, so that one barrier a batch is enough. Bound by
- * memory: 3 elements of traffic for each of dx, 4 with dresidual. */
+ * memory: 3 elements of traffic for each element of dx, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backward_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [2][ROWS][WARP]);
@@ -589,8 +589,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
 }
 
 /* Computes rmsnorm's backward for any C: the block passes twice over each row, and its sums over rows stay in scratch,
- * each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 8
- * bytes of L2 traffic. */
+ * each element belonging to one thread. Bound by memory: 3 elements of traffic for each element of dx, 4 with
+ * dresidual, and 8 bytes of L2 traffic. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);

@@ -68,9 +68,10 @@ struct Instruction {
     uint32_t    bytes;
 };
 struct Site { /* One code address that accesses memory, as one warp runs it. */
-    /* number of instructions that each lane has begun here, and number of complete ones */
+    /* number of instructions at this address that each lane has begun, and number of complete ones */
     uint32_t                 begun[WARP_LANES], done;
-    std::vector<Instruction> open;                    /* instructions begun here; those before `first` are complete */
+    std::vector<Instruction> open;                    /* instructions begun at this address; those before `first` are
+                                                       * complete */
     size_t                   first;
     bool                     is_shared;
 };

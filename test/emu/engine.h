@@ -307,7 +307,7 @@ struct Allocation {
     char      *base;
     size_t     bytes;
     MemoryKind kind;
-    /* cell of each two bytes, for the race checker; inside shadow_memory, made at the first access */
+    /* for the race checker: one Cell for each two bytes; lies inside shadow_memory, made at the first access */
     Cell      *shadow;
     void      *shadow_memory;
     bool       initialised; /* for the race checker: the whole allocation was written in one operation */
