@@ -27,7 +27,7 @@
 
 enum {
     TILE = 128, SIDE = 64,        /* a tile of c is TILE x TILE; operands move in squares of SIDE x SIDE        */
-    DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
+    DEPTH = 64, STAGES = 4,       /* DEPTH: values of k in a stage; STAGES: stages of the ring */
     BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
     LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
@@ -54,7 +54,7 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 struct GemmCall {
     TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): gelu(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
-    int       m, n, steps;        /* steps of DEPTH along k */
+    int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
     float    *sums;               /* an f32 c, or sums of slices [parts,m,n]; rows are ld apart */
@@ -85,7 +85,8 @@ DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
 DEVICE void barriers_init(GemmShared *s, int cluster) {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init(&s->full[i], 1);
-        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* the warps of each block that read the stage */
+        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* waits for the 4 warps of each block that read the
+                                                               * stage */
     }
     for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
     mbarrier_init_fence();
@@ -94,7 +95,7 @@ DEVICE void barriers_init(GemmShared *s, int cluster) {
 /* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
 /* Loads the square at `across` (along m or n) and `k`, into this block, or into both blocks of a cluster. by_lines: k
- * lies along the columns of memory. */
+ * is the contiguous index of the matrix in memory; otherwise m or n is. */
 template <bool by_lines>
 DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int across, int k, bool for_both = false) {
     int column = by_lines ? k : across, row = by_lines ? across : k;
@@ -102,7 +103,7 @@ DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int ac
     else tma_load_2d(to, map, full, column, row);
 }
 
-/* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
+/* Loads one stage of the ring. The blocks of a cluster need the same tile of b, and each loads half of it for both. */
 template <bool a_by_lines, bool b_by_lines>
 DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
     uint64_t *full = &s->full[stage];
@@ -127,8 +128,8 @@ template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, 
 
 /* --- multiplying: a warpgroup ------------------------------------------------------------------------------------- */
 
-/* Returns wgmma's descriptor of the 16 values of k from 16 i on: along the lines, or 16 lines of 128 bytes. The next
- * square follows. */
+/* Returns wgmma's descriptor of the 16 values of k from 16 i on. by_lines: they are along the lines of 128 bytes;
+ * otherwise they are 16 of these lines. An operand wider than a square continues in the square behind it. */
 template <bool by_lines> DEVICE uint64_t operand(const Square *square, int i) {
     return matrix_descriptor(square->byte + i * (by_lines ? 32 : 16 * 128), by_lines ? 16 : SQUARE_BYTES, 8 * 128);
 }
@@ -178,13 +179,13 @@ struct Slots {
     Panel *slot;
     int    used;
 };
-/* Returns the line that this lane addresses for block q. */
+/* Returns the address of the 16 bytes that this lane passes to stmatrix or ldmatrix for block q of a panel. */
 DEVICE unsigned char *line_of(Panel *p, int q) {
     int lane = (int)threadIdx.x % WARP, row = lane % 16, unit = 2 * q + lane / 16;
     return p->byte + row * 128 + (unit ^ row % 8) * 16;
 }
 
-/* Stores a panel at (row, column) of the map's matrix. */
+/* Stores a panel, 16 x 64 of c, by TMA at (row, column) of the map's matrix. */
 DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS][4], int row, int column) {
     Panel *p = &s.slot[s.used++ % SLOTS];
     int    lane = (int)threadIdx.x % WARP;
@@ -203,17 +204,17 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
 DEVICE constexpr bool reads_aux(int epilogue) {
     return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
-/* Loads the tile of aux into this warp's four slots, while the products run. */
+/* Loads a warp's part of the tile of aux into the warp's four slots of shared memory, while the products run. */
 DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
     if ((int)threadIdx.x % WARP) return;
-    bulk_wait_read<0>(); /* the slots are free */
+    bulk_wait_read<0>(); /* waits until earlier stores have read the slots, so that they are free */
     mbarrier_arrive_expect(&s->read[warp], SLOTS * PANEL_BYTES);
     for (int i = 0; i < SLOTS; i++)
         tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE,
                     w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
 }
 
-/* r = round(acc + bias), for half p of the tile's columns. */
+/* r = round(acc + bias), for half p of the tile's columns, in the register order of stmatrix. */
 template <typename T>
 DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
                         int n) {
@@ -227,7 +228,7 @@ DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATOR
     }
 }
 
-/* r = gelu(r): of c as stored, with gelu.cu's arithmetic. */
+/* r = gelu(r), where r holds c as it is stored, with gelu.cu's arithmetic. */
 template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
 #pragma unroll
     for (int i = 0; i < BLOCKS * 4; i++) {
@@ -236,8 +237,8 @@ template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
     }
 }
 
-/* Calls use(q, i, aux) for each register i of each block q, with the pair of aux that belongs to it: aux is in the next
- * slot. */
+/* Calls use(q, i, aux) for each register i of each block q of 16 columns. aux is the pair of values at the same place
+ * in the epilogue's matrix, which lies in the next slot. */
 template <class F> DEVICE void each_aux(const Slots &s, F use) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
@@ -248,7 +249,8 @@ template <class F> DEVICE void each_aux(const Slots &s, F use) {
     }
 }
 
-/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. */
+/* r = round(r + aux), where r holds the product with its bias, rounded, and aux the residual stream, with
+ * residual_forward's arithmetic. */
 template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const Slots &s) {
     each_aux(s, [&](int q, int i, uint32_t aux) {
         float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux);
@@ -320,7 +322,7 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
     float sum[2][SIDE / 4] = {}, delta[2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
+    for (int i = 0; i < 4; i++) { /* i / 2: upper or lower half of the tile; i % 2: left or right half */
         uint32_t r[BLOCKS][4];
         if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
@@ -337,12 +339,13 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
     if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* Stores a tile of an f32 c: c = or += acc. Loads of a row come before its stores, because the compiler could not
- * exchange them. */
+/* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
+ * not move a load before a store. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile; the first or last eight of its groups of 16 rows */
+    /* i / 2: upper or lower half of the tile; i % 2: the first or the last eight of each 16 rows */
+    for (int i = 0; i < 4; i++) {
         int    row = w.row + i / 2 * SIDE + (int)threadIdx.x / WARP % 4 * PANEL_ROWS + i % 2 * 8 + lane / 4;
         float *line = g.sums + w.part * g.part_elems + row * g.ld + column;
         if (row >= g.m) continue;
@@ -368,7 +371,7 @@ enum {
 };
 
 #ifdef PTX_HOPPER
-/* The work of a math warpgroup: every second work item of the block. */
+/* Does the work of a math warpgroup: it multiplies and stores every second work item of the block. */
 template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
 DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int group) {
     int   warp = (int)threadIdx.x / WARP, stride = work_stride(g);
@@ -380,8 +383,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
         int  steps = w.end - w.first;
         if (turn % 2 == group) {
             if (reads_aux(epilogue)) load_aux(s, g, w, warp);
-            named_barrier_sync(TURN + group, 2 * WARPGROUP); /* the other warpgroup's products are issued, so its stages
-                                                              * come first */
+            /* Waits until the other warpgroup's products are issued, because its stages of the ring come first. */
+            named_barrier_sync(TURN + group, 2 * WARPGROUP);
             multiply<T, a_by_lines, b_by_lines>(acc, s, step, steps, g.cluster);
             if (i + stride < g.works) named_barrier_arrive(TURN + 1 - group, 2 * WARPGROUP);
             wgmma_wait<0>(acc[0], acc[1]);
@@ -392,7 +395,8 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
         }
         step += steps;
     }
-    if (threadIdx.x % WARP == 0) bulk_wait_read<0>(); /* shared memory must outlast its stores */
+    if (threadIdx.x % WARP == 0) bulk_wait_read<0>(); /* waits until TMA has read the panels, because the block's shared
+                                                       * memory must outlast the stores */
 }
 #endif
 
@@ -413,7 +417,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
         registers_lower<LOAD_REGISTERS>();
         if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one())
             load_all<a_by_lines, b_by_lines>(s, g);
-        __syncwarp(); /* the cluster's barrier needs whole warps */
+        __syncwarp(); /* the lanes come together again, because the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
         multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, bias, group);
@@ -421,7 +425,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
     cluster_arrive();
     cluster_wait(); /* no block ends while the other one may access its shared memory */
 #else
-    device_check(g.m < 0 && bias); /* gemm_hopper_fits has refused this GPU */
+    device_check(g.m < 0 && bias); /* never runs, because gemm_hopper_fits refuses such a GPU */
 #endif
 }
 
@@ -496,18 +500,19 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
- * smaller numbers. The ways with pairs of blocks come first, then those without. */
+/* Writes the ways of computing the product that are worth timing: with clusters of two blocks first, then with single
+ * blocks. Their numbers of slices of k are the largest of those that fill the GPU better than all smaller numbers. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
-        /* the share of their time in which multiprocessors have work, if all work items take equally long */
+        /* fraction of the time in which a multiprocessor has work, if all work items take equally long */
         double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        /* count > 0: a small product may fill under 2 % of the GPU, and keeps its first way */
+        /* Another way must have a share that is larger by 0.02. The first way needs none, because a small product may
+         * fill less than 2 % of the GPU. */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;

@@ -51,7 +51,7 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
  *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
 void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                        Tensor b, float eps);
-/* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
+/* Computes sum = x + update alone, with the bits of the sum in norms that have an update.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
  * the residual stream.
@@ -146,10 +146,10 @@ void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /* Does swiglu_backward with dgate_up written as codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* Does layernorm_forward with y written as codes. */
+/* Does layernorm_forward with y written as 8-bit codes. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* Does rmsnorm_forward with y written as codes. */
+/* Does rmsnorm_forward with y written as 8-bit codes. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
 
@@ -192,7 +192,8 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* Gives each row its token: y[r] = x[order[r] / k].   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
+/* Copies to each row the vector of its token: y[r] = x[order[r] / k].
+ *   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */
@@ -218,7 +219,8 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
 /* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------
  * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al.,
  * arXiv:2305.13245. */
-typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
+typedef struct { int64_t query, key, size; } HeadShape; /* query: number of query heads, a multiple of key; key: number
+                                                         * of heads of keys; size: channels of a head */
 static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
 
 /* --- rope, rotary positions: rotates the channels i and i + D/2 of each head of q and k in place by the angle
@@ -314,7 +316,7 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 
 typedef struct {
     double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
-    int64_t step;                                           /* from 1; the bias corrections are 1 - beta^step */
+    int64_t step;                                           /* step number from 1; bias corrections: 1 - beta^step */
 } OptimizerStep;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
@@ -386,10 +388,10 @@ void hash_words(Stream *s, Tensor hash, Tensor x);
 /* Returns the rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most
  * budget_ms. Allocates and frees its own memory. For the program's start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
-int64_t matmul_rate_size(void); /* n at which this backend's products are about as fast as they get: 1024 on the CPU,
-                                 * 4096 on a GPU */
+int64_t matmul_rate_size(void); /* n at which products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
 
-#ifdef CUDA_EMU /* compares the bytes of a contract with those that the kernels touch: test/emu/count.cpp */
+#ifdef CUDA_EMU /* The emulator compares the bytes that a contract promises with those that the kernels access
+                 * (test/emu/count.cpp). */
 #define stream_note(s, op, a, b, c, d, flops, bytes) \
     (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
 #endif

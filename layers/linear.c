@@ -28,7 +28,7 @@ ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64
 /* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
 
-/* The blocks of rows do not depend on the number of threads. */
+/* Cuts dy into blocks of BIAS_ROWS rows. The number of threads does not change them, so it changes no bit. */
 void bias_backward(Stream *s, Tensor db, Tensor dy) {
     int64_t N = dy.dim[0], M = dy.dim[1], blocks = (N + BIAS_ROWS - 1) / BIAS_ROWS;
     int     is_dry = bias_backward_contract(s, db, dy);
@@ -68,7 +68,7 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     gelu_forward(s, y, pre);
 }
 
-/* Computes y alone, because no product of the CPU adds the stream. */
+/* Computes y alone, because no product on the CPU adds the residual stream. */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
     residual_expect(sum, y, stream);
     linear_forward(s, y, x, w, b);

@@ -98,11 +98,12 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
         gelu_forward(s, y, pre);
 }
 
-/* Computes the product p into sum with the stream added, if that is faster. Returns whether it did.
+/* Computes the product p with the residual stream added into sum, if that is faster than a separate addition. Returns
+ * whether it did.
  *
- * A fused residual saves this work: after a plain product the next norm reads the update and writes the sum. These are
- * two passes more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is
- * timed, in the memory of y. */
+ * What a fused addition saves: after a plain product the next norm also reads y and writes sum, two passes more than
+ * over a stream that is complete. These are as many bytes as residual_forward moves for two thirds of the rows. So
+ * residual_forward over that many rows is timed in place of the norm's extra work; it writes to y. */
 static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
     residual_expect(sum, y, stream);
     int64_t rows = (2 * y.dim[0] + 2) / 3;

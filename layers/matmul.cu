@@ -27,7 +27,7 @@
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* AUX_LD_ELEMS: rows of cuBLASLt's aux matrix are a multiple of 8 elements apart, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
-enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
+enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* FULL_ALIGN: bytes of the widest access */, BIAS_THREADS = 256 };
 
 /* Key of a product in the cache: everything that the choice of an algorithm may depend on. It has no padding, because
  * keys are compared as bytes. */
@@ -56,7 +56,8 @@ struct Call {
     Matmul       p;
     Epilogue     epilogue = EPILOGUE_NONE;
     void        *aux = NULL;
-    float       *sums = NULL; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
+    float       *sums = NULL; /* output for column sums or deltas that an epilogue also computes (Rest in matmul.cuh),
+                               * or NULL */
     int          head = 0;    /* columns of a head, for EPILOGUE_DELTA */
     const float *a_inverse = NULL, *b_inverse = NULL; /* inverse scales of fp8 operands; borrowed */
     void        *workspace = NULL;                    /* [workspace_bytes()]; borrowed */
@@ -65,7 +66,7 @@ struct Call {
 static struct {
     cublasLtHandle_t handle;
     Entry            cache[CACHE];
-    int              made;    /* entries made since the start; the oldest is replaced by a new one */
+    int              made;    /* entries made since the start; a new one replaces the oldest in a full cache */
     uint64_t         version; /* version of the table from which the cache was filled */
 } lt;
 
@@ -225,7 +226,7 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
-/* Return whether gemm_hopper.cu can compute the call, and whether it must. */
+/* Return whether gemm_hopper.cu can compute the call, and whether TRAIN_GPT_GEMM=own demands it. */
 static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
@@ -336,8 +337,9 @@ static Matmul plain_of(Matmul p, const Rest *rest) {
     return p;
 }
 
-/* Writes the fastest candidate to e, or the one that must be used; ALGORITHM_NONE if the plain product and `rest`
- * together are faster. Timing would change sums that the product adds to, so they are saved in host memory. */
+/* Writes the fastest candidate to e, or the one that must be used. Writes ALGORITHM_NONE if the plain product and the
+ * separate kernels in `rest` together are faster. Timing would change sums that the product adds to, so they are saved
+ * in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
     Algorithm found[CANDIDATES];
     int count = candidates(e, c, found), untimed = matmul_algorithms.frozen || stream_is_captured(s);
@@ -436,7 +438,8 @@ static int product(Stream *s, Call c, const Rest *rest) {
         return 1;
     }
     if (!lt.handle) CUBLAS_CHECK(cublasLtCreate(&lt.handle));
-    if (!lt_takes_bias(p) && !own_may(&c)) { /* the product is added to the bias before it is rounded */
+    if (!lt_takes_bias(p) && !own_may(&c)) { /* the bias becomes the start of c, and the product is added to it before
+                                              * rounding */
         LAUNCH(bias_rows_kernel, (unsigned)blocks_for(p->m * p->n, BIAS_THREADS), BIAS_THREADS, 0, s,
                (uint16_t *)p->c.data, p->c.ld, p->m, p->n, (const uint16_t *)p->bias);
         p->bias = NULL, p->write = MATMUL_ADD;
@@ -464,12 +467,14 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &
                : epilogue == EPILOGUE_GELU_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms, and counts as
-                                                                * if the epilogue were not worth it */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms; it counts as
+                                                                * if the separate kernels were faster than the
+                                                                * epilogue */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the kernels' scratch beside that of the product,
-                                                                 * while both are timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the separate kernels' scratch in addition to that of
+                                                                 * the product, because both are in use while they are
+                                                                 * timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;

@@ -28,12 +28,12 @@ typedef enum {
                              * and ld of c, in other memory. Only in gemm_hopper.cu */
 } Epilogue;
 
-/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
- * epilogue leaves to do, or is empty. Timing calls them several times before the product, so they may only write memory
- * that the product or its caller overwrites afterwards. */
+/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product. `behind` queues what is
+ * left to do after the product with the epilogue, or is empty. Timing calls them several times before the product, so
+ * they may only write memory that the product or its caller overwrites afterwards. */
 struct Rest {
     std::function<void()> queue, behind;
-    size_t scratch_bytes = 0; /* scratch that they take of s->scratch */
+    size_t scratch_bytes = 0; /* bytes of s->scratch that the kernels take */
     float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
                                * has them; or NULL */
     int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
@@ -51,14 +51,14 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &
 
 /* --- an own product for compute capability 9.0, beside cuBLASLt's ------------------------------------------------- */
 
-/* Values of TRAIN_GPT_GEMM, for tests. "own" uses this product wherever it fits, without timing; "cublaslt" never;
- * "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses cuBLASLt by default. Any
- * other word: exit 64. */
+/* Values of TRAIN_GPT_GEMM, for tests. "own" uses the kernel of gemm_hopper.cu wherever it fits, without timing;
+ * "cublaslt" never uses it; "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses
+ * cuBLASLt by default. Any other word ends the program with exit code 64. */
 typedef enum { GEMM_TIMED, GEMM_OWN, GEMM_CUBLASLT } GemmAsked;
 GemmAsked gemm_asked(void);
 
-/* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
- * and then added in order. */
+/* How gemm_hopper.cu computes a product. cluster: number of blocks that share their tiles of b; parts: number of slices
+ * of k that are summed separately and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
 enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; raise it when that order changes, so
                                            * that stored ways no longer fit */ };

@@ -99,7 +99,8 @@ static void ops_clear(Ops *o) {
 }
 
 typedef struct { int64_t N, K, M; } Shape;
-/* shapes in which all accesses are wide, none are, or all except those to 16-bit rows of 40 */
+/* Shapes [N,K,M] whose matrices allow only wide accesses; no wide accesses; wide ones except to 16-bit rows of 40
+ * elements. */
 static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}};
 
 /* A second process that uses the first one's table computes the same bits and adds nothing to the table. */
@@ -115,7 +116,7 @@ static void test_replay(void **state) {
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms.count;
             MatmulAlgorithm *stored = malloc(sizeof *stored * (size_t)(count + 1));
-            /* products whose names do not appear in the table of those chosen by timing */
+            /* number of products whose algorithm was not chosen by timing */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {
                 stored[a] = matmul_algorithms.record[a];

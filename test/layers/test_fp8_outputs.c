@@ -104,7 +104,8 @@ static void gelu(int64_t N, int64_t M, float fault) {
     stage_destroy(&k.s);
 }
 
-/* Tests the gradient with column sums for the bias, whose bound holds for any order of additions, and without. */
+/* Tests gelu's gradient in 8 bits, without and with column sums for the bias. The bound of these sums holds for any
+ * order of additions. */
 static void gelu_grad(int64_t N, int64_t M, float fault) {
     Case    k = case_of(N, M, E5M2);
     Tensor  x = input(&k, N, M, 1, 6, fault), dy = input(&k, N, M, 2, 20, 0.0f), dbias = stage_random(&k.s, F32, 1, M, 1, 3, 1, 0);
@@ -160,8 +161,8 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
     stage_destroy(&k.s);
 }
 
-/* Tests sequences of documents of `every` tokens; 0: each sequence is one document. If no kernel can write codes, the
- * op changes nothing. */
+/* Tests attention's backward pass with gradients in 8 bits, in sequences of documents of `every` tokens; 0: each
+ * sequence is one document. If no kernel can write codes, the op changes nothing. */
 static void attention(int64_t B, int64_t T, int64_t H, int64_t every) {
     enum { D = 64 };
     HeadShape h = {H, H, D};

@@ -1,9 +1,9 @@
 /* test_gelu.c - gelu_forward and gelu_backward. */
 #include "test/ref/test.h"
 
-/* Terms for which the bound allows. The argument of the exponential in tanh is 2u = 1.6 (x + 0.0447 x^3). A rounding of
- * it is a relative rounding of the result, times |2u|. |2u| < 24 while the result matters: |x| < 6, beyond which gelu
- * is x or under 10^-8. */
+/* Number of roundings that the bound allows. The argument of the exponential in tanh is 2u = 1.6 (x + 0.0447 x^3). A
+ * rounding of it is a relative rounding of the result, times |2u|. |2u| < 24 while the result matters: |x| < 6, beyond
+ * which gelu is x or under 10^-8. */
 enum { GELU_TERMS = 24 };
 
 typedef struct { int64_t n; double *y, *x, *dy; } Case;

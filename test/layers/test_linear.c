@@ -87,7 +87,7 @@ static void test_gelu_records(void **state) {
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
-    /* one more term for the rounding of x */
+    /* the bound has one more term, for the rounding of x */
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1));
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
     record_unload(&f);
