@@ -85,7 +85,10 @@ static struct {
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
     if (status == dnnl_out_of_memory)
-        fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
+        fail(EXIT_MEMORY,
+             "no memory for a matrix product: oneDNN has none for %.60s: lower batch.micro_batch, or start fewer "
+             "ranks on this host",
+             call);
     check_failed(call, __FILE__, line, "oneDNN: status %d", (int)status);
 }
 #define ONEDNN(call)                                                                     \

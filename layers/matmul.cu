@@ -71,7 +71,9 @@ static struct {
 } lt;
 
 static void cublas_failed(const char *call, cublasStatus_t status, int line) {
-    if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, __FILE__, line);
+    if (status == CUBLAS_STATUS_ALLOC_FAILED)
+        fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d): lower batch.micro_batch, or set memory.recompute=block", call,
+             __FILE__, line);
     check_failed(call, __FILE__, line, "cuBLASLt says: %s", cublasLtGetStatusString(status));
 }
 #define CUBLAS_CHECK(call)                                                                      \

@@ -58,7 +58,8 @@ static void warn_of(const Comm *comm, const Pace *pace, int found) {
              STRAGGLER_STEPS);
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less "
-             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it",
+             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it (raise "
+             "batch.global_tokens, or start fewer hosts)",
              comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
              comm_host(comm, other));
 }

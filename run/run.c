@@ -70,8 +70,8 @@ static void agree_on_inputs(const Run *r) {
     for (int i = 0; i < 4; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
             fail(EXIT_DATA,
-                 "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and "
-                 "samples of what they hold",
+                 "%s: the ranks do not see the same files: %s differ. Compared: file names, sizes, samples of the "
+                 "content. Copy the same files to every host, or use a folder that all hosts share",
                  inputs[i].key, ranks);
 }
 
@@ -213,8 +213,8 @@ static void refuse_too_many_ranks(const Run *r) {
                    2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG,
-             "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json "
-             "holds; use %s",
+             "a checkpoint of %lld parameters by %d rank%s needs a state.json of %lld extents and %d data files, more "
+             "than it can hold; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards,
              l.ranks > 1 ? "fewer ranks" : "a smaller model");
     layout_destroy(&l);

@@ -241,9 +241,10 @@ static void rule_parameters(ConfigLoad *load) {
     if (s.n_experts)
         snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts,
                  s.n_expert_inner);
-    REFUSE(load, keys, "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = "
-           "%" PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more,
-           s.n_positions, s.vocab_size);
+    REFUSE(load, keys,
+           "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = "
+           "%" PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address: lower one of them",
+           s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
 /* Refuses a model with more tensors than the header of a weights file can list. A model that does not fit into memory
@@ -493,8 +494,8 @@ static void rule_tokens(ConfigLoad *load) {
     if (!is_usable(load, keys) ||
         (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2))
         return;
-    REFUSE(load, keys, "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62", c->run.steps,
-           c->batch.global_tokens);
+    REFUSE(load, keys, "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62: lower run.steps",
+           c->run.steps, c->batch.global_tokens);
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -511,8 +512,10 @@ static void rule_activations(ConfigLoad *load) {
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
         return;
-    REFUSE(load, keys, "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 "
-           "bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
+    REFUSE(load, keys,
+           "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 "
+           "bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64
+           ": lower batch.micro_batch",
            B, T, s.n_embd, s.n_layer, s.vocab_size);
 }
 

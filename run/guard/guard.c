@@ -197,7 +197,7 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     StepNumbers n = again.numbers(again.run, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
         warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
-             "%.9g%s: silent corruption suspected, %s",
+             "%.9g%s: silent corruption suspected, %s; if this repeats, take the host out of the job and test it",
              (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm,
              first->grads || n.grads ? ", gradients of other bits" : "", ranks);
     return n;

@@ -61,7 +61,9 @@ LockHolder holder_self(const char *host) {
     h.started = start_of(h.process, &runs);
     copy_word(h.job, sizeof h.job, getenv("SLURM_JOB_ID"), "none");
     h.restart = restart ? strtoll(restart, NULL, 10) : 0;
-    if (getrandom(&h.nonce, sizeof h.nonce, 0) != sizeof h.nonce) fail(EXIT_IO, "the system gives no random bytes");
+    if (getrandom(&h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
+        fail(EXIT_IO, "getrandom() gives no random bytes: %s; the container or seccomp profile must allow it",
+             strerror(errno));
     return h;
 }
 
@@ -297,7 +299,9 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
     if (blind < comm_size(comm) && comm_rank(comm) == 0)
-        fail(EXIT_IO, "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there",
+        fail(EXIT_IO,
+             "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there: choose a "
+             "run.dir in a folder that all hosts share",
              dir, (int)blind, comm_host(comm, (int)blind), comm_host(comm, 0));
     comm_barrier(comm);
 }

@@ -94,8 +94,7 @@ static void load_weights(Serving *s) {
     else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
-             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its "
-             "own",
+             "%s stands at step %lld, where no round of outer.every = %lld ends: give the server a run.dir of its own",
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
