@@ -1,8 +1,9 @@
 /* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
  * where they pay, and a kernel for the bias gradient where they do not.
  *
- * In forward only the product of gemm_hopper.cu has GELU as an epilogue. cuBLASLt's uses the sum before it is stored.
- * The contract is gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
+ * In forward only the product of gemm_hopper.cu has activations as an epilogue. cuBLASLt's GELU uses the sum before it
+ * is stored. The contract is the activation of pre as stored, so that memory.recompute = "light" computes the same bits
+ * again from it. In backward cuBLASLt has an epilogue for gelu_new alone.
  * cuBLASLt also has no epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
  */
 #include "layers/bias.cuh"
@@ -96,20 +97,21 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
     matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
-typedef struct { Tensor y, pre; } GeluForward;
+typedef struct { Activation kind; Tensor y, pre; } ActivationForward;
 
-static void gelu_of_pre(Stream *s, void *tensors) {
-    const GeluForward *g = (const GeluForward *)tensors;
-    gelu_forward(s, g->y, g->pre);
+static void activation_of_pre(Stream *s, void *tensors) {
+    const ActivationForward *a = (const ActivationForward *)tensors;
+    activation_forward(s, a->kind, a->y, a->pre);
 }
 
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     linear_expect(pre, x, w, b, PLAIN);
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
-    GeluForward g = {y, pre};
-    Rest        rest = {gelu_of_pre, NULL, &g, 0, NULL};
-    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest))
-        gelu_forward(s, y, pre);
+    ActivationForward a = {kind, y, pre};
+    Rest              rest = {activation_of_pre, NULL, &a, 0, NULL};
+    rest.activation = kind;
+    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_ACTIVATION, y.data, rest))
+        activation_of_pre(s, &a);
 }
 
 /* Work that a fused residual saves. After a plain product the next norm reads the update and writes the sum: two passes
@@ -169,31 +171,32 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     parameters_backward(s, dw, db, dy, x);
 }
 
-typedef struct { Tensor dpre, dbias, pre; } GeluBackward;
+typedef struct { Activation kind; Tensor dpre, dbias, pre; } ActivationBackward;
 
-static void gelu_backward_in_place(Stream *s, void *tensors) {
-    const GeluBackward *g = (const GeluBackward *)tensors;
-    gelu_backward(s, g->dpre, g->dbias, g->dpre, g->pre);
+static void activation_backward_in_place(Stream *s, void *tensors) {
+    const ActivationBackward *a = (const ActivationBackward *)tensors;
+    activation_backward(s, a->kind, a->dpre, a->dbias, a->dpre, a->pre);
 }
 static void dbias_of_dpre(Stream *s, void *tensors) {
-    const GeluBackward *g = (const GeluBackward *)tensors;
-    bias_backward(s, g->dbias, g->dpre);
+    const ActivationBackward *a = (const ActivationBackward *)tensors;
+    bias_backward(s, a->dbias, a->dpre);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
+/* The activation's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
  * epilogue a separate pass computes the sums. */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w) {
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
-    int          sums = !tensor_is_none(dbias);
-    size_t       mark = arena_mark(&s->scratch);
-    GeluBackward g = {dpre, dbias, pre}, timed = {dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
-    Rest rest = {gelu_backward_in_place, sums ? dbias_of_dpre : NULL, &timed,
+    int                sums = !tensor_is_none(dbias);
+    size_t             mark = arena_mark(&s->scratch);
+    ActivationBackward a = {kind, dpre, dbias, pre}, timed = {kind, dpre, sums ? bias_sums(s, dpre).aside : dbias, pre};
+    Rest rest = {activation_backward_in_place, sums ? dbias_of_dpre : NULL, &timed,
                  sums ? bias_scratch_bytes(x.dim[0], x.dim[1]) : 0, sums ? ptr<float>(timed.dbias) : NULL};
-    int          done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
-    if (!done) gelu_backward_in_place(s, &g);
-    else if (done == 1 && sums) dbias_of_dpre(s, &g);
+    rest.activation = kind;
+    int done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_ACTIVATION_BACKWARD, pre.data, rest);
+    if (!done) activation_backward_in_place(s, &a);
+    else if (done == 1 && sums) dbias_of_dpre(s, &a);
     else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);
     parameters_backward(s, dw, db, dy, x);
     arena_release(&s->scratch, mark);

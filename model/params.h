@@ -38,6 +38,7 @@ typedef struct {
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
     double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
     double  init_std;          /* standard deviation of first weights; 0: 0.02                    */
+    int     activation;        /* function of the MLP, an Activation (layers/layers.h); gated MLPs have silu alone */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
