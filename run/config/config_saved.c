@@ -9,12 +9,26 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/io.h"
+#include "model/block.h"
 #include "run/config/options.h"
 
 /* Returns the JSON object of a config that holds the value of an option, or NULL if its section is missing. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
     const char *home = option_home(o);
     return *home ? json_member(root, home) : (cJSON *)root;
+}
+
+/* Returns the value, as JSON, of a key that a saved config lacks, because it is older than the key. Returns NULL if the
+ * key has no default. root: the config, whose kind of model decides model.activation. The caller deletes the value. */
+static cJSON *missing_value(const char *key, const cJSON *root) {
+    const Option *o = option_find(key), *arch = option_find("model.arch");
+    const char   *text = o ? o->fallback : option_left(key);
+    const cJSON  *kind = json_member(home_of(root, arch), option_name(arch));
+    ModelShape    shape = {.arch = ARCH_GPT2};
+    if (strcmp(key, "model.activation") != 0) return text ? cJSON_Parse(text) : NULL;
+    for (int i = 0; cJSON_IsString(kind) && arch->words[i]; i++)
+        if (strcmp(arch->words[i], kind->valuestring) == 0) shape.arch = i;
+    return cJSON_CreateString(ACTIVATION_NAMES[block_kind(shape)->activation]);
 }
 
 cJSON *config_to_json(const Config *config) {
@@ -109,7 +123,8 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         const cJSON *value = json_member(home_of(here, o), option_name(o));
         const cJSON *then = json_member(home_of(saved, o), option_name(o));
         cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
-        if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
+        if (!then) then = usual = missing_value(o->key, saved);
+        if (!then) then = usual = cJSON_CreateNull();
         if (!config_same_value(value, then)) {
             fprintf(out, "%s%s is %s, in the checkpoint %s", said.differ++ ? "; " : "", o->key,
                     value_text(value, shown_now), value_text(then, shown_saved));
@@ -130,6 +145,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
 /* --- two configs as JSON trees, so that configs of newer and older programs can be compared ----------------------- */
 
 typedef struct {
+    const cJSON   *a, *b;
     ConfigDiffers *tell;
     void          *ctx;
     int            count;
@@ -149,9 +165,9 @@ static int is_place(const char *path) {
 
 static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
     const Option *o = option_find(path);
-    const char   *text = o ? o->fallback : option_left(path);
-    int           is_missing = !a || !b, has_default = text && is_missing;
-    cJSON        *usual = has_default ? cJSON_Parse(text) : NULL;
+    const cJSON  *lacking = a || !walk->a ? walk->b : walk->a; /* the config without the key */
+    int           is_missing = !a || !b;
+    cJSON        *usual = is_missing ? missing_value(path, lacking ? lacking : walk->a) : NULL;
     const cJSON *x = a ? a : usual, *y = b ? b : usual;
     int          is_lone = is_missing && o && !o->fallback; /* 1 if only one config has the key and its option has no
                                                              * default, because it is required or derived */
@@ -176,7 +192,7 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
 }
 
 int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx) {
-    Walk walk = {tell, ctx, 0};
+    Walk walk = {a, b, tell, ctx, 0};
     walk_side(&walk, "", a, b, 0);
     if (b) walk_side(&walk, "", b, a, 1);
     return walk.count;

@@ -72,6 +72,7 @@ static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"n_kv_heads", "model.n_kv_head"}, {"num_kv_heads", "model.n_kv_head"}, {"rope_base", "model.rope_theta"},
     {"rope_scaling", "model.rope_factor"}, {"ffn_hidden_size", "model.n_inner"}, {"num_experts", "moe.experts"},
     {"num_local_experts", "moe.experts"}, {"num_experts_per_tok", "moe.top_k"}, {"moe_intermediate_size", "moe.n_inner"},
+    {"activation_function", "model.activation"}, {"hidden_act", "model.activation"}, {"activation_fn", "model.activation"},
     {"norm_topk_prob", "moe.norm_top_k"}, {"router_aux_loss_coef", "moe.balance_rate"}, {"capacity_factor", "moe.capacity"},
     {"expert_model_parallel_size", "parallel.expert"}, {"fp8", "precision"}, {"muon", "optimizer.name"},
     {"tie_word_embeddings", "model.tie_embeddings"}, {"model_type", "model.arch"}, {"architecture", "model.arch"},
