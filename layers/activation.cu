@@ -63,8 +63,8 @@ void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x) {
  * Bound by memory: 3 elements of traffic for each of dx. */
 enum { ROWS = 2 };
 template <Activation kind, typename T, int W>
-KERNEL activation_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block,
-                                 int64_t M) {
+KERNEL activation_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows,
+                                       int64_t rows_per_block, int64_t M) {
     await_kernels();
     int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * W, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;

@@ -83,9 +83,8 @@ ACT_FUNCTION ActValue relu2_slope(ActValue x) { return value_max(0.0f, x) * 2.0f
 
 /* --- silu: x / (1 + exp(-x)), also called swish -------------------------------------------------------------------
  *
- * Its derivative is p + x p (1-p),  p = 1 / (1 + exp(-x)),  1 - p = exp(-x) p. swiglu needs the derivative and the value,
- * which share the exponential: silu_grad returns the
- * derivative and sets the value.
+ * Its derivative is p + x p (1-p),  p = 1 / (1 + exp(-x)),  1 - p = exp(-x) p. swiglu needs the derivative and the
+ * value, which share the exponential: silu_grad returns the derivative and sets the value.
  */
 #define SILU_FAR 80.0f /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
 

@@ -182,8 +182,8 @@ static void dbias_of_dpre(Stream *s, void *tensors) {
     bias_backward(s, a->dbias, a->dpre);
 }
 
-/* The activation's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
- * epilogue a separate pass computes the sums. */
+/* The activation's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After
+ * cuBLASLt's epilogue a separate pass computes the sums. */
 void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
                                 Tensor x, Tensor pre, Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);

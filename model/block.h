@@ -160,10 +160,10 @@ int    is_counting(const Comm *tensor);
  * The ops themselves are in layers.h.
  *
  * In fp8 the op before a product writes the product's operand directly in fp8 (layers.h, "outputs in fp8") if nothing
- * else reads it. These ops are the norms, except with tensor ranks, which gather rows; the activation and SwiGLU;
- * and the gradients of these two and of attention. A separate cast is needed in a run's first step, whose scales are not known,
- * and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first half of
- * the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
+ * else reads it. These ops are the norms, except with tensor ranks, which gather rows; the activation and SwiGLU; and
+ * the gradients of these two and of attention. A separate cast is needed in a run's first step, whose scales are not
+ * known, and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first
+ * half of the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
 
 /* Run product p in the run's type or in fp8, by linear_forward, linear_activation_forward, linear_backward,
  * linear_delta_backward (delta may be none), head_forward and head_backward. x was written by one of the ops below. */
@@ -175,8 +175,8 @@ void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor
                             Tensor x, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
-/* Runs linear_activation_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the codes of
- * dpre in the memory of x. */
+/* Runs linear_activation_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the
+ * codes of dpre in the memory of x. */
 Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
                                    Tensor x, Tensor pre, Tensor w);
 

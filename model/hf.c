@@ -139,8 +139,8 @@ static const struct { const char *word; Activation kind; } ACTIVATION_WORDS[] = 
     {"swish", ACTIVATION_SILU},
 };
 
-/* Returns the activation that a member of config.json names, ACTIVATION_GELU_NEW if the member is missing. Exits with 65
- * if the word is not known. */
+/* Returns the activation that a member of config.json names, ACTIVATION_GELU_NEW if the member is missing. Exits with
+ * 65 if the word is not known. */
 static Activation activation_of(const cJSON *value, const char *path) {
     char known[200] = "";
     if (!value) return ACTIVATION_GELU_NEW;

@@ -8,7 +8,8 @@ names() { grep -qE "\"(activation|activation_function)\":[[:space:]]*\"$1\"" "$2
 from() { rm -rf "$WORK/r"; own run.dir="$WORK/r" model.init_from="$@"; }
 
 for kind in relu2 silu; do
-    expect "$kind trains" heard own run.dir="$WORK/$kind" model.activation=$kind
+    own run.dir="$WORK/$kind" model.activation=$kind > "$WORK/log" 2>&1; ok $? "$kind trains"
+    expect "$kind: the log names it" grep -qE "width 42, $kind; fp32" "$WORK/log"
     expect "$kind: the run's config.json" names $kind "$WORK/$kind"
     expect "$kind: the checkpoint's config.json, in Hugging Face's word" names $kind "$(last $kind)"
     expect "$kind, computed again" heard own run.dir="$WORK/$kind.light" model.activation=$kind memory.recompute=light
@@ -21,7 +22,8 @@ for kind in relu2 silu; do
     expect "$kind on two tensor ranks: losses of one rank" same_losses "$WORK/$kind.wide" "$WORK/$kind.grid" 1e-5
     expect "$kind in fp8" heard own run.dir="$WORK/$kind.fp8" model.activation=$kind precision=fp8 model.n_embd=48 batch.seq_len=32 batch.global_tokens=384
 done
-own run.dir="$WORK/gelu_new" > /dev/null 2>&1; ok $? "gpt2 without the key"
+own run.dir="$WORK/gelu_new" > "$WORK/log" 2>&1; ok $? "gpt2 without the key"
+expect "the log says nothing of it" grep -qE "width 42; fp32" "$WORK/log"
 expect "it has gelu_new" names gelu_new "$(last gelu_new)"
 other() { [ "$(values "$WORK/relu2" train loss)" != "$(values "$WORK/$1" train loss)" ]; }
 expect "other losses than silu's" other silu
@@ -83,5 +85,5 @@ for word in gelu_fast gelu_pytorch_tanh swish; do
     expect "$word is $kind" heard from "$WORK/exported" $still
     expect "$word: the run's word is $kind" names $kind "$WORK/r"
 done
-sed -i -E "s/(activation_function\":[[:space:]]*\")[^\"]*/\1mish/" "$WORK/exported/config.json"
-expect "another word is refused" exits 65 'activation_function is .*mish.*; gelu_new, relu2, silu are supported' from "$WORK/exported"
+sed -i -E "s/(activation_function\":[[:space:]]*\")[^\"]*/\1step/" "$WORK/exported/config.json"
+expect "another word is refused" exits 65 'activation_function is .*step.*; gelu_new, relu2, .* are supported' from "$WORK/exported"

@@ -302,7 +302,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"moe.experts=4", 0, "moe.experts = 4: model.arch = \"gpt2\" has no experts", "leave it out, or model.arch = \"qwen3-moe\""},
     {"model.n_inner=512", 0, "model.n_inner = 512: model.arch = \"gpt2\" has 4 x model.n_embd = 768", ""},
     {"model.tie_embeddings=false", 0, "the head of model.arch = \"gpt2\" is its embedding", ""},
-    {"model.activation=gelu_newer", 0, "model.activation must be \"gelu_new\", \"relu2\" or \"silu\"", "not the string \"gelu_newer\""},
+    {"model.activation=gelu_newer", 0, "model.activation must be \"gelu_new\", \"relu2\"", "not the string \"gelu_newer\""},
     {"model.arch=llama|model.n_inner=512|model.activation=relu2", 0,
      "model.activation = \"relu2\": model.arch = \"llama\" has \"silu\"; leave it out", "or model.arch = \"gpt2\""},
     {EXPERTS "8|model.activation=gelu_new", 0, "model.activation = \"gelu_new\": model.arch = \"qwen3-moe\" has \"silu\"", "leave it out"},
