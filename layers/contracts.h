@@ -176,24 +176,25 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
 }
 
-/* --- gelu --------------------------------------------------------------------------------------------------------- */
+/* --- activation --------------------------------------------------------------------------------------------------- */
 
 /* f: NULL, or the output is written as 8-bit codes. y of forward is then the operand x of the product that f belongs
- * to, dx of backward its operand dy. */
-static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
+ * to, dx of backward its operand dy. The FLOPs are those of gelu_new, whatever the kind: the ops are bound by memory. */
+static inline int activation_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     EXPECT2(x, y.type, x.dim[0], x.dim[1]);
     EXPECT2(y, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, f ? "fp8_gelu_forward" : "gelu_forward", x.dim[0], x.dim[1], 0, 0,
+    return stream_note(s, f ? "fp8_activation_forward" : "activation_forward", x.dim[0], x.dim[1], 0, 0,
                        (f ? 11.0 : 10.0) * (double)tensor_elems(x), 2.0 * contract_bytes(x));
 }
-static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, const Fp8 *f) {
+static inline int activation_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
+                                               const Fp8 *f) {
     fp8_output_expect(&dx, E5M2, x.dim[0], x.dim[1], f);
     EXPECT2(x, dx.type, x.dim[0], x.dim[1]);
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, f ? "fp8_gelu_backward" : "gelu_backward", x.dim[0], x.dim[1], 0, 0,
+    return stream_note(s, f ? "fp8_activation_backward" : "activation_backward", x.dim[0], x.dim[1], 0, 0,
                        (f ? 17.0 : 16.0) * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 

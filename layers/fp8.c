@@ -146,19 +146,19 @@ static void round_output(Tensor y, Fp8 f) {
     fp8_round(as_bf16(y), as_bf16(y), y.type == E4M3 ? FP8_X : FP8_DY, f, NOTED);
 }
 
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (gelu_forward_contract(s, y, x, &f)) return;
-    gelu_forward(s, as_bf16(y), x);
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f) {
+    if (activation_forward_contract(s, y, x, &f)) return;
+    activation_forward(s, kind, as_bf16(y), x);
     round_output(y, f);
 }
 
-/* Computes gelu's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but takes
- * the scratch of gelu_backward. */
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f);
+/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but
+ * takes the scratch of activation_backward. */
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+    int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;
     if (is_dry) s->ledger->times = -1;
-    gelu_backward(s, as_bf16(dx), dbias, dy, x);
+    activation_backward(s, kind, as_bf16(dx), dbias, dy, x);
     if (is_dry) s->ledger->times = times;
     else round_output(dx, f);
 }

@@ -7,12 +7,11 @@
  * to bf16, and writes both copies of what that op would have stored. A tensor then costs the bytes of one bf16 copy,
  * and no cast reads it again. fp8_tile.cuh casts and transposes.
  */
+#include "layers/activation.h"
 #include "layers/contracts.h"
 #include "layers/fp8_tile.cuh"
-#include "layers/gelu.cuh"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
-#include "layers/swiglu.cuh"
 
 /* --- casts -------------------------------------------------------------------------------------------------------- */
 
@@ -144,49 +143,53 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
     CHECK(packs_fit(PACK_BYTES, tensors), "tensors for fp8 that are not aligned to %d bytes", PACK_BYTES);
 }
 
-/* --- gelu with an output in fp8 ----------------------------------------------------------------------------------- */
+/* --- activations with an output in fp8 ---------------------------------------------------------------------------- */
 
-/* Writes gelu(x) to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an element. */
-KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
+/* Writes f(x), f the activation, to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an element. */
+template <Activation kind>
+KERNEL __launch_bounds__(TILE_THREADS) fp8_activation_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
         Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
-        for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
+        for (int j = 0; j < PACK8; j++) v.v[j] = activate(kind, v.v[j]);
         return pairs_from_f32(v);
     });
 }
 
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (gelu_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f) {
+    if (activation_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
     expect_aligned({y.data, x.data});
-    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
-                 fp8_target(y, f), ptr<bf16>(x));
+    DISPATCH_ACTIVATION(kind, K,
+        LAUNCH_EARLY((fp8_activation_forward_kernel<K>), tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                     fp8_target(y, f), ptr<bf16>(x)));
 }
 
-/* Writes dy gelu'(x) to t as 8-bit codes, and its column sums to sums unless that is NULL. Each block takes
- * rows_per_block rows of a strip of columns. Bound by memory: 6 bytes an element. */
+/* Writes dy f'(x) to t as 8-bit codes, f the activation, and its column sums to sums unless that is NULL. Each block
+ * takes rows_per_block rows of a strip of columns. Bound by memory: 6 bytes an element. */
+template <Activation kind>
 KERNEL __launch_bounds__(TILE_THREADS)
-fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
+fp8_activation_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
     write_stretch<E5M2>(t, sums, rows_per_block, [=](int64_t r, int64_t c) {
         Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c));
         Pack<float, PACK8> d = pairs_to_f32(load_pairs_once(dy + r * t.C + c));
-        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * activation_slope(kind, v.v[j]);
         return pairs_from_f32(v);
     });
 }
 
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int64_t N = x.dim[0], M = x.dim[1], rows = blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS,
             parts = blocks_for(N, rows);
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
+    int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
     if (!is_dry) {
         expect_aligned({dx.data, dy.data, x.data});
-        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial,
-                     ptr<bf16>(dy), ptr<bf16>(x), rows);
+        DISPATCH_ACTIVATION(kind, K,
+            LAUNCH_EARLY((fp8_activation_backward_kernel<K>), tile_grid(N, M, rows), TILE_THREADS, 0, s,
+                         fp8_target(dx, f), partial, ptr<bf16>(dy), ptr<bf16>(x), rows));
         if (is_summed) column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     }
     arena_release(&s->scratch, mark);
@@ -229,7 +232,7 @@ fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const b
         Pack<float, PACK8> g = pairs_to_f32(load_pairs(from)), u = pairs_to_f32(load_pairs(from + gate.C));
         Pack<float, PACK8> d = pairs_to_f32(load_pairs(dy + (at.row + k) * gate.C + at.column));
         for (int j = 0; j < PACK8; j++) {
-            float value, slope = silu_grad(value, g.v[j]);
+            float value, slope = silu_grad(&value, g.v[j]);
             g.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] *= value;
         }

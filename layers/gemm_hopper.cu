@@ -20,7 +20,7 @@
 
 #include "core/ptx.cuh"
 #include "layers/bias.cuh"
-#include "layers/gelu.cuh"
+#include "layers/activation.h"
 #include "layers/matmul.cuh"
 
 /* --- from global memory to accumulators: tiles of the operands, the ring that a warp of producers fills ----------- */
@@ -52,7 +52,7 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
 /* The parameters of a launch. */
 struct GemmCall {
-    TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): gelu(c) as output, or as input the
+    TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): f(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
     int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
@@ -202,7 +202,7 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
 }
 
 DEVICE constexpr bool reads_aux(int epilogue) {
-    return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+    return epilogue == EPILOGUE_ACTIVATION_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
 /* Loads a warp's part of the tile of aux into the warp's four slots of shared memory, while the products run. */
 DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
@@ -228,12 +228,12 @@ DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATOR
     }
 }
 
-/* r = gelu(r), where r holds c as it is stored, with gelu.cu's arithmetic. */
-template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
+/* r = f(r), where r holds c as it is stored and f is the activation, with activation.cu's arithmetic. */
+template <typename T, Activation activation> DEVICE void activation_panel(uint32_t (&r)[BLOCKS][4]) {
 #pragma unroll
     for (int i = 0; i < BLOCKS * 4; i++) {
         float2 x = unpack_pair<T>(r[i / 4][i % 4]);
-        r[i / 4][i % 4] = pack_pair<T>(gelu(x.x), gelu(x.y));
+        r[i / 4][i % 4] = pack_pair<T>(activate(activation, x.x), activate(activation, x.y));
     }
 }
 
@@ -258,14 +258,15 @@ template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const
     });
 }
 
-/* r = round(acc gelu'(aux)); sum += r for this thread's columns. */
-template <typename T>
-DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
-                            const Slots &s) {
+/* r = round(acc f'(aux)), f the activation; sum += r for this thread's columns. */
+template <typename T, Activation activation>
+DEVICE void activation_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS],
+                                  int p, const Slots &s) {
     each_aux(s, [&](int q, int i, uint32_t aux) {
         float2 x = unpack_pair<T>(aux);
         int    at = p * 32 + q * 8 + i * 2;
-        r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+        r[q][i] = pack_pair<T>(acc[at] * activation_slope(activation, x.x),
+                               acc[at + 1] * activation_slope(activation, x.y));
         float2 stored = unpack_pair<T>(r[q][i]);
         sum[q * 4 + i / 2 * 2] += stored.x;
         sum[q * 4 + i / 2 * 2 + 1] += stored.y;
@@ -316,7 +317,7 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
 }
 
 /* Stores a tile of a 16-bit c. */
-template <typename T, int epilogue>
+template <typename T, int epilogue, Activation activation>
 DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g,
                        const T *bias, const Work &w) {
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
@@ -324,19 +325,20 @@ DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], 
 #pragma unroll
     for (int i = 0; i < 4; i++) { /* i / 2: upper or lower half of the tile; i % 2: left or right half */
         uint32_t r[BLOCKS][4];
-        if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
+        if constexpr (epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+            activation_grad_panel<T, activation>(r, sum[i % 2], acc[i / 2], i % 2, s);
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
         else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
         if constexpr (epilogue == EPILOGUE_RESIDUAL) residual_panel<T>(r, s);
         if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2))
             store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
-        if constexpr (epilogue == EPILOGUE_GELU) {
-            gelu_panel<T>(r);
+        if constexpr (epilogue == EPILOGUE_ACTIVATION) {
+            activation_panel<T, activation>(r);
             put_panel(&g.aux, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         }
     }
-    if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
+    if (epilogue == EPILOGUE_ACTIVATION_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
 /* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
@@ -372,7 +374,7 @@ enum {
 
 #ifdef PTX_HOPPER
 /* Does the work of a math warpgroup: it multiplies and stores every second work item of the block. */
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue, Activation activation>
 DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int group) {
     int   warp = (int)threadIdx.x / WARP, stride = work_stride(g);
     float acc[2][ACCUMULATORS];
@@ -391,7 +393,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
             if (reads_aux(epilogue)) mbarrier_wait(&s->read[warp], turn / 2 & 1);
             if constexpr (std::is_same_v<C, float>) store_sums(acc, g, w);
-            else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
+            else store_tile<T, epilogue, activation>(s, acc, slots, g, bias, w);
         }
         step += steps;
     }
@@ -402,7 +404,7 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
 
 /* Computes the product. Two warpgroups multiply, the third one loads. grid: the blocks that fit on the GPU at once, of
  * GEMM_THREADS threads, with a GemmShared each. */
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue, Activation activation>
 KERNEL __launch_bounds__(GEMM_THREADS, 1)
     gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
@@ -420,7 +422,7 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
         __syncwarp(); /* the lanes come together again, because the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
-        multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, bias, group);
+        multiply_all<T, C, a_by_lines, b_by_lines, epilogue, activation>(s, g, bias, group);
     }
     cluster_arrive();
     cluster_wait(); /* no block ends while the other one may access its shared memory */
@@ -480,8 +482,8 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (p->c.type == F32)
         return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
     if (p->a.order != PLAIN || p->write == MATMUL_ADD) return 0;
-    return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
-           (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
+    return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_ACTIVATION && p->b.order == PLAIN) ||
+           (epilogue == EPILOGUE_ACTIVATION_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
            (epilogue == EPILOGUE_RESIDUAL && aux != p->c.data) ||
            (epilogue == EPILOGUE_DELTA && p->b.order == TRANSPOSED && !p->bias && (head == SIDE || head == TILE));
 }
@@ -535,16 +537,17 @@ template <typename T> static TensorMap panel_map(const void *x, const Matmul *p)
     return tensor_map_2d((const T *)x, p->m, p->n, PANEL_ROWS, SIDE, p->c.ld);
 }
 
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue,
+          Activation activation = ACTIVATION_GELU_NEW>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
-    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks,
-                   GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
+    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue, activation>),
+                   (unsigned)blocks, GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
 }
 
 template <typename T>
-static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
-                  void *workspace) {
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, Activation activation, const void *aux, float *sums,
+                  int head, GemmWay way, void *workspace) {
     GemmCall g = {};
     g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
     g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
@@ -554,12 +557,14 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
     else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
     else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
     if (aux) g.aux = panel_map<T>(aux, p);
-    int has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
+    int has_column_sums = sums && epilogue == EPILOGUE_ACTIVATION_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
     if (epilogue == EPILOGUE_DELTA) g.delta = sums, g.head = head;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);
-    else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
-    else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
+    else if (epilogue == EPILOGUE_ACTIVATION)
+        DISPATCH_ACTIVATION(activation, K, launch<T, T, true, false, EPILOGUE_ACTIVATION, K>(s, g, p->bias));
+    else if (epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+        DISPATCH_ACTIVATION(activation, K, launch<T, T, true, true, EPILOGUE_ACTIVATION_BACKWARD, K>(s, g));
     else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
     else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN)
         launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
@@ -572,8 +577,8 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
            g.sums, way.parts, p->m, p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
-                 void *workspace) {
-    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, head, way, workspace);
-    else queue<half>(s, p, epilogue, aux, sums, head, way, workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, Activation activation, const void *aux, float *sums,
+                 int head, GemmWay way, void *workspace) {
+    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, activation, aux, sums, head, way, workspace);
+    else queue<half>(s, p, epilogue, activation, aux, sums, head, way, workspace);
 }

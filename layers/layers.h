@@ -83,11 +83,25 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
                         Tensor rstd);
 
+/* --- activation: y = f(x), the function of an MLP; activation.h has the formulas and derivatives ---------------------
+ *   gelu_new  y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   Hendrycks & Gimpel, arXiv:1606.08415, by tanh
+ *   relu2     y = max(x,0)^2      y' = 2 max(x,0)                   So et al., arXiv:2109.08668
+ *   silu      y = x / (1 + exp(-x))                                 Elfwing et al., arXiv:1702.03118
+ * The words of the config, and of Hugging Face, are in the order of the enum. */
+typedef enum { ACTIVATION_GELU_NEW, ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_COUNT } Activation;
+static const char *const ACTIVATION_NAMES[ACTIVATION_COUNT + 1] = {"gelu_new", "relu2", "silu", NULL};
+/*   y, x [N,M] act */
+void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x);
+/* Computes the gradient of activation.
+ *   dx = dy * f'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
+void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
+
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
-/* Computes linear and gelu: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+/* Computes linear and activation: pre = x w + b, kept for backward; y = f(pre), of pre as stored.
+ *   pre, y [N,M] act out */
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /* Computes the last product of a branch, which joins the residual stream. Where that is faster than adding in the next
  * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
  * and returns 0. The other output is not written.
@@ -102,10 +116,10 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
 /* Does linear_backward where x is the output of attention and dx its gradient. Also sets delta [H,N] f32 out, as
  * attention_delta computes it from dx as stored. */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* Does linear_backward where x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
+/* Does linear_backward where x = f(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * f'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w);
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w);
 
 /* --- linear in fp8: products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 ------------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
@@ -138,10 +152,10 @@ void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Ten
  * before the op: uses_own is 0. Codes have the memory of N K bf16 numbers. A GPU writes fp8(s t) in row-major order and
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
  * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
-/* Does gelu_backward with dx written as codes.
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f);
+/* Does activation_backward with dx written as codes.
  *   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx rounded to bf16 */
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /* Does swiglu_backward with dgate_up written as codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
@@ -152,13 +166,6 @@ void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor 
 /* Does rmsnorm_forward with y written as 8-bit codes. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
-
-/* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 --------
- *   y, x [N,M] act */
-void gelu_forward(Stream *s, Tensor y, Tensor x);
-/* Computes the gradient of gelu.
- *   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
-void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
 /* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 -----------------------------
  *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F) */

@@ -1,9 +1,9 @@
-/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and GELU around them. The
- * head is a linear layer whose weights wte [V',C] are stored transposed.
+/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and activations around them.
+ * The head is a linear layer whose weights wte [V',C] are stored transposed.
  *
- * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits. The
- * head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast kernels
- * for such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
+ * An activation uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same
+ * bits. The head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast
+ * kernels for such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
  */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
@@ -63,9 +63,9 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
     matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     linear_forward(s, pre, x, w, b);
-    gelu_forward(s, y, pre);
+    activation_forward(s, kind, y, pre);
 }
 
 /* Computes y alone, because no product on the CPU adds the residual stream. */
@@ -101,9 +101,9 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     attention_delta(s, delta, dx, x);
 }
 
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w) {
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
-    gelu_backward(s, dpre, dbias, dpre, pre);
+    activation_backward(s, kind, dpre, dbias, dpre, pre);
 }
 #endif

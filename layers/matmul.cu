@@ -33,7 +33,7 @@ enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* FULL_ALIGN: bytes of the widest acce
  * keys are compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
-    int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
+    int32_t type, b_type, c_type, a_order, b_order, write, has_bias, epilogue, activation, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
@@ -59,6 +59,7 @@ struct Call {
     float       *sums = NULL; /* output for column sums or deltas that an epilogue also computes (Rest in matmul.cuh),
                                * or NULL */
     int          head = 0;    /* columns of a head, for EPILOGUE_DELTA */
+    Activation   activation = ACTIVATION_GELU_NEW;    /* function of EPILOGUE_ACTIVATION and of its backward */
     const float *a_inverse = NULL, *b_inverse = NULL; /* inverse scales of fp8 operands; borrowed */
     void        *workspace = NULL;                    /* [workspace_bytes()]; borrowed */
 };
@@ -103,9 +104,9 @@ static Key key_of(const Stream *s, const Call *c) {
     Key key;
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
-    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1;
+    key.type = p->a.type, key.b_type = p->b.type;
     key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
-    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
+    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue, key.activation = c->activation,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
     /* the smaller alignment of the bias and of aux; a NULL counts as 16 */
@@ -113,16 +114,21 @@ static Key key_of(const Stream *s, const Call *c) {
     return key;
 }
 
+static int is_fp8(const Key *k) { return dtype_bytes((DType)k->type) == 1; }
+
+/* The epilogues of gelu_new have the names of stored tables, which are older than the other kinds. */
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
-    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"};
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"},
+                      *const others[] = {"", " activation_backward ", "", " activation ", "", ""};
+    int is_other = k->activation != ACTIVATION_GELU_NEW;
     snprintf(text, ALGORITHM_KEY_ROOM,
-             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
+             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), is_fp8(k) ? " x " : "", is_fp8(k) ? dtype_name((DType)k->b_type) : "",
              k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
              k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
              k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
-             (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
-             k->aux_align);
+             (long long)k->c_ld, k->has_bias ? " bias" : "", (is_other ? others : epilogues)[k->epilogue],
+             is_other ? ACTIVATION_NAMES[k->activation] : "", k->a_align, k->b_align, k->c_align, k->aux_align);
 }
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
@@ -153,13 +159,14 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
 /* Sets the pointers, which differ from call to call. cuBLASLt's heuristics depend on their alignment, which is in the
  * key. */
 static void point(const Entry *e, const Call *c) {
-    if (e->key.is_fp8) {
+    if (is_fp8(&e->key)) {
         describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
         describe(e->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, c->a_inverse);
     }
     if (c->p.bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->p.bias);
     if (c->epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->aux);
-    if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
+    if (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+        describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
 }
 
 /* Makes a cache entry. The library plans for the multiprocessors that NCCL's kernels leave free, except if any number
@@ -173,19 +180,19 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE,
-             (uint32_t)(key.epilogue == EPILOGUE_GELU_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
-                        : key.epilogue == EPILOGUE_COLUMN_SUMS ? CUBLASLT_EPILOGUE_BGRADA
-                        : key.has_bias                         ? CUBLASLT_EPILOGUE_BIAS
-                                                               : CUBLASLT_EPILOGUE_DEFAULT));
-    if (key.is_fp8)
+             (uint32_t)(key.epilogue == EPILOGUE_ACTIVATION_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
+                        : key.epilogue == EPILOGUE_COLUMN_SUMS       ? CUBLASLT_EPILOGUE_BGRADA
+                        : key.has_bias                               ? CUBLASLT_EPILOGUE_BIAS
+                                                                     : CUBLASLT_EPILOGUE_DEFAULT));
+    if (is_fp8(&key))
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                  (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
                               * (arXiv:2412.19437, section 3.3.2) */
     if (key.has_bias)
-        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(is_fp8(&key) ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
-    if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
+    if (key.epilogue == EPILOGUE_ACTIVATION_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
     }
@@ -289,14 +296,16 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     return kept;
 }
 
-static int is_own_alone(Epilogue epilogue) {
-    return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+/* Returns whether cuBLASLt lacks the call's epilogue. Of the activations it has the gradient of gelu_new. */
+static int is_own_alone(const Call *c) {
+    return c->epilogue == EPILOGUE_ACTIVATION || c->epilogue == EPILOGUE_DELTA || c->epilogue == EPILOGUE_RESIDUAL ||
+           (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD && c->activation != ACTIVATION_GELU_NEW);
 }
 
 /* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
-    int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
+    int     count = own_must(c) || is_own_alone(c) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
     int     ways = own_may(c) ? gemm_hopper_ways(&c->p, workspace_bytes(), way) : 0;
     for (int i = 0; i < ways; i++) found[count++] = {1, way[i], {}};
     return count;
@@ -306,7 +315,7 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c) {
     if (algo->is_own) {
-        gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, c->workspace);
+        gemm_hopper(s, &c->p, c->epilogue, c->activation, c->aux, c->sums, c->head, algo->way, c->workspace);
         return CUBLAS_STATUS_SUCCESS;
     }
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
@@ -462,11 +471,11 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest) {
-    Call c = {p, epilogue, aux, rest.sums, rest.head};
+    Call c = {p, epilogue, aux, rest.sums, rest.head, rest.activation};
     /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
      * fp32. */
-    int fits = is_own_alone(epilogue) ? own_may(&c)
-               : epilogue == EPILOGUE_GELU_BACKWARD
+    int fits = is_own_alone(&c) ? own_may(&c)
+               : epilogue == EPILOGUE_ACTIVATION_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
     int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms; it counts as

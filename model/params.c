@@ -218,8 +218,10 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText        t;
-    char             kind[160] = "", size[40] = "";
+    char             kind[160] = "", size[40] = "", activation[40] = "";
     const BlockKind *k = block_kind(s);
+    if (s.activation != (int)k->activation)
+        snprintf(activation, sizeof activation, ", %s", ACTIVATION_NAMES[s.activation]);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (k->has_experts)
         snprintf(kind, sizeof kind,
@@ -229,8 +231,8 @@ ShapeText model_shape_text(ModelShape s) {
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
-             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
-             kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);
+             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 "%s, %" PRId64 " positions, vocabulary %" PRId64,
+             kind, s.n_layer, s.n_head, size, s.n_embd, activation, s.n_positions, s.vocab_size);
     return t;
 }
 

@@ -40,6 +40,7 @@ typedef struct {
     /* factor of the z-loss, which changes the gradients but not the reported loss (LossTerms in layers.h) */
     double  z_loss;
     double  init_std;          /* standard deviation of initial weights; 0: 0.02                  */
+    int     activation;        /* function of the MLP, an Activation (layers/layers.h); gated MLPs have silu alone */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \

@@ -68,9 +68,11 @@ static void print_model(const Run *r) {
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax)
         how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
-    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s",
+    int is_usual = shape.activation == (int)block_kind(shape)->activation;
+    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld%s%s; %s%s; %s",
          (double)r->plan.parameters * 1e-6, block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head,
-         (long long)shape.n_embd, r->numerics.name, how, r->config->optimizer.name);
+         (long long)shape.n_embd, is_usual ? "" : ", ", is_usual ? "" : ACTIVATION_NAMES[shape.activation],
+         r->numerics.name, how, r->config->optimizer.name);
 }
 
 int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {

@@ -36,8 +36,7 @@ static void open_tasks(Run *r) {
     }
 }
 
-static void open_inputs(Run *r) {
-    const Config *c = r->config;
+static void open_inputs(Run *r, Config *c) {
     run_folder_check(c);
     r->tokenizer = run_tokenizer(c);
     r->end_of_text = run_documents(c, &r->tokenizer);
@@ -356,11 +355,11 @@ double run_mfu(Run *r, int64_t step, double tokens_per_s) {
     return flops > r->matmul_flops ? NAN : flops / r->matmul_flops;
 }
 
-void run_create(Run *r, const Config *config, Launch launch) {
+void run_create(Run *r, Config *config, Launch launch) {
     memset(r, 0, sizeof *r);
     r->config = config;
     r->started_ms = clock_ms();
-    open_inputs(r);
+    open_inputs(r, config);
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);

@@ -90,8 +90,9 @@ struct Run {
     int64_t       measured_step;    /* step at which matmul_flops was measured again; 0 if never */
 };
 
-/* Creates a run. Collective. Ends the job with a message if the run cannot start. */
-void run_create(Run *r, const Config *config, Launch launch);
+/* Creates a run. Collective. Ends the job with a message if the run cannot start. Sets model.activation of the config if
+ * the weights of model.init_from decide it. */
+void run_create(Run *r, Config *config, Launch launch);
 void run_destroy(Run *r);
 
 int  run_is_rank0(const Run *r);    /* returns 1 on rank 0, which writes logs */

@@ -378,6 +378,8 @@ static void resolve_kind(ConfigLoad *load) {
     const BlockKind *kind = block_kind(*shape);
     if (kind->keys & READS_TIED && !config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
     if (kind->norm_eps != 0.0 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = kind->norm_eps;
+    load->config->model.activation_given = config_given(load, "model.activation")->given;
+    if (!load->config->model.activation_given) shape->activation = (int)kind->activation;
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 

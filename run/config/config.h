@@ -53,6 +53,7 @@ typedef struct {
         const char *preset;
         ModelShape  shape;              /* sizes of the model: the options model.n_layer and so on */
         const char *init_from;
+        int         activation_given;   /* 1 if the config sets model.activation; else init_from may */
     } model;
     struct { double std; } init;
     struct {

@@ -119,6 +119,18 @@ static void rule_sizes(ConfigLoad *load) {
     }
 }
 
+/* Refuses an activation that the kind of model does not have. */
+static void rule_activation(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
+    char words[200] = "";
+    if (s.activation == (int)kind->activation || kind->activations >> s.activation & 1) return;
+    for (int i = 0, used = 0; i < ACTIVATION_COUNT; i++)
+        if (i == (int)kind->activation || kind->activations >> i & 1)
+            used += snprintf(words + used, sizeof words - (size_t)used, "%s\"%s\"", used ? ", " : "",
+                             ACTIVATION_NAMES[i]);
+    REFUSE_KEY(load, "model.activation", "model.activation = \"%s\": model.arch = \"%s\" has %s; leave it out, or "
+               "model.arch = \"gpt2\"", ACTIVATION_NAMES[s.activation], kind->name, words);
+}
+
 /* Refuses values of keys that the kind of model (model.arch) does not read. */
 static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
     if (!(kind->keys & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head)
@@ -270,6 +282,7 @@ void config_rules_of_shape(ConfigLoad *load) {
     if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
         if (block_kind(s)->has_experts) rules_of_experts(load, s);
         else rules_of_no_experts(load, s);
+        rule_activation(load, s, block_kind(s));
         rules_of_unread(load, s, block_kind(s));
         rules_of_read(load, s, block_kind(s));
     }

@@ -22,7 +22,8 @@ static int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t workspace(void) { return 128 << 20; }
 
 /* Returns the bytes of the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One
- * kind is for the gradient of a bias, by bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The
+ * kind is for the gradient of a bias, by bias_backward, an activation, or the epilogue of a product (bias.cuh,
+ * linear.cu). The
  * other is for the weights of norms (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };

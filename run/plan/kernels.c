@@ -45,15 +45,15 @@ static const KernelRate TABLE[] = {
     {"layernorm_backward", FAMILY_NORM, 2, 2.25e12, 3.0e12, 0, PARTIALS},
     {"rmsnorm_backward", FAMILY_NORM, 2, 2.25e12, 3.0e12, 0, PARTIALS},
     {"head_norm_backward", FAMILY_NORM, 2, 2.25e12, 3.0e12, 0, PARTIALS},
-    {"gelu_forward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
-    {"gelu_backward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
+    {"activation_forward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
+    {"activation_backward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
     {"swiglu_forward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
     {"swiglu_backward", FAMILY_POINTWISE, 1, 2.82e12, 3.0e12, 0, NEAR_MEMORY},
     {"rope_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"rope_backward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"fp8_cast", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
-    {"fp8_gelu_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
-    {"fp8_gelu_backward", FAMILY_POINTWISE, 2, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_activation_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
+    {"fp8_activation_backward", FAMILY_POINTWISE, 2, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"fp8_swiglu_forward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"fp8_swiglu_backward", FAMILY_POINTWISE, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
     {"fp8_layernorm_forward", FAMILY_NORM, 1, 2.6e12, 3.0e12, 0, NEAR_MEMORY},
@@ -124,6 +124,17 @@ static int take_number(PlanFile *r, const char *key, const cJSON *node, double l
     return node && plan_file_number(r, key, node, least, most, 0, expected, out);
 }
 
+/* Returns the name that an operation has now. Files of rates may have the name from before
+ * model.activation. */
+static const char *name_now(const char *op) {
+    static const struct { const char *old, *now; } renamed[] = {
+        {"gelu_forward", "activation_forward"},         {"gelu_backward", "activation_backward"},
+        {"fp8_gelu_forward", "fp8_activation_forward"}, {"fp8_gelu_backward", "fp8_activation_backward"}};
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+        if (strcmp(renamed[i].old, op) == 0) return renamed[i].now;
+    return op;
+}
+
 static void take_kernel(PlanFile *r, KernelRates *rates, const cJSON *node) {
     const char *names[RATES_MOST];
     char        key[160];
@@ -132,7 +143,7 @@ static void take_kernel(PlanFile *r, KernelRates *rates, const cJSON *node) {
     for (int i = 0; i < rates->rows - 1; i++) {
         KernelRate *row = &rates->row[i];
         names[count++] = row->op;
-        if (strcmp(row->op, node->string) != 0) continue;
+        if (strcmp(row->op, name_now(node->string)) != 0) continue;
         int is_flops = is_in_flops(row);
         if (take_number(r, key, node, is_flops ? 1e9 : 1e6, is_flops ? 1e17 : 1e15, &row->rate))
             row->is_measured = 1, row->source = rates->source;

@@ -106,7 +106,7 @@ static void open_run(Serving *s) {
     s->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
                             c->batch.seq_len, c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
-    checkpoint_precheck_source(c, &s->tokenizer);
+    checkpoint_precheck_source(&s->config, &s->tokenizer);
     World *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);
     device_open(DEVICE_NONE, world_threads(w));

@@ -55,12 +55,12 @@ static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
     o->dw = stage_tensor(s, F32, 2, K, M), o->db = stage_tensor(s, F32, 1, M, 1), o->dbias = stage_tensor(s, F32, 1, K, 1);
     o->y64 = stage_doubles(s, N * M), o->dx64 = stage_doubles(s, N * K), o->dpre64 = stage_doubles(s, N * K);
     o->dw64 = stage_doubles(s, K * M), o->db64 = stage_doubles(s, M);
-    gelu_forward(&s->stream, o->x, o->pre);
+    activation_forward(&s->stream, ACTIVATION_GELU_NEW, o->x, o->pre);
     device_sync(&s->stream);
     double *x64 = stage_widen(s, o->x), *w64 = stage_widen(s, o->w), *dy64 = stage_widen(s, o->dy);
     ref_linear_forward(o->y64, x64, w64, stage_widen(s, o->b), N, K, M);
     for (int pass = 0; pass < 2; pass++) ref_linear_backward(o->dx64, o->dw64, o->db64, dy64, x64, w64, N, K, M);
-    ref_gelu_backward(o->dpre64, o->dx64, stage_widen(s, o->pre), N * K);
+    ref_activation_backward(ACTIVATION_GELU_NEW, o->dpre64, o->dx64, stage_widen(s, o->pre), N * K);
     return o;
 }
 
@@ -76,7 +76,7 @@ static void ops_queue(Ops *o) {
     device_zero(s, o->dbias);
     linear_forward(s, o->y, o->x, o->w, o->b);
     linear_backward(s, o->dx, o->dw, o->db, o->dy, o->x, o->w);
-    linear_gelu_backward(s, o->dpre, o->dbias, o->dw, o->db, o->dy, o->x, o->pre, o->w);
+    linear_activation_backward(s, ACTIVATION_GELU_NEW, o->dpre, o->dbias, o->dw, o->db, o->dy, o->x, o->pre, o->w);
 }
 
 static void ops_check(Ops *o) {

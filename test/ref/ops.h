@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "layers/layers.h"
+
 void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, const int32_t *starts,
                            int64_t B, int64_t T, int64_t C);
 void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, const int32_t *starts,
@@ -31,8 +33,8 @@ void ref_linear_forward(double *y, const double *x, const double *w, const doubl
 void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w,
                          int64_t N, int64_t K, int64_t M);
 
-void ref_gelu_forward(double *y, const double *x, int64_t n);
-void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
+void ref_activation_forward(Activation kind, double *y, const double *x, int64_t n);
+void ref_activation_backward(Activation kind, double *dx, const double *dy, const double *x, int64_t n);
 
 /* gate_up [N,2F] has F gate values, then F up values */
 void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F);
