@@ -33,8 +33,8 @@ static Batch next_batch(void *run) {
     return loader_next(r->loader, &r->model->stream, NULL);
 }
 
-/* Runs forward and backward for the micro-batches of this step. Afterwards this rank's pieces of the gradients hold
- * their sum over micro-batches and ranks. */
+/* Runs forward and backward for the micro-batches of this step. Afterwards each rank has the sum over micro-batches and
+ * ranks in its pieces (ZeRO shards) of the gradients. */
 static void compute_gradients(Run *r) {
     Model *m = r->model;
     /* gradients of the mean loss over the global batch, multiplied by the loss scale */
@@ -124,13 +124,15 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
-    double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* scale: a factor of the gradients in this step */
+    /* scale: the loss scale, a factor of the gradients in this step */
+    double began_ms = clock_ms(), scale = r->state.loss_scale.scale;
     groups_forget_times(&r->groups);                                 /* drops the times of evaluations and saves */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
     compute_gradients(r);                                            /* forward, backward, reduction */
-    StepNumbers n = reduce_numbers(r, step); /* loss, norm, requests: the one reduction of scalars */
+    /* sums the loss, the norm and the requests over the ranks, in the only reduction of scalars */
+    StepNumbers n = reduce_numbers(r, step);
     Again       again = {rewind_batches, compute_gradients, reduce_numbers, has_time, r};
     GuardAct    act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n,
                                  again, shards_state_is_shared(model->shards), said);
@@ -179,7 +181,8 @@ static void save_now(Run *r, int64_t step) {
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
     if (r->groups.replicas) {
-        /* Only one group of replicas knows a fault. comm_any_fault sends it to all ranks, and rank 0 prints it. */
+        /* Only the ranks that hold one piece find out that its copies differ. comm_any_fault sends the fault to all
+         * ranks, and rank 0 prints it. */
         char differ[MANIFEST_FAULT_BYTES] = "";
         if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said))
             snprintf(differ, sizeof differ, "%s", said);
@@ -284,7 +287,8 @@ static int train(Run *r, Course *c) {
         watchdog_started(r->watchdog);
         c->save |= b->save;
         c->step = after;
-        if (after <= before) { /* after a rollback the next step reads the requests again */
+        /* after a rollback nothing that the ranks agreed on holds any more; the next step reads the requests again */
+        if (after <= before) {
             *b = (Between){0};
             continue;
         }
@@ -294,7 +298,8 @@ static int train(Run *r, Course *c) {
     }
     rounds_leave(r, c->step);
     int is_saved = (r->resumed.ranks > 0 && r->resumed.step == c->step) || saver_step(r->saver) == c->step;
-    if (!is_saved) save_now(r, c->step); /* exit 75 promises a checkpoint, even before the first step */
+    /* saved even before the first step, because exit code 75 promises a checkpoint */
+    if (!is_saved) save_now(r, c->step);
     report_saved(r, saver_finish_last(r->saver));
     rounds_end(r);
     return last_lines(r, c);
@@ -315,7 +320,8 @@ int main(int argc, char **argv) {
     if (faults) fail_lines(EXIT_CONFIG, faults);
 
     Run run, *r = &run;
-    run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
+    /* opens inputs, joins the ranks, allocates memory, sets the weights */
+    run_create(r, &config, launch);
     Course c = {.step = r->resumed.step,
                 .last = schedule_last_step(&config),
                 .eval = eval_is_pending(r, r->resumed.step)};

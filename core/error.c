@@ -181,9 +181,10 @@ int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) {
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
 static NORETURN void end_without(double bytes, const char *what) {
-    if (bytes < 1024.0) fail(EXIT_MEMORY, "no memory for %s: %.0f bytes wanted", what, bytes);
-    if (bytes < 1048576.0) fail(EXIT_MEMORY, "no memory for %s: %.1f KiB wanted", what, bytes / 1024.0);
-    fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, bytes / 1048576.0);
+    static const char CURE[] = "free memory on this host, or raise the job's limit (sbatch --mem=, ulimit -v)";
+    if (bytes < 1024.0) fail(EXIT_MEMORY, "no memory for %s: %.0f bytes wanted; %s", what, bytes, CURE);
+    if (bytes < 1048576.0) fail(EXIT_MEMORY, "no memory for %s: %.1f KiB wanted; %s", what, bytes / 1024.0, CURE);
+    fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted; %s", what, bytes / 1048576.0, CURE);
 }
 
 void *xmalloc(size_t bytes, const char *what) {

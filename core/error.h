@@ -110,8 +110,8 @@ int fault_text(char *fault, size_t capacity, int result, const char *fmt, ...) P
 /* --- allocations -------------------------------------------------------------------------------------------------- */
 
 /* Allocation functions. Each returns memory as its namesake in the C library does. If memory runs out, it ends the job
- * with EXIT_MEMORY and the sentence "no memory for WHAT: 12.3 MiB wanted". WHAT is a phrase such as "a group of ranks".
- * A request for zero bytes also returns memory, which the caller frees as any other. */
+ * with EXIT_MEMORY and the sentence "no memory for WHAT: 12.3 MiB wanted", followed by a cure. WHAT is a phrase such as
+ * "a group of ranks". A request for zero bytes also returns memory, which the caller frees as any other. */
 void *xmalloc(size_t bytes, const char *what);
 void *xcalloc(size_t count, size_t bytes, const char *what); /* zeroed memory; refuses a product of count and bytes over
                                                               * SIZE_MAX */

@@ -1,4 +1,4 @@
-/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a
+/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many spans in a
  * launch. Products and sums are written as fused multiply-adds, so that the compiler has no choice and any cut of the
  * tensor into spans gives the same bits. */
 #include "layers/adamw_factors.h"
@@ -50,8 +50,8 @@ static bool piece_fits(const AdamWSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
-/* Updates as many spans as fit into one launch. They follow one another in the list, and are all aligned to packs, or
- * all not. Returns their number. */
+/* Updates the first spans of the list, as many as fit into one launch. A launch takes only spans of one kind: all
+ * aligned for vector accesses, or none. Returns the number of spans updated. */
 template <typename T, int W>
 static int update_some(Stream *s, const AdamWSpan *span, int spans, Factors f, OptimizerStep h) {
     Pieces<Piece<T>, MOST_PIECES> all = {};

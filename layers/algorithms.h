@@ -1,7 +1,8 @@
-/* algorithms.h - which algorithm computes which matrix product: the table behind same bits on a GPU.
+/* algorithms.h - the table of the algorithm that computes each matrix product. With it a run on a GPU repeats its bits.
  *
- * At the first product of a shape matmul.cu times cuBLASLt's candidates and its own kernel, and adds the fastest to
- * this table. Another choice sums in another order, so a run repeats its bits only with the table it had.
+ * At the first product of a shape matmul.cu times cuBLASLt's candidates and the kernel of gemm_hopper.cu, and adds the
+ * fastest to this table. Another algorithm sums in another order and gives other bits, so a resumed run needs
+ * its table.
  * run/checkpoint/algorithms_file.c stores the records, sets them before the first step of the next process, and gives
  * those of rank 0 to every rank. On the CPU the table stays empty.
  */
@@ -16,9 +17,9 @@ extern "C" {
 
 enum {
     ALGORITHM_KEY_ROOM = 192,
-    ALGORITHM_FIRST    = -1, /* id: the library's own first choice                                                  */
-    ALGORITHM_NONE     = -2, /* id: no algorithm, because separate kernels around the product are faster */
-    ALGORITHM_OWN      = -3  /* id: the product of gemm_hopper.cu; state holds its GemmWay */
+    ALGORITHM_FIRST    = -1, /* value of MatmulAlgorithm.id: the library's own first choice */
+    ALGORITHM_NONE     = -2, /* value of id: no algorithm, because separate kernels around the product are faster */
+    ALGORITHM_OWN      = -3  /* value of id: the kernel of gemm_hopper.cu; state holds its parameters, a GemmWay */
 };
 
 /* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library
@@ -26,26 +27,26 @@ enum {
 enum { ALGORITHM_WORDS = 16 };
 typedef struct {
     char     key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */
-    int32_t  id;                      /* cuBLASLt's number of the algorithm, or one of the above */
+    int32_t  id;                      /* cuBLASLt's number of the algorithm, or one of the ALGORITHM_ constants */
     uint32_t state[ALGORITHM_WORDS];
 } MatmulAlgorithm;
 
-/* Returns the library of the products and its version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one version do not
- * fit another. */
+/* Returns the library of the products and its version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Algorithms recorded with one
+ * version are not valid for another. */
 const char *matmul_library(void);
 
-/* The table. It belongs to the main thread, like every op. A frozen one stays as it is: a product whose key is missing
- * uses the library's first choice, without timing and without a record, because ranks that time by themselves would
- * choose differently. */
+/* The table of algorithms. Only the main thread uses it. While it is frozen it stays unchanged: a product whose key is
+ * missing uses the library's first choice, without timing and without a record. Otherwise ranks that time by themselves
+ * would choose differently. */
 typedef struct {
     MatmulAlgorithm *record;   /* owned [count], in the order of first use */
     int              count;
-    int              frozen;   /* 1: the table is frozen */
-    uint64_t         version;  /* changes with every set and clear */
+    int              frozen;   /* 1: the table stays unchanged */
+    uint64_t         version;  /* changes with every set and clear, so that copies of entries can be refreshed */
 } MatmulAlgorithms;
 extern MatmulAlgorithms matmul_algorithms;
 
-/* Adds the record, or replaces that of the same key. Products then look it up again. */
+/* Adds the record, or replaces the record with the same key. Later products use it. */
 void matmul_algorithms_set(MatmulAlgorithm a);
 /* Empties the table, which is no longer frozen. */
 void matmul_algorithms_clear(void);

@@ -31,18 +31,18 @@
  * accumulators, a row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular
  * tiles skip known zeros.
  */
-enum { TILE = 64 }; /* queries, and keys, of a tile: 16 KiB of scores */
+enum { TILE = 64 }; /* number of queries, and of keys, in a tile; their scores take 16 KiB */
 
 typedef enum { TILE_SET, TILE_ADD } TileWrite;
 typedef enum {
     TILE_FULL,
-    TILE_LOWER_RESULT, /* only columns <= row of c are needed */
-    TILE_LOWER_FACTOR, /* a(i,p) is zero for p > i                            */
-    TILE_UPPER_FACTOR  /* a(i,p) is zero for p < i                            */
+    TILE_LOWER_RESULT, /* in c = a b only the columns <= row of c are needed */
+    TILE_LOWER_FACTOR, /* in c = a b the element a(i,p) is zero for p > i */
+    TILE_UPPER_FACTOR  /* in c = a b the element a(i,p) is zero for p < i */
 } TileForm;
 
-/* c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth` rows of
- * b_step floats, c has `rows` rows of c_step floats. */
+/* A product c = or += a b. a(i,p) is at a[i * a_row + p * a_step], so that either order of storage fits. b has `depth`
+ * rows of b_step floats, c has `rows` rows of c_step floats. */
 typedef struct {
     float       *c;
     const float *a, *b;
@@ -56,14 +56,14 @@ static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * L
 
 #define TILE_ROWS 4
 #define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
-#ifdef __clang__ /* GCC's pragma comes too late in clang for acc to leave memory: 26 instead of 86 GFLOP/s */
+#ifdef __clang__ /* in clang GCC's pragma acts too late for acc to stay in registers: 26 instead of 86 GFLOP/s */
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* Computes `width` registers by `rows` rows of c from (row, column) on. Both are constants, so acc stays in
- * registers. */
+/* Computes a block of c: `rows` rows by `width` vector registers, from (row, column) on. rows and width are
+ * compile-time constants, so acc stays in registers. */
 SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column,
                             int64_t first, int64_t last) {
     f32reg acc[2 * TILE_ROWS][TILE_WIDTH], b[TILE_WIDTH];
@@ -79,7 +79,8 @@ SIMD_INLINE void tile_block(const TileProduct *t, const int rows, const int widt
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
         UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * REGISTER_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
-            /* a in every lane; x - 0 is free, 0 + x is an addition */
+            /* Copies an element of a into every lane. A compiler drops x - 0, but must keep 0 + x, because x may be
+             * -0. */
             f32reg a = from_a[i * a_row] - (f32reg){0};
             UNROLL for (int k = 0; k < width; k++) acc[i][k] += a * b[k];
         }
@@ -104,7 +105,7 @@ SIMD_INLINE void tile_rows(const TileProduct *t, const int rows, int64_t row) {
     if (widths == 1) tile_block(t, rows, 1, row, column, first, last);
 }
 
-/* Computes c = or += a b. Narrow results take twice the rows where registers allow it. */
+/* Computes c = or += a b. For a narrow c it computes twice as many rows at once, if there are enough registers. */
 static void tile_product(TileProduct t) {
     if (SIMD_BYTES == 64 && t.columns <= 2 * REGISTER_FLOATS)
         for (int64_t row = 0; row < t.rows; row += 2 * TILE_ROWS) tile_rows(&t, 2 * TILE_ROWS, row);
@@ -117,11 +118,11 @@ static void tile_product(TileProduct t) {
 typedef struct {
     DType   type;
     int64_t B, T, C, H, D; /* B sequences of T positions, H query heads of D channels; C = H*D: columns of y */
-    int64_t group;        /* query heads that share a head of keys */
-    int64_t columns;      /* columns of qkv */
+    int64_t group;        /* number of query heads that share a head of keys */
+    int64_t columns;      /* number of columns of qkv */
     int64_t wide;         /* D rounded up to 16: floats of a packed row */
-    int64_t tiles;        /* tiles of TILE positions in a sequence, on this rank */
-    int64_t key_tiles;    /* tiles of a sequence on all context ranks */
+    int64_t tiles;        /* number of tiles of TILE positions in a sequence, on this rank */
+    int64_t key_tiles;    /* number of tiles of a sequence on all context ranks */
     float   scale;        /* 1/sqrt(D), folded into q                   */
     const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
     const void *keys;     /* borrowed; NULL: the keys are in qkv */
@@ -129,31 +130,32 @@ typedef struct {
     ContextPart context;
 } Heads;
 
-/* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work for i + 1, or n - i, other tiles, so any
- * run of this order has an equal share of it. */
+/* Returns the i-th of n tiles in the order 0, n-1, 1, n-2, ... Tile i has work in proportion to i + 1, or to n - i. So
+ * sections of this order that have the same length have the same work. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
 
 static inline int64_t attention_rows(int64_t tile, int64_t T) {
     return T - tile * TILE < TILE ? T - tile * TILE : TILE;
 }
 
-enum { ATTENTION_AHEAD = 8 }; /* rows that prefetch is ahead */
+enum { ATTENTION_AHEAD = 8 }; /* number of rows by which a prefetch precedes the use of its row */
 
-/* The two halves of a row of keys. In a row of qkv they follow q. */
+/* The two halves of a row of the tensor `keys`: all keys, then all values. In a row of qkv they follow q. */
 typedef enum { PART_K, PART_V } KeyPart;
 
 /* Returns the element of qkv at which a tile of a head's queries begins. */
 static inline int64_t attention_query_at(const Heads *h, int64_t head, int64_t tile) {
     return (head / h->H * h->T + tile * TILE) * h->columns + head % h->H * h->D;
 }
-/* Returns the number of a tile of queries among the tiles of its sequence, which are numbered like those of keys. */
+/* Returns the index of a tile of queries among all tiles of its sequence, of which a context rank has only some. Tiles
+ * of keys are numbered in the same way. */
 static inline int64_t attention_place(const Heads *h, int64_t tile) {
     Positions p = positions_of(h->context, h->T);
     return POSITION_OF(p, tile * TILE) / TILE;
 }
 
-/* Returns the position of the first key that the query in this row of a head's sequence sees. It never falls from row
- * to row. */
+/* Returns the position of the first key that the query in this row of a head's sequence sees. Later rows never see
+ * earlier keys than this. */
 static inline int64_t attention_first_key(const Heads *h, int64_t head, int64_t row) {
     return h->starts ? h->starts[head / h->H * h->T + row] : 0;
 }
@@ -250,18 +252,19 @@ static const float NO_SCORE = -1e38f;
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] transposed keys */
     float *v;        /* [key_tiles][TILE,wide] values */
-    float *q, *y;    /* [TILE,wide] scaled queries; sums of p v                      */
+    float *q, *y;    /* [TILE,wide] each; q: scaled queries; y: sums of p v */
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
     float *top;      /* [TILE]     running maximum                                   */
     float *shrink;   /* [TILE]     factor of earlier sums when the maximum last rose */
 } ForwardScratch;
 
-/* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. Sums under a lower
- * maximum shrink. */
+/* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. If the maximum top
+ * rises, scales down the earlier sums. */
 static void softmax_tile(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
-        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* columns from `end` on are not set */
+        int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* scores in columns from `end` on are not
+                                                                          * computed */
         float   highest[LANES * LANES], turned[LANES * LANES];
         for (int64_t r = 0; r < LANES; r++) {
             float *p = w.scores + (row + r) * TILE;
@@ -319,7 +322,7 @@ static void forward_tile(const Forward *job, ForwardScratch w, int64_t head, int
     }
 }
 
-/* Computes the work items [first, end). */
+/* Computes the work items [first, end) of attention's forward pass; an item is a tile of queries of one head. */
 void SIMD(forward_share)(const Forward *job, ForwardScratch w, int64_t first, int64_t end) {
     const Heads *h = &job->heads;
     int64_t      packed = -1;
@@ -353,11 +356,11 @@ typedef struct {
 /* A thread's memory. q to delta cover the sequence of one head, in tiles of TILE positions. */
 typedef struct {
     float *q, *dy, *dq;         /* [tiles][TILE,wide] queries, dy, sums of dq */
-    float *lse, *delta;         /* [tiles][TILE]      of each query           */
+    float *lse, *delta;         /* [tiles][TILE]      lse and delta of each query */
     float *k;                   /* [TILE,wide]        keys of one tile        */
     float *dk, *dv;             /* [backward_sums][TILE,wide] sums of dk and dv */
-    float *k_turned, *v_turned; /* [D,TILE]           a tile, transposed      */
-    float *p, *ds;              /* [TILE,TILE] queries by keys            */
+    float *k_turned, *v_turned; /* [D,TILE]           a tile of keys or values, transposed */
+    float *p, *ds;              /* [TILE,TILE] probabilities, and gradients of scores: queries by keys */
 } BackwardScratch;
 
 /* Kinds of backward's work items: a head of keys with its query heads, a tile of keys, a tile of queries. */
@@ -391,7 +394,8 @@ static void load_queries(const Backward *job, BackwardScratch w, int64_t head, i
     }
 }
 
-/* Computes delta of the heads of a row, `step` apart, with load_queries' order of additions. */
+/* Computes delta of the heads of a row, to elements `step` apart. It adds in the same order as load_queries, so the
+ * bits are equal. */
 SIMD_INLINE void delta_row_of(DType type, float *delta, int64_t step, const void *dy, const void *y, int64_t row,
                               int64_t heads, int64_t D) {
     for (int64_t head = 0; head < heads; head++) {
@@ -505,7 +509,7 @@ static void backward_queries(const Backward *job, BackwardScratch w, int64_t hea
     store_queries(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
-/* Computes the work items [first, end). */
+/* Computes the work items [first, end) of attention's backward pass, which are of the kind `item`. */
 void SIMD(backward_share)(const Backward *job, BackwardScratch w, int64_t first, int64_t end, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
@@ -536,7 +540,7 @@ SIMD_DISPATCH(void, backward_share,
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */
 
-enum { KEYS = 64 }; /* keys that a query of attention_last_forward takes at once; a multiple of 16 */
+enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at once; a multiple of 16 */
 
 typedef struct {
     Heads   heads; /* heads of one sequence: B is 1 */
@@ -697,9 +701,10 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
     if (is_dry) {
-        /* a dry stream runs nothing */
-    } else if (8 * heads >= 5 * rounds * threads) { /* some threads idle, but for less time than the two extra products
-                                                     * of the other way cost */
+        /* a dry stream only counts memory and work, and computes nothing */
+    /* With one work item per head some threads idle. That costs less than the two extra products of items by tile if
+     * heads fill the threads to 5/8. */
+    } else if (8 * heads >= 5 * rounds * threads) {
         backward_items(&job, memory, floats, BY_HEAD);
     } else {
         backward_items(&job, memory, floats, BY_KEYS);

@@ -30,7 +30,7 @@ template <int D> struct ForwardTile {
     static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
 };
 
-/* Running maximum and sum of a thread's rows. The sum is over its own columns only. */
+/* Running maximum and sum of a thread's rows. The sum covers only the columns that the thread itself holds. */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
 /* Returns the highest score of a row in s, over the four threads that share the row. */
@@ -53,7 +53,8 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             float high = highest_score(s[atom], side),
-                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite for the first keys */
+                  rise = (high - m.top[atom][side]) * scale_log2; /* infinite or very large at a row's first keys,
+                                                                   * because top is still -infinity or NO_SCORE */
             shrink[atom][side] = 1.0f;
             if (rise > (float)RAISE) {
                 shrink[atom][side] = exp2_approx(-rise);
@@ -101,8 +102,8 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     cp_async_commit();
 }
 
-/* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the first query;
- * row: its row. */
+/* Processes one tile of keys for a warp's queries: scores, softmax, out += p v. query: position of the warp's first
+ * query; row: the row of that query. */
 template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4],
                          const T *k, const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
@@ -159,7 +160,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES,
               query = block_query + warp * Tile::ROWS;
-    const int   position = position_of(h, query); /* position of the warp's first query; its rows are in one chunk */
+    const int   position = position_of(h, query); /* position of the warp's first query; the positions of the warp's
+                                                   * rows are consecutive */
     const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
     const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
                 warp_begin = DOCUMENTS ? start_at(starts, query, h) : 0;
@@ -180,7 +182,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded; all threads have read the other stage */
+        __syncthreads(); /* this tile is loaded, and all threads have read the other stage, which may be overwritten */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < position + Tile::ROWS && query < h.T && /* otherwise none of the warp's scores is on or below the
@@ -196,7 +198,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
-/* Replaces s by p and updates sum and top; out shrinks where the maximum rises. */
+/* Replaces the scores s by p = exp(s - top) and updates the running sum and maximum; scales down `out` where the
+ * maximum rises. */
 template <bool DOCUMENTS, int M, int COLUMNS>
 DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query,
                         int key, const int32_t *starts, int row, const Heads &h) {
@@ -236,13 +239,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the last tile */
+        __syncthreads(); /* all threads have read the previous tile, which may be overwritten now */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row,
                                                        h);
         cp_async_commit();
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is loaded */
+        __syncthreads(); /* this tile is complete in shared memory */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
         f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);
@@ -262,7 +265,8 @@ template <typename T, int D, bool DOCUMENTS>
 static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same_v<T, float>) {
         typedef F32Tile<D> Tile;
-        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* tiles of q, k, v and p */
+        constexpr int      BYTES = (3 * Tile::ELEMS + Tile::SCORE_ELEMS) * 4; /* shared memory: tiles of q, k, v and
+                                                                               * p */
         LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, Tile::ROWS)),
                Tile::THREADS, BYTES, s, y, lse, qkv, keys, h);
     } else {
@@ -272,7 +276,8 @@ static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *k
     }
 }
 
-/* Does attention_forward if keys are none: the keys are in qkv then. */
+/* Computes attention_context_forward, and also attention_forward, for which `keys` is tensor_none(): the keys are in
+ * qkv then. */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape shape) {
     if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
@@ -362,7 +367,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
     float    top = -INFINITY, total = 0.0f, sum[HELD] = {};
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
-    __syncthreads(); /* q is complete */
+    __syncthreads(); /* after this q is complete in shared memory */
     for (int64_t first = 0; first < seen; first += LAST_THREADS) {
         int   left = (int)(seen - first), count = left < LAST_THREADS ? left : (int)LAST_THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
@@ -370,7 +375,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
         top = high;
         p[thread] = expf(score - high); /* block_max has a barrier, so the values of the earlier keys have been added */
         total = total * shrink + p[thread];
-        __syncthreads(); /* p is complete */
+        __syncthreads(); /* after this p is complete in shared memory */
         for (int i = 0; i < HELD; i++) sum[i] *= shrink;
         for (int k = warp; k < count; k += LAST_WARPS)
             for (int i = 0; i < HELD; i++) {
@@ -380,7 +385,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     }
     total = block_sum(total, part);
     for (int i = 0; i < HELD; i++) sums[warp * MOST_D + lane + i * WARP] = sum[i];
-    __syncthreads(); /* the warps' sums are complete */
+    __syncthreads(); /* after this the sums of all warps are complete */
     if (thread >= D) return;
     float all = 0.0f;
     for (int w = 0; w < LAST_WARPS; w++) all += sums[w * MOST_D + thread];

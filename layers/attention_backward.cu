@@ -38,7 +38,7 @@ template <int D> struct BackwardTile {
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS,
                          STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
-    /* the last term: lse and delta of two stages */
+    /* the last term is for lse and delta in two stages */
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float);
 };
 
@@ -62,7 +62,7 @@ template <typename T, int ROWS, int D> DEVICE void load_keys(T *tiles, const T *
         tiles, {keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
 }
 
-/* Loads lse and delta of a step, from `at`, where the head's rows begin. */
+/* Loads the negated lse and delta of STEP queries, from element `at` on, into shared memory. */
 template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
     int           i = (int)threadIdx.x % PACKS * PACK;
@@ -129,9 +129,9 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. If the
- * group is one head (PLAIN), the row number alone shows whether queries are left. That saves one register. At D = 64
- * the kernel has none to spare. */
+/* Position of a block of keys in its walk over the queries that see it: the first row of the step (begin <= query <
+ * end) and the head of the group. If the group is one head (PLAIN), the row number alone shows whether queries are
+ * left. That saves one register. At D = 64 the kernel has none to spare. */
 typedef struct { int query, head; } Walk;
 template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
@@ -180,7 +180,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     Walk          next = {begin, begin < end ? 0 : group};
 
     if (threadIdx.x == 0) kept[0] = {keys_at, starts, begin, end};
-    __syncthreads(); /* `kept` is set */
+    __syncthreads(); /* after this all threads may read `kept` */
     load_pair<T, Tile::OWN, D, Tile::THREADS>(shared, own, block_key, h);
     if (has_more<PLAIN>(next, kept->end, group)) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
@@ -222,7 +222,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     /* Only the warp itself reads its rows of the block's own tiles, k and v, so its results pass through these rows. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
-    cp_async_wait<0>(); /* waits for loads of own rows that met no query */
+    cp_async_wait<0>(); /* waits for the loads of k and v, which still run if no query sees the keys */
     __syncthreads();
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
@@ -326,10 +326,10 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<false>(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
-        __syncthreads(); /* all threads have read the last step */
+        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded */
+        __syncthreads(); /* this step's tiles are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, k, q);
         f32_scores<D>(ds, v, d);
@@ -341,7 +341,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
-    cp_async_wait<0>(); /* waits for loads of keys that met no query */
+    cp_async_wait<0>(); /* waits for the loads of k and v, which still run if no query sees the keys */
     f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
     f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }
@@ -365,13 +365,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
     load_pair<float, Tile::ROWS, D, Tile::THREADS>(q, own, block_query, h);
     for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
-        __syncthreads(); /* all threads have read the last step */
+        __syncthreads(); /* all threads have read the previous step's tiles, which may be overwritten now */
         load_pair<float, Tile::ROWS, D, Tile::THREADS>(
             k,
             {keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride, h.key_stride},
             from.row, h);
         cp_async_wait<0>();
-        __syncthreads(); /* this step is loaded */
+        __syncthreads(); /* this step's tiles are complete in shared memory */
         float s[M][M], ds[M][M];
         f32_scores<D>(s, q, k);
         f32_scores<D>(ds, d, v);
@@ -391,7 +391,7 @@ template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys,
                             Heads h) {
     if constexpr (std::is_same_v<T, float>) {
-        /* tiles of q, dy, k and v, and one of p or ds */
+        /* shared memory: tiles of q, dy, k and v, and one of p or ds */
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
                       keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
@@ -410,8 +410,9 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
     }
 }
 
-/* Queues backward's kernels. Returns whether they have added to dbias, which takes row_sums, small beside dqkv, and a
- * pass over them. f is NULL, or dqkv is written as fp8 codes. */
+/* Queues the kernels of attention's backward pass. Returns whether they have added to dbias. For that they take memory
+ * for row_sums and a pass over it, which is small beside dqkv. f: NULL, or dqkv is written as 8-bit codes with the
+ * scale in f. */
 static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse,
                      Tensor delta, Tensor qkv, Tensor keys, Heads h, bool by_heads) {
     const Tensor others[] = {dqkv, dkeys, dy, keys};
@@ -445,8 +446,8 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-/* Checks a call, computes delta if it is none, and queues the kernels. If dkeys and keys are none, they are in dqkv and
- * qkv, of whole sequences. Returns what `backward` returns. */
+/* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. If dkeys
+ * and keys are tensor_none(), they are in dqkv and qkv, of whole sequences. Returns what `backward` returns. */
 static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
                             Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
                             HeadShape shape) {

@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: p <= 2^8; the others are numbers of named
-                                                              * barriers */
+enum { RAISE = 8, TURN = 1, GROUP_BARRIER = TURN + GROUPS }; /* RAISE: log2 of the growth of exp above which the maximum
+                                                              * is raised; the others: numbers of named barriers */
 
 template <typename T, int D> struct alignas(TILE_ALIGN) ForwardShared {
     static constexpr int KEYS = 128, SLOTS = D == 64 ? 6 : 4;
@@ -40,7 +40,7 @@ template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, const TensorMap *qkv,
                          const TensorMap *keys, const Heads &h, int items) {
     constexpr int KEYS = ForwardShared<T, D>::KEYS;
-    unsigned      done = 0, n = 0; /* done counts items, n tiles of keys or values */
+    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of tiles of keys or values so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<KEYS, DOCUMENTS>(h, i);
         const int         first = sequence_row(h, item.head), column = key_column(h, item.head);
@@ -75,7 +75,8 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
             if (held_side(i) == side) high = fmaxf(high, s[i]);
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
         high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-        const float rise = (high - m.top[side]) * scale_log2; /* infinite for the first keys */
+        const float rise = (high - m.top[side]) * scale_log2; /* infinite or very large at a row's first keys, because
+                                                               * top is still -infinity or NO_SCORE */
         shrink[side] = 1.0f;
         if (rise > (float)RAISE) shrink[side] = exp2_approx(-rise), m.top[side] = high, raised = true;
         const float top = m.top[side] * scale_log2;
@@ -89,7 +90,8 @@ template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[
 
 /* --- a warpgroup's 64 queries ------------------------------------------------------------------------------------- */
 
-/* A token that the warpgroups pass on. The one that has it queues products. */
+/* The warpgroups pass on a token, and only the one that has it queues products: turn_begin waits for the token,
+ * turn_end passes it on. */
 DEVICE void turn_begin(int group) { named_barrier_sync(TURN + group, 2 * WARPGROUP); }
 DEVICE void turn_end(int group) { named_barrier_arrive(TURN + (group + 1) % GROUPS, 2 * WARPGROUP); }
 
@@ -103,7 +105,8 @@ DEVICE bool mask_and_softmax(float (&s)[N], Running &m, float (&shrink)[2], int 
     return softmax(s, m, shrink, h.scale_log2);
 }
 
-/* Computes a warpgroup's rows of an item. n counts the tiles that the consumers have taken so far. */
+/* Computes the output rows of a warpgroup: its 64 queries of an item. n counts the tiles of keys and values that the
+ * consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS, int SLOTS>
 DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const ForwardShared<T, D> *shared,
                          Queues<SLOTS> &queues, unsigned &n, const ForwardItem &item, int group,
@@ -172,7 +175,7 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
     /* row: the warp's first row in the tile */
     const int group = (int)threadIdx.x / WARPGROUP, row = (int)threadIdx.x / WARP * 16;
     unsigned  done = 0, n = 0;
-    if (group == GROUPS - 1) turn_end(group); /* the first warpgroup begins */
+    if (group == GROUPS - 1) turn_end(group); /* gives the token to the first warpgroup, which begins */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const ForwardItem item = forward_item<ForwardShared<T, D>::KEYS, DOCUMENTS>(h, i);
         T                *q = shared->q[done % 2];
@@ -182,10 +185,10 @@ DEVICE void forward_consume(T *y, float *lse, ForwardShared<T, D> *shared, Queue
         forward_rows<T, D, DOCUMENTS>(out, m, q, shared, queues, n, item, group, h);
         named_barrier_sync(GROUP_BARRIER + group, WARPGROUP); /* the warpgroup's queries have been read */
         forward_store<T, D>(y, lse, q, out, m, item.head, item.query + row, row, h);
-        fence_proxy_async(); /* TMA will fill the tile again */
+        fence_proxy_async(); /* needed before TMA fills the tile of queries again */
         queue_free(queues.own, done);
     }
-    if (group == 0) turn_begin(group); /* takes the token that nobody needs */
+    if (group == 0) turn_begin(group); /* takes the last token, for which no warpgroup waits any more */
 }
 
 #endif
@@ -222,7 +225,7 @@ static bool can_hopper(void) {
 #ifdef CUDA_EMU
     return true;
 #else
-    static cudaFuncAttributes attributes; /* looked up once, because each call of attention asks */
+    static cudaFuncAttributes attributes; /* looked up once, because every call of attention needs them */
     if (attributes.maxThreadsPerBlock == 0)
         CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)attention_forward_hopper_kernel<bf16, 64, false>));
     return strcmp(device_isa(), "sm_90") == 0 && attributes.sharedSizeBytes > 0;

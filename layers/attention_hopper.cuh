@@ -50,11 +50,11 @@ DEVICE bool is_loader() { return __shfl_sync(0xffffffffu, (int)threadIdx.x, 0) =
 
 template <int SLOTS> struct Queue { uint64_t full[SLOTS], empty[SLOTS]; };
 
-/* The queues of a loader: tiles that stay for an item, and tiles that pass. */
+/* Queues of tiles from the loader. Tiles in `own` stay for a whole item; tiles in `steps` are read once and freed. */
 template <int SLOTS> struct Queues { Queue<2> own; Queue<SLOTS> steps; };
 
-/* Initializes a queue. fillers: 1 for the loader, or the number of warps that write the places themselves. takers:
- * number of warps that read. */
+/* Initializes a queue of tiles. fillers: number of warps that write a tile themselves, or 1 if the loader's TMA does.
+ * takers: number of warps that read a tile. */
 template <int SLOTS> DEVICE void queue_init(Queue<SLOTS> &q, unsigned fillers = 1, unsigned takers = CONSUMER_WARPS) {
     for (int i = 0; i < SLOTS; i++) {
         mbarrier_init(&q.full[i], fillers);
@@ -73,7 +73,7 @@ template <int SLOTS> DEVICE void queues_init(Queues<SLOTS> &queues) {
 template <int SLOTS> DEVICE void queue_await_room(Queue<SLOTS> &q, unsigned n) {
     mbarrier_wait(&q.empty[n % SLOTS], (n / SLOTS & 1) ^ 1);
 }
-/* Waits until the n-th place is free, announces the bytes to its barrier and returns the barrier. */
+/* Waits until the n-th place of the queue is free, announces the bytes to its barrier and returns the barrier. */
 template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, unsigned bytes) {
     queue_await_room(q, n);
     mbarrier_arrive_expect(&q.full[n % SLOTS], bytes);
@@ -82,12 +82,13 @@ template <int SLOTS> DEVICE uint64_t *queue_fill(Queue<SLOTS> &q, unsigned n, un
 template <int SLOTS> DEVICE void queue_take(Queue<SLOTS> &q, unsigned n) {
     mbarrier_wait(&q.full[n % SLOTS], n / SLOTS & 1);
 }
-/* Called by each warp after it has read the n-th place. */
+/* Frees the n-th place of the queue. Each warp calls it after it has read that place. */
 template <int SLOTS> DEVICE void queue_free(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.empty[n % SLOTS]);
 }
-/* Called by each warp that fills places, after it has written its share of the n-th one. */
+/* Announces the n-th place of the queue as full. Each warp that fills places calls it after it has written its
+ * share. */
 template <int SLOTS> DEVICE void queue_give(Queue<SLOTS> &q, unsigned n) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(&q.full[n % SLOTS]);
@@ -138,7 +139,7 @@ DEVICE void multiply_rows(float (&s)[N / 2], const T *a, int row, const T *b, bo
                        descriptor_after(right, (d / BOX * BOX * N + d % BOX) * 2), add || d > 0);
     wgmma_commit();
 }
-/* out += p x: [64,N] in registers times a tile of N rows. */
+/* out += p x: p [64,N] is in registers, x is a tile of N rows in shared memory. */
 template <typename T, int N, int D>
 DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const T *x) {
     const uint64_t right = matrix_descriptor(x, BOX * N * 2, SWIZZLE_ROWS_BYTES);
@@ -147,7 +148,7 @@ DEVICE void add_rows(float (&out)[D / 2], const uint32_t (&p)[N / 16][4], const 
         wgmma_from_registers<T, T, D, 1>(out, p[j / 16], descriptor_after(right, j * BOX * 2), 1);
     wgmma_commit();
 }
-/* Makes a product the left factor of the next one, rounded to T. */
+/* Rounds a product to T, in the register order of the left factor of the next product. */
 template <typename T, int N> DEVICE void round_product(uint32_t (&p)[N / 16][4], const float (&s)[N / 2]) {
     #pragma unroll
     for (int i = 0; i < N / 4; i++) p[i / 4][i % 4] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
@@ -180,7 +181,8 @@ DEVICE void mask_earlier(float (&s)[N], const int32_t *starts, int row, int key,
 
 /* --- results pass through the warp's own 16 rows of a tile, which no product reads any more ----------------------- */
 
-/* Writes product times scale[side], rounded, into the tile of ROWS rows. row: the warp's first row. */
+/* Writes a product, times scale and rounded, into a tile of ROWS rows in shared memory. scale has a factor for the
+ * upper and one for the lower half of the warp's rows. row: the warp's first row. */
 template <typename T, int ROWS, int D>
 DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (&scale)[2]) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(T);
@@ -195,7 +197,7 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
     }
     __syncwarp();
 }
-/* Writes the product through the tile to rows `first` on of a head, except rows from T on. */
+/* Writes a product by way of the tile in shared memory to rows `first` on of a head, except rows from T on. */
 template <typename T, int ROWS, int D>
 DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
                           const float (&scale)[2], const Heads &h) {
@@ -219,7 +221,7 @@ DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const 
  * products run. With D = 128 dk and dv take half of the registers, and dp waits for exp.
  */
 
-enum { KEYS_STEP = 64 }; /* queries of a step */
+enum { KEYS_STEP = 64 }; /* number of queries in a step of backward */
 
 /* The negated lse and delta of queries pass through TMA as rows of 32 values. */
 enum { MINUS_ROW = 32, MINUS_BOX_ROWS = 2, MINUS_BYTES = MINUS_ROW * MINUS_BOX_ROWS * 4 };
@@ -230,7 +232,7 @@ static inline TensorMap map_of_minus(const float *minus, int64_t values) {
 
 #ifdef PTX_HOPPER
 
-/* Returns the values of column held_column(i) and the next one; they lie swizzled. */
+/* Returns the values of column held_column(i) and the next one. They are stored with TMA's swizzle. */
 DEVICE float2 column_pair(const float *minus, int i) {
     return *reinterpret_cast<const float2 *>(minus + (held_column(i) ^ i * 2 / MINUS_ROW * 4));
 }
@@ -264,9 +266,11 @@ template <typename T> struct KeysTiles {
     const float *lse, *delta;
 };
 
-/* One step: computes s and dp, whose rows are the warpgroup's keys, and what they add to dv and dk. At the begin the
- * last step's product for dk still runs, and on return this step's, with ds. free_last is called when the last step's
- * product has ended, use(ds) before this step's product begins: until a wait only the product may read its registers.
+/* Computes one step of backward for a warpgroup's 64 keys and KEYS_STEP queries: s and dp, whose rows are keys, and
+ * what they add to dv and dk.
+ * When it is called, the previous step's product for dk may still run. When it returns, this step's product still runs
+ * and reads ds. free_last() is called when the previous product has ended, use(ds) before this step's product begins.
+ * Until the caller waits for the product, only the product may read the registers of ds.
  * starts: NULL, or the starts of documents. TIGHT: ds takes the registers of p, after dv's product. */
 template <typename T, int D, bool DOCUMENTS, bool TIGHT = false, class F, class G>
 DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEYS_STEP / 16][4], const KeysTiles<T> &at,
@@ -299,13 +303,13 @@ DEVICE void keys_step(float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&ds)[KEY
     use(ds);
     wgmma_fence();
     add_rows<T, STEP, D>(dk, ds, at.q);
-    if (!TIGHT) wgmma_wait<1>(dv); /* frees p's registers */
+    if (!TIGHT) wgmma_wait<1>(dv); /* waits for dv's product, which reads p's registers */
 }
 
-/* Calls put(), which writes a product into a tile, and adds the columns of the warp's rows, as written there, to
- * row_sums. A lane has pairs of columns. A later part adds to the sum that the same warp has written before, which is
- * loaded while put works. Rows past T are zeros. first: the warp's first position   column: the tile's first column in
- * dqkv. */
+/* Calls put(), which writes a product into a tile. Then adds up the columns of the warp's rows, as written there, and
+ * stores the sums in row_sums. If a sequence has more slices of SUMMED_ROWS rows than h.parts, a later slice adds to a
+ * sum that the same warp has stored before. That sum is loaded while put works. A lane has pairs of columns. Rows past
+ * T are zeros. first: the warp's first position   column: the tile's first column in dqkv. */
 template <typename T, int ROWS, int D, class F>
 DEVICE void sum_product(int first, const T *tile, int row, int head, int column, const Heads &h, F put) {
     const int     lane = (int)threadIdx.x % WARP, part = first / SUMMED_ROWS;

@@ -1,10 +1,11 @@
-/* attention_hopper.h - which kernels a call of attention gets, and those for compute capability 9.0. */
+/* attention_hopper.h - chooses the kernels for a call of attention, and declares those for compute capability 9.0. */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_HOPPER_H
 #define TRAIN_GPT_LAYERS_ATTENTION_HOPPER_H
 
 #include "layers/attention_tile.cuh"
 
-/* Values of TRAIN_GPT_ATTENTION: not set, portable, hopper, and for hopper's backward hopper-heads or hopper-tiles. */
+/* Values of the environment variable TRAIN_GPT_ATTENTION: not set, "portable", "hopper", and "hopper-heads" or
+ * "hopper-tiles", which also choose hopper's backward pass. */
 typedef enum {
     ATTENTION_CHOSEN, ATTENTION_PORTABLE, ATTENTION_HOPPER, ATTENTION_HEADS, ATTENTION_TILES
 } AttentionAsked;

@@ -15,9 +15,11 @@
 template <typename T, int D> struct alignas(TILE_ALIGN) KeysShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* [stage][query] negated lse and delta of STEP
+                                                                       * queries */
 };
-/* Shared memory of the queries kernel: 160 and 224 KiB at D = 64 and 128. */
+/* Shared memory of the queries kernel: queries and dy of two items, keys and values of STAGES steps. 160 and 224 KiB at
+ * D = 64 and 128. */
 template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
     static constexpr int STEP = D == 64 ? 128 : 64, STAGES = 3;
     T q[2][BLOCK_ROWS * D], dy[2][BLOCK_ROWS * D], k[STAGES][STEP * D], v[STAGES][STEP * D];
@@ -32,7 +34,7 @@ template <typename T, int D> struct alignas(TILE_ALIGN) QueriesShared {
  * of the group's heads, STEP at a time, see one of these keys. */
 typedef struct { int head, row, key, position, begin, end; } KeysItem;
 
-/* Returns item i. All lanes of a warp call it together. */
+/* Returns item i of the keys kernel. All lanes of a warp call it together. */
 template <int STEP, bool PLAIN> DEVICE KeysItem keys_item(const Heads &h, int i) {
     const int       tiles = (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS;
     const Place     p = attention_place(h, h.group, h.context * tiles, false, i);
@@ -51,7 +53,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES>
                       const TensorMap *keys, const TensorMap *dy, const TensorMap *lse, const TensorMap *delta,
                       int padded, const Heads &h, int items) {
     constexpr int STEP = KeysShared<T, D>::STEP, STAGES = KeysShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done counts items, n steps */
+    unsigned      done = 0, n = 0; /* done: number of items so far; n: number of steps so far */
     for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x, done++) {
         const KeysItem item = keys_item<STEP, PLAIN>(h, i);
         if (!elect_one()) continue;
@@ -73,7 +75,7 @@ DEVICE void keys_load(KeysShared<T, D> *shared, Queues<KeysShared<T, D>::STAGES>
     }
 }
 
-/* Computes dk and dv of an item, step by step. n counts the steps that the consumers have taken so far. */
+/* Computes dk and dv of an item, step by step. n counts the steps of queries that the consumers have taken so far. */
 template <typename T, int D, bool PLAIN>
 DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *shared,
                       Queues<KeysShared<T, D>::STAGES> &queues, const T *k, const T *v, unsigned &n,
@@ -87,7 +89,8 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
     set_zero(dk);
     set_zero(dv);
     for (; step < steps && query < item.end && position >= position_of(h, query) + STEP; step++, query += STEP, n++) {
-        queue_take(queues.steps, n); /* no query of the step sees a key of the warpgroup */
+        queue_take(queues.steps, n); /* takes and frees the step unused, because none of its queries sees a key of the
+                                      * warpgroup */
         queue_free(queues.steps, n);
     }
     #pragma unroll 1
@@ -98,7 +101,9 @@ DEVICE void keys_rows(float (&dk)[D / 2], float (&dv)[D / 2], KeysShared<T, D> *
         keys_step<T, D, !PLAIN>(dk, dv, ds, {k, v, shared->q[slot], shared->dy[slot], shared->lse[slot],
                                              shared->delta[slot]}, position,
                                 query, starts, h, [&] { if (is_running) queue_free(queues.steps, n - 1); },
-                                [](auto &) { fence_proxy_async(); }); /* TMA fills the place of the statistics again */
+                                /* The fence orders the warpgroup's reads of lse and delta before TMA overwrites
+                                 * them. */
+                                [](auto &) { fence_proxy_async(); });
         query += STEP;
         is_running = true;
     }
@@ -125,15 +130,16 @@ DEVICE void keys_consume(T *dkeys, KeysShared<T, D> *shared, Queues<KeysShared<T
                                        key_column(h, item.head), h);
         store_summed<T, BLOCK_ROWS, D>(to + h.key_columns, h.key_stride, item.key + row, v, row, dv, one, item.head,
                                        key_column(h, item.head) + h.key_columns, h);
-        fence_proxy_async(); /* TMA will fill the tiles again */
+        fence_proxy_async(); /* needed before TMA fills the tiles of keys and values again */
         queue_free(queues.own, done);
     }
 }
 
 /* --- queries: dq -------------------------------------------------------------------------------------------------- */
 
-typedef struct { Place place; int query, begin, end; } QueriesItem; /* query: its first row; it sees keys begin .. end -
-                                                                     * 1 */
+/* An item of the queries kernel: a tile of queries. query: the tile's first row. Its queries see keys begin to end -
+ * 1. */
+typedef struct { Place place; int query, begin, end; } QueriesItem;
 
 template <int STEP, bool DOCUMENTS> DEVICE QueriesItem queries_item(const Heads &h, int i) {
     const Place p = attention_place(h, 1, (h.T + BLOCK_ROWS - 1) / BLOCK_ROWS, true, i);
@@ -164,8 +170,8 @@ DEVICE void queries_load(QueriesShared<T, D> *shared, Queues<QueriesShared<T, D>
 /* -lse log2(e) and -delta of a thread's two rows. */
 typedef struct { float lse[2], delta[2]; } RowMinus;
 
-/* One step: computes s and dp, and what they add to dq. At the begin the last step's product still runs, and on return
- * this step's. */
+/* Computes one step of backward for a warpgroup's 64 queries and STEP keys: s and dp, and what they add to dq. When it
+ * is called, the previous step's product for dq may still run. When it returns, this step's product still runs. */
 template <typename T, int D, bool DOCUMENTS, class F>
 DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>::STEP / 16][4], const T *q, const T *dy,
                          const T *k, const T *v, const RowMinus &minus, int position, int row, int key,
@@ -184,8 +190,8 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     for (int i = 0; i < STEP / 2; i++) s[i] = exp2_approx(fmaf(s[i], h.scale_log2, minus.lse[held_side(i)]));
     wgmma_wait<0>(dp);
     #pragma unroll
-    for (int i = 0; i < STEP / 2; i += 2) { /* ds from the rounded p, as multiply_by_scores computes it, so that dq has
-                                             * the same bits with a block a head */
+    for (int i = 0; i < STEP / 2; i += 2) { /* computes ds from the rounded p, like multiply_by_scores, so that dq has
+                                             * the bits of the kernel with a block a head */
         const float2 p = unpack_pair<T>(pack_pair<T>(s[i], s[i + 1]));
         s[i] = p.x * (dp[i] + minus.delta[held_side(i)]), s[i + 1] = p.y * (dp[i + 1] + minus.delta[held_side(i)]);
     }
@@ -194,7 +200,7 @@ DEVICE void queries_step(float (&dq)[D / 2], uint32_t (&ds)[QueriesShared<T, D>:
     add_rows<T, STEP, D>(dq, ds, k);
 }
 
-/* Computes dq of an item, step by step. n counts the steps that the consumers have taken so far. */
+/* Computes dq of an item, step by step. n counts the steps of keys that the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
                          Queues<QueriesShared<T, D>::STAGES> &queues, const T *q, const T *dy, unsigned &n,
@@ -221,7 +227,8 @@ DEVICE void queries_rows(float (&dq)[D / 2], QueriesShared<T, D> *shared,
     }
     wgmma_wait<0>(dq);
     if (key > item.begin) queue_free(queues.steps, n - 1);
-    for (; key < item.end; key += STEP, n++) { /* no query of the warpgroup sees these keys */
+    for (; key < item.end; key += STEP, n++) { /* takes and frees steps unused, because no query of the warpgroup sees
+                                                * these keys */
         queue_take(queues.steps, n);
         queue_free(queues.steps, n);
     }
@@ -243,7 +250,7 @@ DEVICE void queries_consume(T *dqkv, QueriesShared<T, D> *shared, Queues<Queries
         named_barrier_sync(1 + group, WARPGROUP); /* the warpgroup's queries have been read */
         store_summed<T, BLOCK_ROWS, D>(dqkv + item.place.qkv, h.columns, item.query + row, q, row, dq, scale,
                                        item.place.head, head_column(h, item.place.head), h);
-        fence_proxy_async(); /* TMA will fill the tile again */
+        fence_proxy_async(); /* needed before TMA fills the tile of queries again */
         queue_free(queues.own, done);
     }
 }

@@ -22,7 +22,8 @@ enum {
     ADDER_WARPS = WARPGROUP / WARP
 };
 
-/* Registers of a thread. 2 x KEYS + ADDER + LOADER = 4 x 128. */
+/* Registers of a thread: KEYS in each of the two warpgroups that have keys, ADDER in the one that adds up dq, LOADER in
+ * the one that loads. The sum 2 x KEYS + ADDER + LOADER is 4 x 128. */
 template <int D> struct HeadsRegisters { enum { KEYS = D == 64 ? 192 : 208, ADDER = D == 64 ? 96 : 64, LOADER = 32 }; };
 
 /* Shared memory: two tiles of keys and values, STAGES steps of queries, SLOTS of ds as [keys, queries], and 64 columns
@@ -31,10 +32,11 @@ template <typename T, int D> struct alignas(TILE_ALIGN) HeadsShared {
     static constexpr int STEP = KEYS_STEP, STAGES = D == 64 ? 4 : 2, SLOTS = D == 64 ? 2 : 1;
     T     k[2][BLOCK_ROWS * D], v[2][BLOCK_ROWS * D], q[STAGES][STEP * D], dy[STAGES][STEP * D],
           ds[SLOTS][BLOCK_ROWS * STEP], dq[STEP * BOX];
-    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* STEP values in each stage */
+    float lse[STAGES][TILE_ALIGN / 4], delta[STAGES][TILE_ALIGN / 4]; /* [stage][query] negated lse and delta of STEP
+                                                                       * queries */
 };
 
-/* Destination of dqkv: a tensor, or fp8 codes. */
+/* Destination of dqkv: a tensor of 16-bit elements, or 8-bit codes (fp8). */
 template <typename T> struct HeadsOut {
     T        *dqkv;
     Fp8Target codes;
@@ -67,7 +69,7 @@ template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, const TensorMap *qkv, const TensorMap *dy,
                        const TensorMap *lse, const TensorMap *delta, int padded, const Heads &h) {
     constexpr int STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    unsigned      done = 0, n = 0; /* done counts tiles of keys, n steps */
+    unsigned      done = 0, n = 0; /* done: number of tiles of keys so far; n: number of steps of queries so far */
     for (int head = (int)blockIdx.x; head < h.heads; head += (int)gridDim.x) {
         const int column = head_column(h, head), keys_column = key_column(h, head), first = sequence_row(h, head);
         for (int key = 0; key < h.T; key += BLOCK_ROWS, done++) {
@@ -98,9 +100,9 @@ DEVICE Seen &notes() {
     return seen[threadIdx.x];
 }
 
-/* Stores a warp's 16 rows of 64 columns of a tile as codes, from that row and column of t on. The warp casts four rows
- * at once, and their codes overwrite rows that have been read. From there a lane transposes 8 rows of 4 columns. No
- * bank conflicts. */
+/* Stores a warp's 16 rows of 64 columns of a tile as 8-bit codes, to the given row and column of t. The warp casts four
+ * rows at once, and their codes overwrite rows that have been read. From there a lane transposes 8 rows of 4 columns.
+ * No bank conflicts. */
 DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *rows) {
     enum { PACKS = BOX / PACK8, WORDS = BOX / 4, HALF = CHUNK / 2 };
     const int lane = (int)afresh(threadIdx.x) % WARP, pack = lane % PACKS, half = lane / WORDS, word = lane % WORDS;
@@ -129,8 +131,8 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
         pack_store((uint32_t *)(t.turned + (column + word * 4 + j) * t.R_up + first + half * HALF), turned[j]);
 }
 
-/* Stores x times scale: the warp's rows of a tile, and its column sums. first: position of the first row; column:
- * column of dqkv. */
+/* Writes 16 rows of a tile, x times scale, to dqkv, and the sums of their columns to row_sums. Each warp writes its own
+ * rows. first: position of the first row; column: column of dqkv. */
 template <typename T, int ROWS, int D, bool CODES>
 DEVICE void heads_store(const HeadsOut<T> &out, int first, T *tile, int row, const float (&x)[D / 2],
                         const float (&scale)[2], int head, int column, const Heads &h) {
@@ -158,19 +160,21 @@ DEVICE void give_ds(Shared *shared, Queue<SLOTS> &queue, unsigned n, const uint3
     queue_give(queue, n);
 }
 
-/* Computes dk and dv of the tile of keys in this place of shared memory. n counts the steps that the consumers have
- * taken so far. */
+/* Computes dk and dv of the tile of keys in one of the two places of shared memory. n counts the steps of queries that
+ * the consumers have taken so far. */
 template <typename T, int D, bool DOCUMENTS>
 DEVICE void heads_rows(float (&dk)[D / 2], float (&dv)[D / 2], HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues,
                        unsigned place, unsigned &n, int key, int end, const int32_t *starts, const Heads &h) {
     constexpr int  STEP = HeadsShared<T, D>::STEP, STAGES = HeadsShared<T, D>::STAGES;
-    constexpr bool FEW = D == 128 && std::is_same_v<T, half>; /* few registers: without this the compiler spills */
+    constexpr bool FEW = D == 128 && std::is_same_v<T, half>; /* registers are so few that the compiler would spill if
+                                                               * it did not compute slot and tile afresh in each step */
     const int      group = (int)threadIdx.x / WARPGROUP, position = key + group * GROUP_ROWS;
     int            query = key;
     uint32_t       ds[STEP / 16][4];
     set_zero(dk);
     set_zero(dv);
-    if (group > 0) { /* the first step's queries see none of these keys, and its ds is not read */
+    if (group > 0) { /* skips the first step, whose queries see none of the second warpgroup's keys; nobody reads the ds
+                      * of this step */
         queue_take(queues.steps, n);
         queue_free(queues.steps, n);
         queue_await_room(queues.ds, n);
@@ -212,7 +216,7 @@ DEVICE void heads_consume(const HeadsOut<T> &out, HeadsShared<T, D> *shared, Hea
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dv, one, head, column + h.key_columns, h);
             __syncwarp();
             heads_store<T, BLOCK_ROWS, D, CODES>(out, key + row, v, row, dk, scale, head, column, h);
-            fence_proxy_async(); /* TMA will fill the tile again */
+            fence_proxy_async(); /* needed before TMA fills the tile of values again */
             queue_free(queues.own, done);
         }
     }
@@ -233,7 +237,7 @@ template <typename T, int KEYS> DEVICE void multiply_ds(float (&dq)[BOX / 2], co
     wgmma_wait<0>(dq);
 }
 
-/* Load and store a thread's elements of a tile of sums, four at once. */
+/* Load and store a thread's elements of a tile of sums, four elements at once. */
 template <int N> DEVICE void sums_load(float (&x)[N], const float *tile) {
     #pragma unroll
     for (int i = 0; i < N; i += 4) {
@@ -263,12 +267,14 @@ DEVICE void heads_add(const HeadsOut<T> &out, float *sums, HeadsShared<T, D> *sh
             #pragma unroll 1
             for (int query = key; query < end; query += STEP, n++) {
                 const int first = DOCUMENTS ? starts_of(h, head)[query] / BLOCK_ROWS * BLOCK_ROWS : 0;
-                const bool is_last = query < key + BLOCK_ROWS; /* no later key is seen by this step's queries */
+                const bool is_last = query < key + BLOCK_ROWS; /* later tiles of keys are not seen by this step's
+                                                                * queries, so dq is complete */
                 const T   *ds = shared->ds[n % SLOTS];
                 #pragma unroll 1
                 for (int column = 0; column < D; column += BOX) {
                     float *part = sums + (int64_t)query * D + column * STEP, dq[BOX / 2];
-                    if (key > first) sums_load(dq, part); /* is loaded while the warp waits for ds */
+                    if (key > first) sums_load(dq, part); /* loads the sum over earlier keys while the warp waits for
+                                                           * ds */
                     if (column == 0) queue_take(queues.ds, n);
                     if (query == key) multiply_ds<T, GROUP_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
                     else multiply_ds<T, BLOCK_ROWS>(dq, ds, k + column * BLOCK_ROWS, key > first);
@@ -308,7 +314,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
     queues_init(queues[0]);
     if (threadIdx.x >= HEADS_LOADER) {
         registers_lower<HeadsRegisters<D>::LOADER>();
-        tiles_aligned(shared); /* checked here, where registers are plenty */
+        tiles_aligned(shared); /* checks the alignment here, where registers are plenty */
         if (threadIdx.x < HEADS_LOADER + WARP)
             heads_load<T, D, DOCUMENTS>(shared, queues[0], &qkv, &dy, &lse, &delta, padded, h);
     } else if (threadIdx.x >= ADDER) {
@@ -326,7 +332,7 @@ KERNEL __launch_bounds__(HEADS_THREADS, 1)
 
 /* Returns the number of multiprocessors; without a GPU that of an H100. */
 static int64_t heads_processors(void) { return device_multiprocessors() ? device_multiprocessors() : 132; }
-/* Returns the elements of dq that a block keeps in memory. */
+/* Returns the number of elements of dq that a block keeps in memory: those of all queries of a head. */
 static int64_t heads_sums(int64_t T, int64_t D) { return blocks_for(T, KEYS_STEP) * KEYS_STEP * D; }
 
 size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
@@ -335,7 +341,7 @@ size_t attention_heads_bytes(int64_t heads, int64_t T, int64_t D) {
 }
 
 bool attention_by_heads(DType act, int64_t heads, int64_t T, HeadShape h) {
-    enum { L2_BYTES = 40 << 20 }; /* less than an H100's 50 MB */
+    enum { L2_BYTES = 40 << 20 }; /* limit of the sums of all blocks: less than an H100's L2 of 50 MB */
     const AttentionAsked asked = attention_asked();
     if (!attention_expects_hopper(act, h.size) || h.query != h.key || asked == ATTENTION_TILES) return false;
     const int64_t waves = blocks_for(heads, heads_processors());
@@ -356,7 +362,8 @@ static void heads_launch(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus 
 
 void attention_hopper_heads_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dy, Minus minus, float *sums,
                                      Tensor qkv, Heads h) {
-    auto launch = h.starts ? heads_launch<bf16, 64, true, true> : heads_launch<bf16, 64, false, true>; /* codes */
+    /* With f the kernels write dqkv as 8-bit codes; without f they are replaced below. */
+    auto launch = h.starts ? heads_launch<bf16, 64, true, true> : heads_launch<bf16, 64, false, true>;
     if (!f)
         DISPATCH_HOPPER(qkv.type, h.D, T, D,
                         launch = h.starts ? heads_launch<T, D, true, false> : heads_launch<T, D, false, false>);

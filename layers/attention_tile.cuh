@@ -19,16 +19,16 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20, SUMMED_ROWS 
 /* Parameters of a call, as each kernel gets them. */
 typedef struct {
     int   T, C, D, H, heads; /* T positions, H query heads of D channels, C = H*D, heads = B*H of B sequences */
-    int   group;             /* query heads that share a head of keys */
-    int   columns;           /* columns of qkv */
-    int   key_columns;       /* elements from a key to its value                                    */
-    Positions at;            /* positions of queries; in order, a query's position is its row */
+    int   group;             /* number of query heads that share a head of keys */
+    int   columns;           /* number of columns of qkv */
+    int   key_columns;       /* elements from a key to its value in memory */
+    Positions at;            /* positions of the rows of queries; without context ranks the position is the row */
     int   context;           /* number of context ranks; 1: keys and values are in qkv, in order */
-    int   key_stride;        /* elements from a key to the next                                     */
-    int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
+    int   key_stride;        /* elements from a key to the next in memory */
+    int64_t owner_stride;    /* elements from the keys of one context rank to the next rank's */
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
-    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one */
+    const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
     float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
     int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
                               * which later rows are added */
@@ -38,7 +38,7 @@ typedef struct {
 
 /* Where a block works: on one tile of positions of one head. */
 typedef struct {
-    int     head, tile; /* query head of B*H, the first of its group */
+    int     head, tile; /* head: number among all B*H query heads, the first of its group */
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
     int64_t keys;       /* elements before the head's first row of keys */
 } Place;
@@ -46,9 +46,9 @@ typedef struct {
 /* Backward's products start from these negated values of each query, which replaces a subtraction: p = exp(scale (q.k +
  * lse)) and ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 enum { PADDED = 128 };
-typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
+typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] each: -lse/scale and -delta */
 
-/* Returns delta. If it is none, computes it from dy and y in memory of s->scratch. In attention.cu. */
+/* Returns delta. If the caller has none, computes it from dy and y in memory of s->scratch. Defined in attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
 
 /* Checks the tensors that forward and backward share, and returns the parameters. */
@@ -106,8 +106,8 @@ DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_f
 
 DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, row); }
 
-/* Where the keys from position `key` on are, as far as the chunk goes (whole tiles of 64): the context rank that owns
- * them, and their first row of the sequence there. */
+/* Place in memory of the keys from position `key` on, up to the end of their chunk (whole tiles of 64). It has the
+ * context rank that owns the keys, and their first row in that rank's part of the sequence. */
 typedef struct { int64_t owner; int row; } KeyRows; /* owner: elements before the keys of that context rank */
 DEVICE KeyRows key_rows(const Heads &h, int key) {
     if (h.context == 1) return {0, key};
@@ -119,8 +119,8 @@ DEVICE Positions owner_positions(const Heads &h, int owner) {
     Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
     return h.context > 1 ? p : in_order;
 }
-/* Returns the first row, a multiple of `step`, whose query may see the key at this position. Rows and positions both
- * rise. */
+/* Returns the first row, a multiple of `step`, whose query may see the key at this position. Later rows have later
+ * positions. */
 DEVICE int first_query(const Heads &h, int key, int step) {
     int low = key - (int)h.at.low, high = key - (int)h.at.high;
     if (h.context == 1) return key / step * step;
@@ -130,8 +130,8 @@ DEVICE int first_query(const Heads &h, int key, int step) {
 
 /* --- documents: kernels with DOCUMENTS are for sequences that hold several ---------------------------------------- */
 
-/* The running maximum before a query has met a key of its document. It is below every score, and finite, so
- * that exp(-infinity - it) is 0. */
+/* The running maximum before a query has met a key of its document. It is below every score, and finite, so that
+ * exp(-infinity - NO_SCORE) is 0. */
 constexpr float NO_SCORE = -1e38f;
 
 /* Return the starts of a head's sequence: for each row the position of the first key that its query sees. Rows past T
@@ -152,13 +152,15 @@ DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
     return low;
 }
 
-/* Layout of a tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
+/* Layout of a tile's rows. PACK: elements of a vector; PACKS: vectors of a row; STRIDE: elements from one row to the
+ * next. */
 template <typename T, int D> struct Row {
     static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
 };
 
-/* Loads rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile. Past T or D the
- * tile is zero. The block's THREADS share the work. Asynchronous copies are complete with this thread's next group. */
+/* Loads rows [first, first + ROWS) of a head into a tile. Rows of `from` are `stride` elements apart. Past T or D the
+ * tile is zero. The block's THREADS share the work. Asynchronous copies belong to the cp.async group that this thread
+ * commits next. */
 template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
@@ -284,8 +286,8 @@ template <int ATOMS, int N, class F> DEVICE void each_accumulator(F f) {
             for (int e = 0; e < 4; e++) f(atom, n, e);
 }
 
-/* Masks later keys: scores of keys after their query become -infinity. Rows are queries and columns keys, from the
- * given ones on; if TURNED, rows are keys and columns queries. */
+/* Masks later keys: scores of keys after their query become -infinity. Rows are queries from position `query` on and
+ * columns are keys from `key` on; if TURNED, rows are keys and columns queries. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     each_accumulator<ATOMS, N>([&](int atom, int n, int e) {
         int row = accumulator_row(atom, e), column = accumulator_column(n, e);
@@ -311,13 +313,15 @@ DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int r
  * alone write and read its scores in the shared tile, and __syncwarp() orders that.
  */
 
-enum { F32_SIDE = 16 }; /* threads of a row, and rows of threads */
+enum { F32_SIDE = 16 }; /* fp32 kernels: a block has F32_SIDE x F32_SIDE threads */
 
 template <int D> struct F32Tile {
     static constexpr int THREADS = F32_SIDE * F32_SIDE;
-    /* M: rows of a thread; ROWS: rows of a tile; COLUMNS: columns of a thread in a product with D columns */
+    /* M: rows of a tile that a thread has; ROWS: rows of a tile; COLUMNS: columns that a thread has of a product with D
+     * columns */
     static constexpr int M = D <= 64 ? 4 : 2, ROWS = M * F32_SIDE, COLUMNS = D / F32_SIDE;
-    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats of a tile of positions */
+    static constexpr int ELEMS = ROWS * Row<float, D>::STRIDE;                     /* floats that a tile of positions
+                                                                                    * takes */
     static constexpr int SCORE_STRIDE = Row<float, ROWS>::STRIDE, SCORE_ELEMS = ROWS * SCORE_STRIDE;
 };
 

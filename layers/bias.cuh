@@ -12,8 +12,8 @@
 
 enum {
     SUM_WARPS = 8,
-    SUM_BLOCKS = 128, /* ranges along the rows: enough to fill a GPU */
-    SUM_ROWS = 64     /* rows per block, at least */
+    SUM_BLOCKS = 128, /* most ranges of rows, each summed by itself: enough to fill a GPU */
+    SUM_ROWS = 64     /* least number of rows of a range */
 };
 
 /* Return the rows of one partial sum, and the number of partial sums. */
@@ -31,8 +31,9 @@ template <int PACK, typename F> DEVICE void strip_sums(const float (&sum)[PACK],
     SMEM(float, part, [SUM_WARPS][WARP * PACK]);
     int     lane = (int)threadIdx.x, warp = (int)threadIdx.y;
     int64_t strip = (int64_t)blockIdx.x * WARP * PACK;
-    for (int k = 0; k < PACK; k++) part[warp][k * WARP + lane] = sum[k]; /* neighbours in neighbouring banks */
-    __syncthreads(); /* every warp's sums are complete */
+    for (int k = 0; k < PACK; k++) part[warp][k * WARP + lane] = sum[k]; /* neighbouring lanes write to neighbouring
+                                                                          * banks */
+    __syncthreads(); /* after this the sums of every warp are in `part` */
     for (int i = warp * WARP + lane; i < WARP * PACK; i += SUM_WARPS * WARP) {
         int64_t at = strip + i % WARP * PACK + i / WARP;
         if (at >= M) continue;

@@ -31,7 +31,7 @@ SIMD_INLINE f32x16 tanh_slope16(f32x16 u) {
  * the bit, that of the same logit in a vector. */
 static __attribute__((noinline)) f32x16 soft_capped(f32x16 x, float softcap) { return softcap * tanh16(x / softcap); }
 
-/* Returns 16 logits of a row from column v on, capped unless softcap is 0; -infinity from V on. */
+/* Returns 16 logits of a row from column v on, capped unless softcap is 0. Columns from V on give -infinity. */
 SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, float softcap) {
     if (softcap == 0.0f)
         return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
@@ -70,7 +70,7 @@ SIMD_INLINE double y_of(const void *row, int64_t v, DType type, float softcap) {
     return (double)(softcap == 0.0f ? x : soft_capped(f32x16_all(x), softcap)[0]);
 }
 
-/* Writes the gradient over a row of logits. A target from V on is not among the columns of this rank. */
+/* Writes the gradient over a row of logits. A target of V or more belongs to another rank's columns. */
 SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
                               LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;

@@ -7,7 +7,7 @@
 #include "layers/layers.h"
 
 enum {
-    MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads in flight */
+    MAX_THREADS = 512, PACKS = 4, /* two blocks on a multiprocessor then have 64 KiB of loads in flight */
     MAX_COLUMNS = 1 << 30         /* most columns of a row, because its indices are int */
 };
 
@@ -62,7 +62,8 @@ template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
         if (v + j >= V) x.v[j] = -INFINITY;
 }
 
-/* Computes this thread's share of the row, and keeps its packs in `copy` unless that is NULL. */
+/* Computes this thread's share of the softmax of a row. Keeps the packs of logits that it loads in `copy`, unless that
+ * is NULL. */
 template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row, int V, float softcap) {
     Softmax r = {-INFINITY, 0.0f};
     int     step = (int)blockDim.x * W;
@@ -85,7 +86,8 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
     return r;
 }
 
-/* Factors of a row's gradient: for exp(y - max), and the gradient at the target. */
+/* Factors of the gradient of a row of logits: `others` multiplies exp(y - max), at_target is the gradient at the
+ * target. */
 typedef struct { float others, at_target; } RowFactors;
 DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scale) {
     float more = k.z == 0.0f ? 0.0f : 2.0f * k.z * (logf(r.sum) + r.max), p = expf(y_target - r.max) / r.sum;
@@ -168,7 +170,7 @@ void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
 
 /* --- a row of several ranks: targets[i] = columns belongs to another rank ----------------------------------------- */
 
-/* Sets most[row] to the largest of row[0..V). Each block takes one row. */
+/* Sets most[row] to the largest of this rank's logits row[0..V), after the soft cap. Each block takes one row. */
 template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -177,8 +179,8 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
     if (threadIdx.x == 0) most[blockIdx.x] = max;
 }
 
-/* Sets sums[row] to the sum of exp(y - most[row]), and sums[rows + row] to the target's logit. Each block takes one
- * row. */
+/* Sets sums[row] to the sum of exp(y - most[row]) over this rank's capped logits y, and sums[rows + row] to the
+ * target's logit, or 0 if another rank has it. Each block takes one row. */
 template <typename T, int W>
 KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns,
                         float softcap) {
@@ -194,7 +196,8 @@ KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, co
     sums[gridDim.x + blockIdx.x] = target < V ? cap_logit(to_f32(row[target]), softcap) : 0.0f;
 }
 
-/* Sets loss[row]. If scale is not 0 the logits become their gradients. Each block takes one row. */
+/* Sets loss[row] from the sums over all ranks. If scale is not 0 the logits become their gradients. Each block takes
+ * one row. */
 template <typename T, int W>
 KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
                         int columns, LossTerms terms, float scale) {

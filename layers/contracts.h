@@ -26,14 +26,15 @@ static inline void fp8_cells_expect(Fp8 f) {
 }
 
 static inline int fp8_is_codes(Tensor t) { return t.type == E4M3 || t.type == E5M2; }
-/* Checks an operand of a product: bf16, or codes that an op has written. */
+/* Checks an operand of a product: bf16, or 8-bit codes that an op has written. */
 static inline void fp8_operand_expect(Tensor t, DType codes, int64_t rows, int64_t columns, Fp8 f) {
     EXPECT2(t, fp8_is_codes(t) ? codes : BF16, rows, columns);
     CHECK(!fp8_is_codes(t) || (rows % 16 == 0 && !f.uses_own), "codes of %lld rows, of a scale that is %s",
           (long long)rows, f.uses_own ? "not known" : "known");
 }
-/* Checks an output *y in fp8, unless f is NULL: codes of type E4M3 for the x of f's product, or of `type` E5M2 for its
- * dy. Then sets the type of *y to BF16, because both copies of the codes have the bytes of one copy in bf16. */
+/* Checks the output *y of an op that writes 8-bit codes; does nothing if f is NULL. The codes are E4M3 for the operand
+ * x of the product that f belongs to, or of `type` E5M2 for its operand dy. Then sets the type of *y to BF16, because
+ * the two copies of the codes have the bytes of one copy in bf16. */
 static inline void fp8_output_expect(Tensor *y, DType type, int64_t rows, int64_t columns, const Fp8 *f) {
     if (!f) return;
     CHECK(columns % 16 == 0, "codes of %lld columns: a multiple of 16", (long long)columns);
@@ -80,8 +81,8 @@ static inline void norm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Ten
     if (!tensor_is_none(b)) EXPECT1(b, x.type, C);
     if (!tensor_is_none(mean)) EXPECT1(mean, F32, N);
 }
-/* Contract of a norm, alone or after a residual addition. Alone, update is none. f is NULL, or y is written as fp8
- * codes, the x of f's product. */
+/* Contract of a norm, alone or after a residual addition. Without the addition `update` is tensor_none(). f: NULL, or y
+ * is written as 8-bit codes, the operand x of the product that f belongs to. */
 static inline int norm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x,
                                         Tensor update, Tensor w, Tensor b, const Fp8 *f) {
     static const char *const ops[2][3] =
@@ -175,23 +176,25 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
 }
 
-/* --- gelu --------------------------------------------------------------------------------------------------------- */
+/* --- activation --------------------------------------------------------------------------------------------------- */
 
-/* f is NULL, or the output is written as fp8 codes: y of forward is the x of f's product, dx of backward its dy. */
-static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
+/* f: NULL, or the output is written as 8-bit codes. y of forward is then the operand x of the product that f belongs
+ * to, dx of backward its operand dy. The FLOPs are those of gelu_new, whatever the kind: the ops are bound by memory. */
+static inline int activation_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     EXPECT2(x, y.type, x.dim[0], x.dim[1]);
     EXPECT2(y, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, f ? "fp8_gelu_forward" : "gelu_forward", x.dim[0], x.dim[1], 0, 0,
+    return stream_note(s, f ? "fp8_activation_forward" : "activation_forward", x.dim[0], x.dim[1], 0, 0,
                        (f ? 11.0 : 10.0) * (double)tensor_elems(x), 2.0 * contract_bytes(x));
 }
-static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, const Fp8 *f) {
+static inline int activation_backward_contract(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
+                                               const Fp8 *f) {
     fp8_output_expect(&dx, E5M2, x.dim[0], x.dim[1], f);
     EXPECT2(x, dx.type, x.dim[0], x.dim[1]);
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, x.dim[1]);
-    return stream_note(s, f ? "fp8_gelu_backward" : "gelu_backward", x.dim[0], x.dim[1], 0, 0,
+    return stream_note(s, f ? "fp8_activation_backward" : "activation_backward", x.dim[0], x.dim[1], 0, 0,
                        (f ? 17.0 : 16.0) * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 
@@ -249,7 +252,8 @@ static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor key
     CHECK(c.ranks > 1 && T % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)T,
           (long long)c.ranks);
 }
-/* Notes `products` matrix products of queries and keys. On average a query of a rank sees half of all tokens. */
+/* Notes the cost of `products` matrix products of queries and keys on a dry stream. On average a query of a rank sees
+ * half of all tokens. */
 static inline int attention_note(Stream *s, const char *op, Tensor y, Tensor lse, ContextPart c, HeadShape h,
                                  double products, double bytes) {
     double product = (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
@@ -354,9 +358,9 @@ static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(m, F32, grad.dim[0]);
     return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
 }
-/* Notes the work of newton_schulz beside its products, which note themselves: the norm, and one pass each to narrow and
- * widen. Each iteration has two passes that read two matrices and write one, over X and over the square of its smaller
- * side. */
+/* Notes the work of newton_schulz without its matrix products, which note themselves: the norm, and one pass each to
+ * narrow and widen. Each iteration has two passes that read two matrices and write one, over X and over the square of
+ * its smaller side. */
 static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
     double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -366,7 +370,7 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 3.0 * elems + 15.0 * (elems + squares),
                        12.0 * elems + bytes * (2.0 * elems + 15.0 * (elems + squares)));
 }
-/* Notes the work of normuon: two passes over x, and a third over one value a neuron. */
+/* Notes the work of normuon: two passes over x, and a third over one value for each neuron. */
 static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
     double elems = (double)x.dim[0] * (double)x.dim[1];
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
@@ -475,7 +479,8 @@ static inline int experts_sort_contract(Stream *s, Tensor order, Tensor place, T
     CHECK(R < INT32_MAX && first.dim[0] >= 2, "%lld rows of %lld experts", (long long)R, (long long)first.dim[0] - 1);
     return stream_note(s, "experts_sort", R, first.dim[0] - 1, 0, 0, (double)R, 3.0 * contract_bytes(order));
 }
-/* rows [R,C]   tokens [N,C]   index [R]: the row of each assignment, or the assignment of each row */
+/* Contract of moving rows between tokens and experts. rows [R,C]   tokens [N,C]   index [R]: the row of each assignment
+ * of a token to an expert, or the assignment of each row */
 static inline int rows_contract(Stream *s, const char *op, Tensor rows, Tensor tokens, Tensor index) {
     int64_t R = rows.dim[0], N = tokens.dim[0], C = rows.dim[1];
     EXPECT2(rows, rows.type, R, C);
@@ -498,8 +503,8 @@ static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Te
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
 }
 
-/* Notes the products of all experts together, m x n x k as one product would be. How the rows are divided among the
- * experts changes neither FLOPs nor bytes. */
+/* Notes the products of all experts together, as the one product m x n x k. How the rows are divided among the experts
+ * changes neither FLOPs nor bytes. */
 static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride,
                                      Tensor first, int64_t m, int64_t n, int64_t k) {
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
@@ -531,7 +536,7 @@ static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor d
 
 /* --- fp8: products ------------------------------------------------------------------------------------------------ */
 
-/* Checks a product. w is [K,M], or with order TRANSPOSED [M,K]. */
+/* Checks the tensors of a product in fp8. w is [K,M], or with order TRANSPOSED [M,K]. */
 static inline void fp8_expect(Tensor y, Tensor x, Tensor w, Fp8 f, MatrixOrder order) {
     int64_t N = x.dim[0], K = w.dim[order != PLAIN], M = w.dim[order == PLAIN];
     CHECK(K % 16 == 0 && M % 16 == 0, "a product in fp8 of %lld x %lld: multiples of 16", (long long)K, (long long)M);

@@ -11,13 +11,13 @@
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS,    /* threads that share the rows of a run */
+    GROUPS = THREADS / SLICE_PACKS,    /* number of threads that share the rows of a run */
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 
 /* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Each warp takes one row. grid
- * ceil(N / WARPS), no shared memory. Bound by memory: 2 elements of traffic for each of y, with wte and wpe mostly from
- * L2. */
+ * ceil(N / WARPS), no shared memory. Bound by memory: 2 elements of traffic for each element of y, with wte and wpe
+ * mostly from L2. */
 template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts,
                                 int64_t N, int64_t length, Positions p, int64_t C, int64_t rows) {
@@ -48,7 +48,7 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                      ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
-/* own = token - first for rows of this rank, otherwise `rows`. Each thread takes one token. */
+/* own = token - first for tokens whose row of wte this rank has, otherwise `rows`. Each thread takes one token. */
 KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t first, int64_t rows) {
     await_kernels();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -72,7 +72,7 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
         #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             if (i + k * step >= end) continue;
-            const T *p = place(i + k * step); /* place may shuffle, so all lanes call it */
+            const T *p = place(i + k * step); /* place() may use a warp shuffle, so all lanes call it */
             if (mine) row[k] = pack_load<T, W>(p);
         }
         #pragma unroll

@@ -82,8 +82,8 @@ void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert) {
     for (int64_t i = 0; i < B * E && total.data; i++) ((int64_t *)total.data)[i % E] += count[i];
 }
 
-/* Computes dlogits = p (dp - sum_e p_e dp_e). With WEIGHTS_NORMED w_j = p_j / S, so dp_j = (dw_j - sum_i dw_i w_i) /
- * S. */
+/* Computes dlogits = p (dp - sum_e p_e dp_e), where dp is the gradient of p. With WEIGHTS_NORMED w_j = p_j / S, S the
+ * sum of the chosen p_j, so dp_j = (dw_j - sum_i dw_i w_i) / S. */
 void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight,
                      RouterWeights kind, Tensor counts, Tensor balance) {
     EXPECT_ACT(dlogits);
@@ -158,8 +158,8 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* The rows of an expert: [first[e], first[e+1]). On a dry stream expert 0 has all rows and the others none, which takes
- * the most memory. */
+/* The rows of an expert: [first[e], first[e+1]). On a dry stream, where no routing is known, expert 0 has all rows and
+ * the others none, which takes the most memory. */
 typedef struct { int64_t begin, count; } Rows;
 static Rows rows_of(Stream *s, Tensor first, int64_t e, int64_t all) {
     const int32_t *start = (const int32_t *)first.data;

@@ -169,8 +169,8 @@ void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor ex
     arena_release(&s->scratch, mark);
 }
 
-/* Copies to each row its token. Each warp takes one row. grid ceil(R / WARPS), no shared memory. Bound by memory: 2
- * elements of traffic for each of y. */
+/* Copies to each row the vector of its token. Each warp takes one row. grid ceil(R / WARPS), no shared memory. Bound by
+ * memory: 2 elements of traffic for each element of y. */
 template <typename T, int W>
 KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, int64_t k, int64_t C) {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -180,8 +180,8 @@ KERNEL rows_dispatch_kernel(T *y, const T *x, const int32_t *order, int64_t R, i
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) pack_store(y + r * C + c, pack_load<T, W>(from + c));
 }
 
-/* Adds the rows of each token in order. Each warp takes one token. grid ceil(N / WARPS), no shared memory. Bound by
- * memory: k + 1 elements of traffic for each of y. */
+/* Adds up the rows of each token in order. Each warp takes one token. grid ceil(N / WARPS), no shared memory. Bound by
+ * memory: k + 1 elements of traffic for each element of y. */
 template <typename T, int W>
 KERNEL rows_combine_kernel(T *y, const T *x, const int32_t *place, int64_t N, int64_t k, int64_t C) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -217,12 +217,12 @@ void rows_combine(Stream *s, Tensor y, Tensor x, Tensor place) {
 
 typedef enum { INNER, OUTER } SumIndex;
 
-/* One expert's slice of an operand: element (o, c) is at o ld + c, o < outer, c < inner. Other elements count as
- * zero. */
+/* One expert's slice of an operand: element (o, c) is at data[o * ld + c], o < outer, c < inner. Elements outside of
+ * these bounds count as zero. */
 template <typename T> struct Operand { const T *data; int64_t ld; int outer, inner; };
 
-/* A product of 16-bit types: 8 warps, each with 64 x 32 of the tile. Both operands pass through two stages of shared
- * memory. */
+/* Tile of a product of 16-bit types: 8 warps, each with 64 x 32 elements of the tile. Both operands pass through two
+ * stages of shared memory. */
 struct Tile16 {
     static constexpr int I = 128, J = 128, R = 32, WARPS_I = 2, WARPS_J = 4, THREADS = WARPS_I * WARPS_J * WARP;
     static constexpr int ATOMS = I / WARPS_I / 16,
@@ -232,7 +232,7 @@ struct Tile16 {
     static constexpr int OPERAND = I * (R + PAD), STAGE = 2 * OPERAND, SHARED_BYTES = 2 * STAGE * 2;
     static_assert(I == J && R * (I + PAD) <= OPERAND, "room for either order");
 };
-/* A product in fp32: a thread has 4 x 4 of the tile. */
+/* Tile of a product in fp32: a thread has 4 x 4 elements of it. */
 struct Tile32 {
     static constexpr int I = 64, J = 64, R = 16, THREADS = 256, EACH = 4, WIDTH = 64 + 1;
     static constexpr int SHARED_BYTES = 2 * R * WIDTH * 4;
@@ -286,7 +286,7 @@ DEVICE void load_operand(T *tile, const Operand<T> &x, int o, int c, bool vector
     }
 }
 
-/* Loads the operand's tile that starts at `at` along the product and at r along the sum. */
+/* Loads the tile of an operand that starts at row or column `at` of the product and at term r of its sums. */
 template <SumIndex order, typename T> DEVICE void load_side(T *tile, const Operand<T> &x, int at, int r, bool vector) {
     if constexpr (order == INNER) load_operand<T, Tile16::I, Tile16::R>(tile, x, at, r, vector);
     else                          load_operand<T, Tile16::R, Tile16::I>(tile, x, r, at, vector);
@@ -361,9 +361,9 @@ DEVICE void tile_product(const Operand<T> &a, const Operand<T> &b, int i0, int j
                       sum[atom][n][e]);
 }
 
-/* fp32: products by scalar multiply-adds */
+/* --- fp32: products by scalar multiply-adds ----------------------------------------------------------------------- */
 
-/* Loads tile[r][at], with zeros beyond the operand. */
+/* Loads a tile of an fp32 operand as tile[r][at], with zeros beyond the operand. */
 template <SumIndex order> DEVICE void load_f32(float *tile, const Operand<float> &x, int at, int r) {
     for (int k = (int)threadIdx.x; k < Tile32::R * Tile32::I; k += Tile32::THREADS) {
         int dr = order == INNER ? k % Tile32::R : k / Tile32::I, da = order == INNER ? k / Tile32::R : k % Tile32::I;
@@ -392,7 +392,7 @@ DEVICE void tile_product(const Operand<float> &a, const Operand<float> &b, int i
         for (int dj = 0; dj < Tile::EACH; dj++) store(i + di, j + dj, sum[di][dj]);
 }
 
-/* kernels of the products */
+/* --- kernels of the products of experts --------------------------------------------------------------------------- */
 
 /* Computes y of each expert's rows: [.,n] = x [.,k] times w, which is [n,k] (INNER) or [k,n] (OUTER). Each block
  * computes one tile. grid (ceil(n / J), ceil(R / I) + E); some blocks have no work. Each element belongs to one thread,
@@ -416,8 +416,8 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     });
 }
 
-/* dw_e [m,k] = or += dy^T x over the expert's rows. Without rows it becomes zero, or is unchanged if it would be added
- * to. grid (ceil(k / J), ceil(m / I), E). */
+/* dw_e [m,k] = or += dy^T x over the rows of each expert e. For an expert without rows, dw_e becomes zero, or is
+ * unchanged if it would be added to. grid (ceil(k / J), ceil(m / I), E). */
 template <typename T>
 KERNEL __launch_bounds__(TileOf<T>::THREADS)
     expert_weights_kernel(float *dw, const T *dy, const T *x, const int32_t *first, int m, int k, int64_t stride,
@@ -435,7 +435,7 @@ KERNEL __launch_bounds__(TileOf<T>::THREADS)
     });
 }
 
-/* ops */
+/* --- host side of expert_linear ----------------------------------------------------------------------------------- */
 
 static bool vectors_fit(Tensor x, Tensor y, Tensor w, int64_t stride) {
     size_t size = dtype_bytes(x.type);

@@ -11,7 +11,7 @@
 
 /* --- rounding ----------------------------------------------------------------------------------------------------- */
 
-enum { SPLIT_ELEMS = 1 << 14 }; /* fewer elements are processed by one thread */
+enum { SPLIT_ELEMS = 1 << 14 }; /* a tensor with fewer elements is processed by one thread */
 
 static uint32_t bits_of(float x) {
     uint32_t bits;
@@ -64,7 +64,7 @@ static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
 typedef enum { NOTED, NOT_NOTED } Noting;
 
-/* Sets y = fp8(s x) / s, both bf16; y may be x. `which` is FP8_X, FP8_W or FP8_DY: it selects the scale in f, and the
+/* Sets y = fp8(s x) / s, both bf16; y may be x. `which` is FP8_X, FP8_W or FP8_DY: it selects the scale s in f, and the
  * maximum and counts that are updated if noting is NOTED. */
 static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
     const float *scale = (const float *)f.scale.data + FP8_SCALES * which;
@@ -82,8 +82,8 @@ static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns x, w or dy, rounded, in scratch, or as an op below has written it. copies is the number of copies that a GPU
- * would write, which a dry stream notes. */
+/* Returns x, w or dy rounded to fp8: in scratch, or unchanged if an op has already written it as codes. copies: number
+ * of 8-bit copies that a GPU would write, whose cost a dry stream notes. */
 static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return tensor_2d(x.data, BF16, x.dim[0], x.dim[1]);
     Tensor y = arena_tensor(&s->scratch, BF16, 2, x.dim[0], x.dim[1], 1);
@@ -91,7 +91,7 @@ static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int 
     return y;
 }
 
-/* Computes a product. A dry stream notes the GPU's product instead. */
+/* Computes a product of rounded operands. A dry stream notes the cost of the GPU's 8-bit product instead. */
 static void product(Stream *s, Matmul p, DType a, DType b) {
     Matmul  noted = p;
     int64_t times = s->ledger ? s->ledger->times : 0;
@@ -146,19 +146,19 @@ static void round_output(Tensor y, Fp8 f) {
     fp8_round(as_bf16(y), as_bf16(y), y.type == E4M3 ? FP8_X : FP8_DY, f, NOTED);
 }
 
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (gelu_forward_contract(s, y, x, &f)) return;
-    gelu_forward(s, as_bf16(y), x);
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f) {
+    if (activation_forward_contract(s, y, x, &f)) return;
+    activation_forward(s, kind, as_bf16(y), x);
     round_output(y, f);
 }
 
-/* Computes the op in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but takes the scratch
- * of gelu_backward. */
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f);
+/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but
+ * takes the scratch of activation_backward. */
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+    int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;
     if (is_dry) s->ledger->times = -1;
-    gelu_backward(s, as_bf16(dx), dbias, dy, x);
+    activation_backward(s, kind, as_bf16(dx), dbias, dy, x);
     if (is_dry) s->ledger->times = times;
     else round_output(dx, f);
 }

@@ -7,25 +7,24 @@
  * to bf16, and writes both copies of what that op would have stored. A tensor then costs the bytes of one bf16 copy,
  * and no cast reads it again. fp8_tile.cuh casts and transposes.
  */
+#include "layers/activation.h"
 #include "layers/contracts.h"
 #include "layers/fp8_tile.cuh"
-#include "layers/gelu.cuh"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
-#include "layers/swiglu.cuh"
 
 /* --- casts -------------------------------------------------------------------------------------------------------- */
 
 enum { ROUND_UP = 16 };
 
-/* Casts x [R,C] to t. Each block casts one tile. Bound by memory traffic. */
+/* Casts x [R,C] to 8-bit codes, which go to t. Each block casts one tile. Bound by memory traffic. */
 template <DType type> KERNEL __launch_bounds__(TILE_THREADS) fp8_cast_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<type>(t, [=](int64_t r, int64_t c) { return load_pairs(x + r * t.C + c); });
 }
 
-/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's amax. amax, unless it is NULL, becomes at
- * least `measured`. One thread. */
+/* Sets scale [FP8_SCALES] to 1/s and s for `measured`, the bits of a tensor's largest absolute value. amax, unless it
+ * is NULL, becomes at least `measured`. One thread. */
 KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DType type) {
     int exponent = fp8_exponent((uint32_t)*measured, type);
     scale[FP8_SCALE] = fp8_power(exponent), scale[FP8_INVERSE] = fp8_power(-exponent);
@@ -39,7 +38,7 @@ typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
  * 1/s. */
 typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
-/* Queues the cast of x [R,C], a tensor of bf16, to t. */
+/* Queues the cast of x [R,C], a tensor of bf16, to 8-bit codes, which go to t. */
 static void queue_cast(Stream *s, const Fp8Target &t, const void *x, DType type) {
     dim3 grid = tile_grid(t.R_up, t.C, TILE_ROWS);
     CHECK((uintptr_t)x % PACK_BYTES == 0, "a tensor for fp8 that is not aligned to %d bytes", PACK_BYTES);
@@ -65,7 +64,8 @@ static const float *own_scale(Stream *s, Tensor x, DType type, int32_t *amax) {
     return ptr<float>(scale);
 }
 
-/* Returns x, w or dy as 8 bits. */
+/* Returns x, w or dy as 8-bit codes: a new cast in scratch, or the codes that an op has already written. `copies` says
+ * in which orders. */
 static Codes cast(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) {
         Fp8Target t = fp8_target(x, f);
@@ -114,7 +114,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     Codes w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED),
           x8 = cast(s, x, FP8_X, f, NOT_NOTED, TURNED);
     product(s, dx, dy8, dy8.plain, w8, order == PLAIN ? w8.plain : w8.turned, dy.dim[1], MATMUL_SET, NULL);
-    int64_t rows = x8.turned.ld; /* number of rows with the zero rows after the last one */
+    int64_t rows = x8.turned.ld; /* number of rows, including the rows of zeros that pad them to a multiple of 16 */
     if (order == PLAIN) product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
     else product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
     arena_release(&s->scratch, mark);
@@ -143,57 +143,62 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
     CHECK(packs_fit(PACK_BYTES, tensors), "tensors for fp8 that are not aligned to %d bytes", PACK_BYTES);
 }
 
-/* gelu */
+/* --- activations with an output in fp8 ---------------------------------------------------------------------------- */
 
-/* Writes t = gelu(x). Each block takes one tile. Bound by memory: 4 bytes an element. */
-KERNEL __launch_bounds__(TILE_THREADS) fp8_gelu_forward_kernel(Fp8Target t, const bf16 *x) {
+/* Writes f(x), f the activation, to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an element. */
+template <Activation kind>
+KERNEL __launch_bounds__(TILE_THREADS) fp8_activation_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
         Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c)); /* x is read again only in backward */
-        for (int j = 0; j < PACK8; j++) v.v[j] = gelu(v.v[j]);
+        for (int j = 0; j < PACK8; j++) v.v[j] = activate(kind, v.v[j]);
         return pairs_from_f32(v);
     });
 }
 
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f) {
-    if (gelu_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f) {
+    if (activation_forward_contract(s, y, x, &f) || tensor_elems(x) == 0) return;
     expect_aligned({y.data, x.data});
-    LAUNCH_EARLY(fp8_gelu_forward_kernel, tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
-                 fp8_target(y, f), ptr<bf16>(x));
+    DISPATCH_ACTIVATION(kind, K,
+        LAUNCH_EARLY((fp8_activation_forward_kernel<K>), tile_grid(x.dim[0], x.dim[1], TILE_ROWS), TILE_THREADS, 0, s,
+                     fp8_target(y, f), ptr<bf16>(x)));
 }
 
-/* Writes t = dy gelu'(x), and its column sums unless sums is NULL. Each block takes rows_per_block rows of a strip of
- * columns. Bound by memory: 6 bytes an element. */
+/* Writes dy f'(x) to t as 8-bit codes, f the activation, and its column sums to sums unless that is NULL. Each block
+ * takes rows_per_block rows of a strip of columns. Bound by memory: 6 bytes an element. */
+template <Activation kind>
 KERNEL __launch_bounds__(TILE_THREADS)
-fp8_gelu_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
+fp8_activation_backward_kernel(Fp8Target t, float *sums, const bf16 *dy, const bf16 *x, int64_t rows_per_block) {
     await_kernels();
     write_stretch<E5M2>(t, sums, rows_per_block, [=](int64_t r, int64_t c) {
         Pack<float, PACK8> v = pairs_to_f32(load_pairs_once(x + r * t.C + c));
         Pack<float, PACK8> d = pairs_to_f32(load_pairs_once(dy + r * t.C + c));
-        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+        for (int j = 0; j < PACK8; j++) v.v[j] = d.v[j] * activation_slope(kind, v.v[j]);
         return pairs_from_f32(v);
     });
 }
 
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int64_t N = x.dim[0], M = x.dim[1], rows = blocks_for(sum_rows_of(N), TILE_ROWS) * TILE_ROWS,
             parts = blocks_for(N, rows);
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
+    int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f), is_summed = !tensor_is_none(dbias);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = is_summed ? (float *)arena_take(&s->scratch, (size_t)(parts * M) * sizeof(float)) : NULL;
     if (!is_dry) {
         expect_aligned({dx.data, dy.data, x.data});
-        LAUNCH_EARLY(fp8_gelu_backward_kernel, tile_grid(N, M, rows), TILE_THREADS, 0, s, fp8_target(dx, f), partial,
-                     ptr<bf16>(dy), ptr<bf16>(x), rows);
+        DISPATCH_ACTIVATION(kind, K,
+            LAUNCH_EARLY((fp8_activation_backward_kernel<K>), tile_grid(N, M, rows), TILE_THREADS, 0, s,
+                         fp8_target(dx, f), partial, ptr<bf16>(dy), ptr<bf16>(x), rows));
         if (is_summed) column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     }
     arena_release(&s->scratch, mark);
 }
 
-/* swiglu */
+/* --- swiglu with an output in fp8 --------------------------------------------------------------------------------- */
 
-/* Writes t = silu(gate) up. Each block takes one tile. Bound by memory: 6 bytes an element. */
+/* Writes silu(gate) up to t as 8-bit codes: the product of both. Each block takes one tile. Bound by memory: 6 bytes an
+ * element. */
 KERNEL __launch_bounds__(TILE_THREADS) fp8_swiglu_forward_kernel(Fp8Target t, const bf16 *gate_up) {
     await_kernels();
     write_block<E4M3>(t, [=](int64_t r, int64_t c) {
@@ -227,7 +232,7 @@ fp8_swiglu_backward_kernel(Fp8Target gate, Fp8Target up, const bf16 *dy, const b
         Pack<float, PACK8> g = pairs_to_f32(load_pairs(from)), u = pairs_to_f32(load_pairs(from + gate.C));
         Pack<float, PACK8> d = pairs_to_f32(load_pairs(dy + (at.row + k) * gate.C + at.column));
         for (int j = 0; j < PACK8; j++) {
-            float value, slope = silu_grad(value, g.v[j]);
+            float value, slope = silu_grad(&value, g.v[j]);
             g.v[j] = d.v[j] * u.v[j] * slope;
             d.v[j] *= value;
         }
@@ -249,7 +254,7 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
                  ptr<bf16>(gate_up));
 }
 
-/* layernorm and rmsnorm with an output in fp8 */
+/* --- layernorm and rmsnorm with an output in fp8 ------------------------------------------------------------------ */
 
 enum {
     NORM_WARPS = 8, NORM_THREADS = NORM_WARPS * WARP, NORM_ROWS = 2 * CHUNK, WARP_ROWS = NORM_ROWS / NORM_WARPS,
@@ -272,7 +277,7 @@ DEVICE Pairs8 updated_pack(const NormForward &f, int64_t i) {
     Pack<float, PACK8> sum = pairs_to_f32(x), update = pairs_to_f32(load_pairs_once(f.update + i));
     for (int j = 0; j < PACK8; j++) sum.v[j] += update.v[j];
     x = pairs_from_f32(sum);
-    pack_store_once((uint32_t *)(f.sum + i), x); /* needed again only when the next branch ends */
+    pack_store_once((uint32_t *)(f.sum + i), x); /* the sum is needed again only when the next branch ends */
     return x;
 }
 
@@ -369,8 +374,8 @@ KERNEL __launch_bounds__(NORM_THREADS, 16 / HELD) fp8_norm_forward_kernel(NormFo
     note_seen(seen, t.amax, t.counts);
 }
 
-/* Computes the norm as codes. Rows that are too long for the kernel, and unaligned weights, use the op in bf16, in
- * scratch, and a cast. */
+/* Computes a norm whose output is written as 8-bit codes. Rows that are too long for the kernel, and unaligned weights,
+ * use the op in bf16, in scratch, and a cast. */
 template <bool centred>
 static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                          Tensor b, float eps, Fp8 f) {

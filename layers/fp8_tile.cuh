@@ -1,5 +1,5 @@
-/* fp8_tile.cuh - a bf16 tensor as 8 bits (core/tensor.h), as it lies and turned, written by whoever has its values in
- * registers: the cast of fp8.cu, and its ops with an output in fp8, whose values need not be stored in between.
+/* fp8_tile.cuh - writes a bf16 tensor as 8-bit codes (core/tensor.h), in row-major order and transposed. The values
+ * come from registers: in the cast of fp8.cu, and in its ops with an output in fp8, which then store no bf16 values.
  *
  * A block has a tile of 128 rows and 64 columns, a thread 4 rows of 8 columns: four loads of 16 bytes are in flight at
  * once. The thread transposes its bytes in registers, four by four. They meet in shared memory as 16 rows of a column,
@@ -17,7 +17,7 @@
 enum {
     TILE_ROWS = 128, TILE_COLUMNS = 64, TILE_THREADS = 256,
     PACK8 = 8, THREAD_ROWS = 4, /* a thread has 4 rows of 8 columns */
-    CHUNK = 16,                 /* rows of a column that are written at once */
+    CHUNK = 16,                 /* number of rows of a column that are written at once */
     COLUMN_CHUNKS = TILE_ROWS / CHUNK, ROW_PACKS = TILE_COLUMNS / PACK8
 };
 
@@ -104,7 +104,8 @@ DEVICE void mend_pack(Codes8 &c, Pairs8 x, uint32_t most, Seen *seen) {
 template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, Seen *seen) {
     Codes8 c = {};
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-    device_check(false); /* such a GPU cannot multiply fp8, and the run has refused it */
+    device_check(false); /* never runs: a GPU with this code cannot multiply fp8, and the program has refused it
+                          * before */
     return c;
 #endif
     uint32_t most = 0, vanished = 0;
@@ -123,7 +124,7 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     return c;
 }
 
-/* Combines the notes of a warp, in each of its lanes. */
+/* Combines the notes of a warp's lanes on the values that they cast, and returns the result in each lane. */
 DEVICE Seen warp_seen(Seen seen) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
@@ -137,7 +138,8 @@ DEVICE int most_seen(Seen seen) {
     return (int)(even > odd ? even : odd);
 }
 
-/* Writes the notes of all the block's threads to memory. A maximum and integers do not depend on the order. */
+/* Combines the notes of all the block's threads on the values that they cast into amax and counts in memory. A maximum
+ * and sums of integers do not depend on the order. */
 DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     SMEM(int, all, [3]);
     if (threadIdx.x < 3) all[threadIdx.x] = 0;
@@ -154,7 +156,7 @@ DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
 }
 
-/* Writes the notes of one warp to memory. */
+/* Combines the notes of one warp on the values that it cast into amax and counts in memory. */
 DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
     seen = warp_seen(seen);
     if (threadIdx.x % WARP != 0) return;
@@ -168,7 +170,7 @@ DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
 /* Transposes four words of four bytes: byte i of word j becomes byte j of word i. */
 DEVICE void turn_words(uint32_t (&w)[4]) {
     uint32_t even = __byte_perm(w[0], w[1], 0x5140),
-             odd = __byte_perm(w[0], w[1], 0x7362); /* columns 0, 1 and 2, 3 of two rows */
+             odd = __byte_perm(w[0], w[1], 0x7362); /* even: columns 0, 1 of rows 0 and 1; odd: columns 2, 3 */
     uint32_t even_below = __byte_perm(w[2], w[3], 0x5140), odd_below = __byte_perm(w[2], w[3], 0x7362);
     w[0] = __byte_perm(even, even_below, 0x5410), w[1] = __byte_perm(even, even_below, 0x7632);
     w[2] = __byte_perm(odd, odd_below, 0x5410), w[3] = __byte_perm(odd, odd_below, 0x7632);
@@ -178,16 +180,16 @@ typedef Pack<uint32_t, CHUNK / 4> ColumnChunk;
 
 /* --- a tile ------------------------------------------------------------------------------------------------------- */
 
-/* The first row and the first column of this thread. */
+/* The first row and the first column that this thread has of a tile. */
 typedef struct { int64_t row, column; } TilePlace;
 DEVICE TilePlace tile_place(int64_t first_row, int64_t first_column) {
     return {first_row + threadIdx.x / ROW_PACKS * THREAD_ROWS, first_column + threadIdx.x % ROW_PACKS * PACK8};
 }
 
-typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* the values of one thread */
+typedef struct { Pairs8 row[THREAD_ROWS]; } TileValues; /* values that one thread has of a tile: 4 rows of 8 columns */
 
-/* Writes the block's tile from first_row and first_column on, with 256 threads. The block may write another tile at
- * once. */
+/* Writes the block's tile from first_row and first_column on, with 256 threads. Afterwards the block may write another
+ * tile without a barrier in between. */
 template <DType type>
 DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_column, const TileValues &x, Seen *seen) {
     SMEM(ColumnChunk, tile, [TILE_COLUMNS][COLUMN_CHUNKS]);
@@ -218,12 +220,12 @@ DEVICE void write_tile(const Fp8Target &t, int64_t first_row, int64_t first_colu
             pack_store((uint32_t *)(t.turned + c * t.R_up + r),
                        pack_load<uint32_t, CHUNK / 4>(tile[column][from ^ column / PACK8].v));
     }
-    __syncthreads(); /* the tile may be overwritten */
+    __syncthreads(); /* after this the tile may be overwritten */
 }
 
 /* --- column sums of the values of tiles, as stored in bf16 -------------------------------------------------------- */
 
-/* Adds values to the thread's sums. A thread has the same 8 columns of each tile. */
+/* Adds a thread's values of a tile to its column sums. A thread has the same 8 columns in each tile. */
 DEVICE void add_values(float (&sum)[PACK8], const TileValues &x) {
     for (int k = 0; k < THREAD_ROWS; k++) {
         Pack<float, PACK8> row = pairs_to_f32(x.row[k]);
@@ -240,7 +242,7 @@ DEVICE void tile_sums(float (&sum)[PACK8], float *sums, int64_t first_column, in
         for (int o = WARP / 2; o >= ROW_PACKS; o /= 2) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], o);
         if ((int)threadIdx.x % WARP < ROW_PACKS) part[warp][pack * PACK8 + j] = sum[j];
     }
-    __syncthreads(); /* every warp's sums are complete */
+    __syncthreads(); /* after this the sums of every warp are complete */
     int column = (int)threadIdx.x;
     if (column >= TILE_COLUMNS || first_column + column >= C) return;
     float total = 0.0f;

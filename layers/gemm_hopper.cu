@@ -20,14 +20,14 @@
 
 #include "core/ptx.cuh"
 #include "layers/bias.cuh"
-#include "layers/gelu.cuh"
+#include "layers/activation.h"
 #include "layers/matmul.cuh"
 
 /* --- from global memory to accumulators: tiles of the operands, the ring that a warp of producers fills ----------- */
 
 enum {
     TILE = 128, SIDE = 64,        /* a tile of c is TILE x TILE; operands move in squares of SIDE x SIDE        */
-    DEPTH = 64, STAGES = 4,       /* values of k in a stage of the ring */
+    DEPTH = 64, STAGES = 4,       /* DEPTH: values of k in a stage; STAGES: stages of the ring */
     BAND = 8,                     /* tiles, or pairs of them, along m that run together with all tiles along n */
     WARPGROUP = 128, MATH_GROUPS = 2, MATH_WARPS = MATH_GROUPS * 4, GEMM_THREADS = WARPGROUP * (MATH_GROUPS + 1),
     LOAD_REGISTERS = 40, MATH_REGISTERS = 232, /* registers of a thread: 168 at the start; in the loading warpgroup it
@@ -52,9 +52,9 @@ static_assert(sizeof(GemmShared) <= 227 << 10, "a block's shared memory");
 
 /* The parameters of a launch. */
 struct GemmCall {
-    TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): gelu(c) as output, or as input the
+    TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): f(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
-    int       m, n, steps;        /* steps of DEPTH along k */
+    int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
     float    *sums;               /* an f32 c, or sums of slices [parts,m,n]; rows are ld apart */
@@ -85,7 +85,8 @@ DEVICE int work_stride(const GemmCall &g) { return (int)gridDim.x / g.cluster; }
 DEVICE void barriers_init(GemmShared *s, int cluster) {
     for (int i = 0; i < STAGES; i++) {
         mbarrier_init(&s->full[i], 1);
-        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* the warps of each block that read the stage */
+        mbarrier_init(&s->empty[i], (unsigned)(4 * cluster)); /* waits for the 4 warps of each block that read the
+                                                               * stage */
     }
     for (int i = 0; i < MATH_WARPS; i++) mbarrier_init(&s->read[i], 1);
     mbarrier_init_fence();
@@ -94,7 +95,7 @@ DEVICE void barriers_init(GemmShared *s, int cluster) {
 /* --- loading: one thread ------------------------------------------------------------------------------------------ */
 
 /* Loads the square at `across` (along m or n) and `k`, into this block, or into both blocks of a cluster. by_lines: k
- * lies along the columns of memory. */
+ * is the contiguous index of the matrix in memory; otherwise m or n is. */
 template <bool by_lines>
 DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int across, int k, bool for_both = false) {
     int column = by_lines ? k : across, row = by_lines ? across : k;
@@ -102,7 +103,7 @@ DEVICE void load_square(Square *to, const TensorMap *map, uint64_t *full, int ac
     else tma_load_2d(to, map, full, column, row);
 }
 
-/* Loads a stage. The blocks of a cluster have one tile of b, and each loads a square of it for both. */
+/* Loads one stage of the ring. The blocks of a cluster need the same tile of b, and each loads half of it for both. */
 template <bool a_by_lines, bool b_by_lines>
 DEVICE void load_stage(GemmShared *s, const GemmCall &g, const Work &w, int stage, int k) {
     uint64_t *full = &s->full[stage];
@@ -127,8 +128,8 @@ template <bool a_by_lines, bool b_by_lines> DEVICE void load_all(GemmShared *s, 
 
 /* --- multiplying: a warpgroup ------------------------------------------------------------------------------------- */
 
-/* Returns wgmma's descriptor of the 16 values of k from 16 i on: along the lines, or 16 lines of 128 bytes. The next
- * square follows. */
+/* Returns wgmma's descriptor of the 16 values of k from 16 i on. by_lines: they are along the lines of 128 bytes;
+ * otherwise they are 16 of these lines. An operand wider than a square continues in the square behind it. */
 template <bool by_lines> DEVICE uint64_t operand(const Square *square, int i) {
     return matrix_descriptor(square->byte + i * (by_lines ? 32 : 16 * 128), by_lines ? 16 : SQUARE_BYTES, 8 * 128);
 }
@@ -178,13 +179,13 @@ struct Slots {
     Panel *slot;
     int    used;
 };
-/* Returns the line that this lane addresses for block q. */
+/* Returns the address of the 16 bytes that this lane passes to stmatrix or ldmatrix for block q of a panel. */
 DEVICE unsigned char *line_of(Panel *p, int q) {
     int lane = (int)threadIdx.x % WARP, row = lane % 16, unit = 2 * q + lane / 16;
     return p->byte + row * 128 + (unit ^ row % 8) * 16;
 }
 
-/* Stores a panel at (row, column) of the map's matrix. */
+/* Stores a panel, 16 x 64 of c, by TMA at (row, column) of the map's matrix. */
 DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS][4], int row, int column) {
     Panel *p = &s.slot[s.used++ % SLOTS];
     int    lane = (int)threadIdx.x % WARP;
@@ -201,19 +202,19 @@ DEVICE void put_panel(const TensorMap *map, Slots &s, const uint32_t (&r)[BLOCKS
 }
 
 DEVICE constexpr bool reads_aux(int epilogue) {
-    return epilogue == EPILOGUE_GELU_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+    return epilogue == EPILOGUE_ACTIVATION_BACKWARD || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
 }
-/* Loads the tile of aux into this warp's four slots, while the products run. */
+/* Loads a warp's part of the tile of aux into the warp's four slots of shared memory, while the products run. */
 DEVICE void load_aux(GemmShared *s, const GemmCall &g, const Work &w, int warp) {
     if ((int)threadIdx.x % WARP) return;
-    bulk_wait_read<0>(); /* the slots are free */
+    bulk_wait_read<0>(); /* waits until earlier stores have read the slots, so that they are free */
     mbarrier_arrive_expect(&s->read[warp], SLOTS * PANEL_BYTES);
     for (int i = 0; i < SLOTS; i++)
         tma_load_2d(&s->slot[warp][i], &g.aux, &s->read[warp], w.column + i % 2 * SIDE,
                     w.row + i / 2 * SIDE + warp % 4 * PANEL_ROWS);
 }
 
-/* r = round(acc + bias), for half p of the tile's columns. */
+/* r = round(acc + bias), for half p of the tile's columns, in the register order of stmatrix. */
 template <typename T>
 DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATORS], int p, const T *bias, int column,
                         int n) {
@@ -227,17 +228,17 @@ DEVICE void round_panel(uint32_t (&r)[BLOCKS][4], const float (&acc)[ACCUMULATOR
     }
 }
 
-/* r = gelu(r): of c as stored, with gelu.cu's arithmetic. */
-template <typename T> DEVICE void gelu_panel(uint32_t (&r)[BLOCKS][4]) {
+/* r = f(r), where r holds c as it is stored and f is the activation, with activation.cu's arithmetic. */
+template <typename T, Activation activation> DEVICE void activation_panel(uint32_t (&r)[BLOCKS][4]) {
 #pragma unroll
     for (int i = 0; i < BLOCKS * 4; i++) {
         float2 x = unpack_pair<T>(r[i / 4][i % 4]);
-        r[i / 4][i % 4] = pack_pair<T>(gelu(x.x), gelu(x.y));
+        r[i / 4][i % 4] = pack_pair<T>(activate(activation, x.x), activate(activation, x.y));
     }
 }
 
-/* Calls use(q, i, aux) for each register i of each block q, with the pair of aux that belongs to it: aux is in the next
- * slot. */
+/* Calls use(q, i, aux) for each register i of each block q of 16 columns. aux is the pair of values at the same place
+ * in the epilogue's matrix, which lies in the next slot. */
 template <class F> DEVICE void each_aux(const Slots &s, F use) {
 #pragma unroll
     for (int q = 0; q < BLOCKS; q++) {
@@ -248,7 +249,8 @@ template <class F> DEVICE void each_aux(const Slots &s, F use) {
     }
 }
 
-/* r = round(r + aux): of c as it would be stored, with residual_forward's arithmetic. */
+/* r = round(r + aux), where r holds the product with its bias, rounded, and aux the residual stream, with
+ * residual_forward's arithmetic. */
 template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const Slots &s) {
     each_aux(s, [&](int q, int i, uint32_t aux) {
         float2 x = unpack_pair<T>(r[q][i]), stream = unpack_pair<T>(aux);
@@ -256,14 +258,15 @@ template <typename T> DEVICE void residual_panel(uint32_t (&r)[BLOCKS][4], const
     });
 }
 
-/* r = round(acc gelu'(aux)); sum += r for this thread's columns. */
-template <typename T>
-DEVICE void gelu_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS], int p,
-                            const Slots &s) {
+/* r = round(acc f'(aux)), f the activation; sum += r for this thread's columns. */
+template <typename T, Activation activation>
+DEVICE void activation_grad_panel(uint32_t (&r)[BLOCKS][4], float (&sum)[SIDE / 4], const float (&acc)[ACCUMULATORS],
+                                  int p, const Slots &s) {
     each_aux(s, [&](int q, int i, uint32_t aux) {
         float2 x = unpack_pair<T>(aux);
         int    at = p * 32 + q * 8 + i * 2;
-        r[q][i] = pack_pair<T>(acc[at] * gelu_grad(x.x), acc[at + 1] * gelu_grad(x.y));
+        r[q][i] = pack_pair<T>(acc[at] * activation_slope(activation, x.x),
+                               acc[at + 1] * activation_slope(activation, x.y));
         float2 stored = unpack_pair<T>(r[q][i]);
         sum[q * 4 + i / 2 * 2] += stored.x;
         sum[q * 4 + i / 2 * 2 + 1] += stored.y;
@@ -314,35 +317,37 @@ DEVICE void store_column_sums(GemmShared *s, float (&sum)[2][SIDE / 4], const Ge
 }
 
 /* Stores a tile of a 16-bit c. */
-template <typename T, int epilogue>
+template <typename T, int epilogue, Activation activation>
 DEVICE void store_tile(GemmShared *shared, const float (&acc)[2][ACCUMULATORS], Slots &s, const GemmCall &g,
                        const T *bias, const Work &w) {
     int   row = w.row + (int)threadIdx.x / WARP % 4 * PANEL_ROWS;
     float sum[2][SIDE / 4] = {}, delta[2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the rows, half i % 2 of the columns */
+    for (int i = 0; i < 4; i++) { /* i / 2: upper or lower half of the tile; i % 2: left or right half */
         uint32_t r[BLOCKS][4];
-        if constexpr (epilogue == EPILOGUE_GELU_BACKWARD) gelu_grad_panel<T>(r, sum[i % 2], acc[i / 2], i % 2, s);
+        if constexpr (epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+            activation_grad_panel<T, activation>(r, sum[i % 2], acc[i / 2], i % 2, s);
         else if constexpr (epilogue == EPILOGUE_DELTA) delta_panel<T>(r, delta, acc[i / 2], i % 2, s);
         else round_panel<T>(r, acc[i / 2], i % 2, bias, w.column, g.n);
         if constexpr (epilogue == EPILOGUE_RESIDUAL) residual_panel<T>(r, s);
         if (epilogue == EPILOGUE_DELTA && (g.head == SIDE || i % 2))
             store_delta(delta, g, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         put_panel(&g.c, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
-        if constexpr (epilogue == EPILOGUE_GELU) {
-            gelu_panel<T>(r);
+        if constexpr (epilogue == EPILOGUE_ACTIVATION) {
+            activation_panel<T, activation>(r);
             put_panel(&g.aux, s, r, row + i / 2 * SIDE, w.column + i % 2 * SIDE);
         }
     }
-    if (epilogue == EPILOGUE_GELU_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
+    if (epilogue == EPILOGUE_ACTIVATION_BACKWARD && g.column_sums) store_column_sums(shared, sum, g, w);
 }
 
-/* Stores a tile of an f32 c: c = or += acc. Loads of a row come before its stores, because the compiler could not
- * exchange them. */
+/* Stores a tile of an f32 c: c = or += acc. All loads of a row are written before its stores, because the compiler may
+ * not move a load before a store. */
 DEVICE void store_sums(const float (&acc)[2][ACCUMULATORS], const GemmCall &g, const Work &w) {
     int lane = (int)threadIdx.x % WARP, column = w.column + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* half i / 2 of the tile; the first or last eight of its groups of 16 rows */
+    /* i / 2: upper or lower half of the tile; i % 2: the first or the last eight of each 16 rows */
+    for (int i = 0; i < 4; i++) {
         int    row = w.row + i / 2 * SIDE + (int)threadIdx.x / WARP % 4 * PANEL_ROWS + i % 2 * 8 + lane / 4;
         float *line = g.sums + w.part * g.part_elems + row * g.ld + column;
         if (row >= g.m) continue;
@@ -368,8 +373,8 @@ enum {
 };
 
 #ifdef PTX_HOPPER
-/* The work of a math warpgroup: every second work item of the block. */
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+/* Does the work of a math warpgroup: it multiplies and stores every second work item of the block. */
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue, Activation activation>
 DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int group) {
     int   warp = (int)threadIdx.x / WARP, stride = work_stride(g);
     float acc[2][ACCUMULATORS];
@@ -380,25 +385,26 @@ DEVICE void multiply_all(GemmShared *s, const GemmCall &g, const T *bias, int gr
         int  steps = w.end - w.first;
         if (turn % 2 == group) {
             if (reads_aux(epilogue)) load_aux(s, g, w, warp);
-            named_barrier_sync(TURN + group, 2 * WARPGROUP); /* the other warpgroup's products are issued, so its stages
-                                                              * come first */
+            /* Waits until the other warpgroup's products are issued, because its stages of the ring come first. */
+            named_barrier_sync(TURN + group, 2 * WARPGROUP);
             multiply<T, a_by_lines, b_by_lines>(acc, s, step, steps, g.cluster);
             if (i + stride < g.works) named_barrier_arrive(TURN + 1 - group, 2 * WARPGROUP);
             wgmma_wait<0>(acc[0], acc[1]);
             release_stage(s, (step + steps - 1) % STAGES, g.cluster);
             if (reads_aux(epilogue)) mbarrier_wait(&s->read[warp], turn / 2 & 1);
             if constexpr (std::is_same_v<C, float>) store_sums(acc, g, w);
-            else store_tile<T, epilogue>(s, acc, slots, g, bias, w);
+            else store_tile<T, epilogue, activation>(s, acc, slots, g, bias, w);
         }
         step += steps;
     }
-    if (threadIdx.x % WARP == 0) bulk_wait_read<0>(); /* shared memory must outlast its stores */
+    if (threadIdx.x % WARP == 0) bulk_wait_read<0>(); /* waits until TMA has read the panels, because the block's shared
+                                                       * memory must outlast the stores */
 }
 #endif
 
 /* Computes the product. Two warpgroups multiply, the third one loads. grid: the blocks that fit on the GPU at once, of
  * GEMM_THREADS threads, with a GemmShared each. */
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue, Activation activation>
 KERNEL __launch_bounds__(GEMM_THREADS, 1)
     gemm_hopper_kernel(const __grid_constant__ GemmCall g, const T *__restrict__ bias) {
 #ifdef PTX_HOPPER
@@ -413,15 +419,15 @@ KERNEL __launch_bounds__(GEMM_THREADS, 1)
         registers_lower<LOAD_REGISTERS>();
         if (__shfl_sync(0xffffffffu, (int)threadIdx.x % WARPGROUP, 0) == 0 && elect_one())
             load_all<a_by_lines, b_by_lines>(s, g);
-        __syncwarp(); /* the cluster's barrier needs whole warps */
+        __syncwarp(); /* the lanes come together again, because the cluster's barrier needs whole warps */
     } else {
         registers_raise<MATH_REGISTERS>();
-        multiply_all<T, C, a_by_lines, b_by_lines, epilogue>(s, g, bias, group);
+        multiply_all<T, C, a_by_lines, b_by_lines, epilogue, activation>(s, g, bias, group);
     }
     cluster_arrive();
     cluster_wait(); /* no block ends while the other one may access its shared memory */
 #else
-    device_check(g.m < 0 && bias); /* gemm_hopper_fits has refused this GPU */
+    device_check(g.m < 0 && bias); /* never runs, because gemm_hopper_fits refuses such a GPU */
 #endif
 }
 
@@ -476,8 +482,8 @@ int gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int he
     if (p->c.type == F32)
         return p->a.order == TRANSPOSED && p->b.order == PLAIN && !p->bias && epilogue == EPILOGUE_NONE;
     if (p->a.order != PLAIN || p->write == MATMUL_ADD) return 0;
-    return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_GELU && p->b.order == PLAIN) ||
-           (epilogue == EPILOGUE_GELU_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
+    return epilogue == EPILOGUE_NONE || (epilogue == EPILOGUE_ACTIVATION && p->b.order == PLAIN) ||
+           (epilogue == EPILOGUE_ACTIVATION_BACKWARD && p->b.order == TRANSPOSED && !p->bias) ||
            (epilogue == EPILOGUE_RESIDUAL && aux != p->c.data) ||
            (epilogue == EPILOGUE_DELTA && p->b.order == TRANSPOSED && !p->bias && (head == SIDE || head == TILE));
 }
@@ -496,18 +502,19 @@ int gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way) {
 
 size_t gemm_hopper_sums_bytes(const Matmul *p) { return (size_t)(tiles_along(p->m) * p->n) * sizeof(float); }
 
-/* Writes the ways worth timing. Their numbers of slices are the largest of those that fill the GPU better than all
- * smaller numbers. The ways with pairs of blocks come first, then those without. */
+/* Writes the ways of computing the product that are worth timing: with clusters of two blocks first, then with single
+ * blocks. Their numbers of slices of k are the largest of those that fill the GPU better than all smaller numbers. */
 int gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]) {
     int    count = 0;
     double best = 0.0;
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
         GemmWay way = {tiles_along(p->m) > 1 ? 2 : 1, parts};
         int64_t clusters = device_resident_blocks() / way.cluster, works = works_of(p, way);
-        /* the share of their time in which multiprocessors have work, if all work items take equally long */
+        /* fraction of the time in which a multiprocessor has work, if all work items take equally long */
         double  share = (double)works / (double)(blocks_for(works, clusters) * clusters);
         int     is_long = parts == 1 || steps_of(p) / parts >= LEAST_STEPS;
-        /* count > 0: a small product may fill under 2 % of the GPU, and keeps its first way */
+        /* Another way must have a share that is larger by 0.02. The first way needs none, because a small product may
+         * fill less than 2 % of the GPU. */
         if (!is_long || !gemm_hopper_has_way(p, workspace_bytes, way) || (count > 0 && share < best + 0.02)) continue;
         best = share;
         count = count < GEMM_WAYS / 2 ? count + 1 : GEMM_WAYS / 2;
@@ -530,16 +537,17 @@ template <typename T> static TensorMap panel_map(const void *x, const Matmul *p)
     return tensor_map_2d((const T *)x, p->m, p->n, PANEL_ROWS, SIDE, p->c.ld);
 }
 
-template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue>
+template <typename T, typename C, bool a_by_lines, bool b_by_lines, int epilogue,
+          Activation activation = ACTIVATION_GELU_NEW>
 static void launch(Stream *s, const GemmCall &g, const void *bias = NULL) {
     int clusters = device_resident_blocks() / g.cluster, blocks = (g.works < clusters ? g.works : clusters) * g.cluster;
-    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue>), (unsigned)blocks,
-                   GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
+    LAUNCH_CLUSTER((unsigned)g.cluster, (gemm_hopper_kernel<T, C, a_by_lines, b_by_lines, epilogue, activation>),
+                   (unsigned)blocks, GEMM_THREADS, sizeof(GemmShared), s, g, (const T *)bias);
 }
 
 template <typename T>
-static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
-                  void *workspace) {
+static void queue(Stream *s, const Matmul *p, Epilogue epilogue, Activation activation, const void *aux, float *sums,
+                  int head, GemmWay way, void *workspace) {
     GemmCall g = {};
     g.a = operand_map<T>(p->a, p->m, p->k), g.b = operand_map<T>(p->b, p->k, p->n);
     g.m = (int)p->m, g.n = (int)p->n, g.steps = (int)steps_of(p);
@@ -549,12 +557,14 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
     else if (way.parts == 1) g.sums = (float *)p->c.data, g.ld = p->c.ld, g.add = p->write == MATMUL_ADD;
     else g.sums = (float *)workspace, g.ld = p->n, g.part_elems = p->m * p->n;
     if (aux) g.aux = panel_map<T>(aux, p);
-    int has_column_sums = sums && epilogue == EPILOGUE_GELU_BACKWARD;
+    int has_column_sums = sums && epilogue == EPILOGUE_ACTIVATION_BACKWARD;
     if (has_column_sums) g.column_sums = (float *)workspace;
     if (epilogue == EPILOGUE_DELTA) g.delta = sums, g.head = head;
     if (p->c.type == F32) launch<T, float, false, false, EPILOGUE_NONE>(s, g);
-    else if (epilogue == EPILOGUE_GELU) launch<T, T, true, false, EPILOGUE_GELU>(s, g, p->bias);
-    else if (epilogue == EPILOGUE_GELU_BACKWARD) launch<T, T, true, true, EPILOGUE_GELU_BACKWARD>(s, g);
+    else if (epilogue == EPILOGUE_ACTIVATION)
+        DISPATCH_ACTIVATION(activation, K, launch<T, T, true, false, EPILOGUE_ACTIVATION, K>(s, g, p->bias));
+    else if (epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+        DISPATCH_ACTIVATION(activation, K, launch<T, T, true, true, EPILOGUE_ACTIVATION_BACKWARD, K>(s, g));
     else if (epilogue == EPILOGUE_DELTA) launch<T, T, true, true, EPILOGUE_DELTA>(s, g);
     else if (epilogue == EPILOGUE_RESIDUAL && p->b.order == PLAIN)
         launch<T, T, true, false, EPILOGUE_RESIDUAL>(s, g, p->bias);
@@ -567,8 +577,8 @@ static void queue(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux
            g.sums, way.parts, p->m, p->n, p->write == MATMUL_ADD);
 }
 
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
-                 void *workspace) {
-    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, aux, sums, head, way, workspace);
-    else queue<half>(s, p, epilogue, aux, sums, head, way, workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, Activation activation, const void *aux, float *sums,
+                 int head, GemmWay way, void *workspace) {
+    if (p->a.type == BF16) queue<bf16>(s, p, epilogue, activation, aux, sums, head, way, workspace);
+    else queue<half>(s, p, epilogue, activation, aux, sums, head, way, workspace);
 }

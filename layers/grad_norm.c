@@ -40,7 +40,7 @@ static void add_values(Exact *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) exact_add(sum, (double)x[i]);
 }
 
-/* Adds the terms of x to the sum. add() adds those of n elements. */
+/* Adds the terms of x to the exact sum `sum`. add() does it for n elements, for their values or their squares. */
 static void add_terms(Tensor sum, Tensor x, void (*add)(Exact *sum, const float *x, int64_t n)) {
     int64_t n = x.dim[0];
     #pragma omp parallel if (n > ACT_BLOCK)

@@ -7,8 +7,8 @@
 
 enum {
     THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE are the 64 elements summed in float64 */
-    TURNS = LANES,                           /* rounds of a warp's tile: afterwards each lane has a sum of 64 of its
-                                              * own */
+    TURNS = LANES,                           /* rounds of a warp's tile; after them each lane has the sum of 64 elements
+                                              * of its own */
     TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */
     LOADS = 4,                               /* packs that a thread loads at once */
     BLOCK_TILES = THREADS / WARP * 2, MAX_BLOCKS = 1024
@@ -23,7 +23,8 @@ typedef enum { VALUES, SQUARES } Terms;
 enum { HELD = 4 };
 typedef struct { int base; unsigned long long word[HELD]; } Held;
 
-/* Adds the held words to the sum. In two's complement, sums of unsigned words are those of signed ones. */
+/* Adds the words that a thread holds to the exact sum. In two's complement, sums of unsigned words are those of signed
+ * ones. */
 DEVICE void held_give(unsigned long long *sum, Held &h) {
     for (int k = 0; k < HELD; k++)
         if (h.word[k]) atomicAdd(sum + h.base + k, h.word[k]);
@@ -41,8 +42,8 @@ DEVICE void held_add(unsigned long long *sum, Held &h, double x) {
         h.word[k] += (unsigned long long)(up ? high : low);
     }
 }
-/* Gives the words of all lanes to the sum. Lanes that hold the highest words, mostly all lanes, first add theirs
- * together. */
+/* Adds the words that all lanes hold to the exact sum. Lanes that hold the highest words, mostly all lanes, first add
+ * theirs together. */
 DEVICE void warp_give(unsigned long long *sum, Held &h) {
     int highest = h.base;
     for (int o = WARP / 2; o > 0; o /= 2) highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, o));
@@ -68,8 +69,9 @@ template <int W> DEVICE Pack<float, PER_LANE> four_at(const float *x, int64_t at
     return in;
 }
 
-/* Lane l has sum[i] of its share of round i. Returns the sum of round l % 16 over the 16 lanes of its half, by a tree:
- * each step adds the values of lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its rounds at each step. */
+/* Lane l has sum[i], its share of round i, for each of 16 rounds. Returns the sum of round l % 16 over the 16 lanes of
+ * the lane's half, by a tree: each step adds the values of lane l ^ o, o = 8, 4, 2, 1. A lane gives away half of its
+ * rounds at each step. */
 template <int o> DEVICE double sum_of_turn(double (&sum)[TURNS]) {
     bool upper = threadIdx.x & o;
     #pragma unroll
@@ -96,7 +98,8 @@ DEVICE void add_tile(unsigned long long *word, Held &h, const float *x, int64_t 
             double four = 0.0;
             for (int j = 0; j < PER_LANE; j++) {
                 double v = (double)in[k].v[j];
-                if (terms == SQUARES) four = fma(v, v, four); /* the product is exact either way */
+                if (terms == SQUARES) four = fma(v, v, four); /* a square of an f32 is exact in f64, so a fused
+                                                               * multiply-add changes no bit */
                 else held_add(word, h, v);
             }
             if (terms == SQUARES) sum[turn + k] = four;
@@ -112,7 +115,7 @@ KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ TensorP
     await_kernels();
     SMEM(unsigned long long, word, [EXACT_WORDS]);
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS) word[i] = 0;
-    __syncthreads(); /* all words of the block's sum are zero now */
+    __syncthreads(); /* after this all words of the block's sum are zero */
     unsigned tile = (unsigned)((uint64_t)all.units * blockIdx.x / gridDim.x) + threadIdx.x / WARP;
     unsigned end = (unsigned)((uint64_t)all.units * (blockIdx.x + 1) / gridDim.x);
     Held     h = {};
@@ -122,7 +125,7 @@ KERNEL exact_sum_kernel(unsigned long long *sum, const __grid_constant__ TensorP
         add_tile<terms, W>(word, h, p.x, (int64_t)(tile - p.first_unit) * TILE, p.n);
     }
     warp_give(word, h);
-    __syncthreads(); /* every thread's terms are added */
+    __syncthreads(); /* after this every thread's terms are in the block's sum */
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += THREADS)
         if (word[i]) atomicAdd(sum + i, word[i]);
 }

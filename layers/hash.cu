@@ -28,7 +28,7 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
             int64_t i = first + ((int64_t)k * blockDim.x + threadIdx.x) * W;
             for (int j = 0; j < W; j++) in[k].v[j] = 0;
             if (i + W <= words) in[k] = pack_load<Word, W>(word + i);
-            else if (i < words) in[k].v[0] = word[i]; /* W is at most 2 */
+            else if (i < words) in[k].v[0] = word[i]; /* a single last word, because a pack has at most 2 words */
         }
         #pragma unroll
         for (int k = 0; k < PACKS; k++) {
@@ -45,7 +45,7 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     sum = warp_sum(sum);
     if (lane == 0) part[warp] = sum;
-    __syncthreads(); /* part is complete */
+    __syncthreads(); /* after this every warp's sum is in `part` */
     sum = warp_sum(lane < THREADS / WARP ? part[lane] : 0);
     if (threadIdx.x == 0) atomicAdd(hash, sum);
 }

@@ -51,7 +51,7 @@ void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t row
  *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
 void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                        Tensor b, float eps);
-/* Computes sum = x + update alone, with the bits of the fused ops.   sum, x, update [N,C] act */
+/* Computes sum = x + update alone, with the bits of the sum in norms that have an update.   sum, x, update [N,C] act */
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* Computes the gradients of layernorm. dx = dresidual + the norm's gradient: here the branch's gradient joins that of
  * the residual stream.
@@ -83,11 +83,25 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
                         Tensor rstd);
 
+/* --- activation: y = f(x), the function of an MLP; activation.h has the formulas and derivatives ---------------------
+ *   gelu_new  y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   Hendrycks & Gimpel, arXiv:1606.08415, by tanh
+ *   relu2     y = max(x,0)^2      y' = 2 max(x,0)                   So et al., arXiv:2109.08668
+ *   silu      y = x / (1 + exp(-x))                                 Elfwing et al., arXiv:1702.03118
+ * The words of the config, and of Hugging Face, are in the order of the enum. */
+typedef enum { ACTIVATION_GELU_NEW, ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_COUNT } Activation;
+static const char *const ACTIVATION_NAMES[ACTIVATION_COUNT + 1] = {"gelu_new", "relu2", "silu", NULL};
+/*   y, x [N,M] act */
+void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x);
+/* Computes the gradient of activation.
+ *   dx = dy * f'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
+void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
+
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
-/* Computes linear and gelu: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out */
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+/* Computes linear and activation: pre = x w + b, kept for backward; y = f(pre), of pre as stored.
+ *   pre, y [N,M] act out */
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 /* Computes the last product of a branch, which joins the residual stream. Where that is faster than adding in the next
  * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
  * and returns 0. The other output is not written.
@@ -102,10 +116,10 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
 /* Does linear_backward where x is the output of attention and dx its gradient. Also sets delta [H,N] f32 out, as
  * attention_delta computes it from dx as stored. */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* Does linear_backward where x = gelu(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * gelu'(pre).
+/* Does linear_backward where x = f(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * f'(pre).
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w);
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w);
 
 /* --- linear in fp8: products of x, w and dy as 8-bit numbers (core/tensor.h), x and w as e4m3, dy as e5m2 ------------
  * A tensor t counts as fp8(s t) / s; the sums are f32. K and M are multiples of 16, as cuBLASLt requires. Fields of
@@ -138,27 +152,20 @@ void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Ten
  * before the op: uses_own is 0. Codes have the memory of N K bf16 numbers. A GPU writes fp8(s t) in row-major order and
  * then transposed, [K,N]; the CPU writes fp8(s t) / s in bf16. t is rounded to bf16 first, so the bits are those of the
  * bf16 op followed by the product's own cast. The op updates f's amax and counts. */
-void fp8_gelu_forward(Stream *s, Tensor y, Tensor x, Fp8 f);
-/* Does gelu_backward with dx written as codes.
+void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 f);
+/* Does activation_backward with dx written as codes.
  *   dx e5m2 out, in memory apart from dy and x   dbias: column sums of dx rounded to bf16 */
-void fp8_gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
+void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f);
 void fp8_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Fp8 f);
 /* Does swiglu_backward with dgate_up written as codes.
  *   dgate_up e5m2 out, in memory apart from dy and gate_up */
 void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, Fp8 f);
-/* Does layernorm_forward with y written as codes. */
+/* Does layernorm_forward with y written as 8-bit codes. */
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
-/* Does rmsnorm_forward with y written as codes. */
+/* Does rmsnorm_forward with y written as 8-bit codes. */
 void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
                          Fp8 f);
-
-/* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 --------
- *   y, x [N,M] act */
-void gelu_forward(Stream *s, Tensor y, Tensor x);
-/* Computes the gradient of gelu.
- *   dx = dy * gelu'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
-void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
 /* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 -----------------------------
  *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F) */
@@ -192,7 +199,8 @@ void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probabili
  * order of their assignments. place: the inverse, the row of each assignment. Expert e has rows [first[e], first[e+1]).
  *   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
 void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
-/* Gives each row its token: y[r] = x[order[r] / k].   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
+/* Copies to each row the vector of its token: y[r] = x[order[r] / k].
+ *   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N */
 void rows_dispatch(Stream *s, Tensor y, Tensor x, Tensor order);
 /* y[n] = sum_j x[place[n k + j]] in the order of j: the sum of a token's rows, and the gradient of rows_dispatch.
  *   y [N,C] act out   x [R,C] act in */
@@ -218,7 +226,8 @@ void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x
 /* --- heads: the columns of qkv are those of q, then k, then v; heads follow one another ------------------------------
  * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al.,
  * arXiv:2305.13245. */
-typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
+typedef struct { int64_t query, key, size; } HeadShape; /* query: number of query heads, a multiple of key; key: number
+                                                         * of heads of keys; size: channels of a head */
 static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
 
 /* --- rope, rotary positions: rotates the channels i and i + D/2 of each head of q and k in place by the angle
@@ -314,7 +323,7 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
 
 typedef struct {
     double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is computed before anything is rounded to f32 */
-    int64_t step;                                           /* from 1; the bias corrections are 1 - beta^step */
+    int64_t step;                                           /* step number from 1; bias corrections: 1 - beta^step */
 } OptimizerStep;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
@@ -386,10 +395,10 @@ void hash_words(Stream *s, Tensor hash, Tensor x);
 /* Returns the rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most
  * budget_ms. Allocates and frees its own memory. For the program's start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
-int64_t matmul_rate_size(void); /* n at which this backend's products are about as fast as they get: 1024 on the CPU,
-                                 * 4096 on a GPU */
+int64_t matmul_rate_size(void); /* n at which products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
 
-#ifdef CUDA_EMU /* compares the bytes of a contract with those that the kernels touch: test/emu/count.cpp */
+#ifdef CUDA_EMU /* The emulator compares the bytes that a contract promises with those that the kernels access
+                 * (test/emu/count.cpp). */
 #define stream_note(s, op, a, b, c, d, flops, bytes) \
     (emu::note_op((s)->ledger ? NULL : op, bytes), stream_note(s, op, a, b, c, d, flops, bytes))
 #endif

@@ -1,9 +1,9 @@
-/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and GELU around them. The
- * head is a linear layer whose weights wte [V',C] are stored transposed.
+/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and activations around them.
+ * The head is a linear layer whose weights wte [V',C] are stored transposed.
  *
- * GELU uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same bits. The
- * head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast kernels
- * for such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
+ * An activation uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same
+ * bits. The head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast
+ * kernels for such sizes. The padding costs at most 127 columns and gives zeros, as in layers.h.
  */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
@@ -28,7 +28,7 @@ ACT_KERNEL(sum_rows, (DType type, float *sum, const void *x, int64_t rows, int64
 /* Rows whose sum is one f32 partial sum; partial sums are added in float64. */
 enum { BIAS_ROWS = 64 };
 
-/* The blocks of rows do not depend on the number of threads. */
+/* Cuts dy into blocks of BIAS_ROWS rows. The number of threads does not change them, so it changes no bit. */
 void bias_backward(Stream *s, Tensor db, Tensor dy) {
     int64_t N = dy.dim[0], M = dy.dim[1], blocks = (N + BIAS_ROWS - 1) / BIAS_ROWS;
     int     is_dry = bias_backward_contract(s, db, dy);
@@ -63,12 +63,12 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
     matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     linear_forward(s, pre, x, w, b);
-    gelu_forward(s, y, pre);
+    activation_forward(s, kind, y, pre);
 }
 
-/* Computes y alone, because no product of the CPU adds the stream. */
+/* Computes y alone, because no product on the CPU adds the residual stream. */
 int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
     residual_expect(sum, y, stream);
     linear_forward(s, y, x, w, b);
@@ -101,9 +101,9 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     attention_delta(s, delta, dx, x);
 }
 
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w) {
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
-    gelu_backward(s, dpre, dbias, dpre, pre);
+    activation_backward(s, kind, dpre, dbias, dpre, pre);
 }
 #endif

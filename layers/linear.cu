@@ -1,8 +1,9 @@
 /* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
  * where they pay, and a kernel for the bias gradient where they do not.
  *
- * In forward only the product of gemm_hopper.cu has GELU as an epilogue. cuBLASLt's uses the sum before it is stored.
- * The contract is gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it.
+ * In forward only the product of gemm_hopper.cu has activations as an epilogue. cuBLASLt's GELU uses the sum before it
+ * is stored. The contract is the activation of pre as stored, so that memory.recompute = "light" computes the same bits
+ * again from it. In backward cuBLASLt has an epilogue for gelu_new alone.
  * cuBLASLt also has no epilogue for attention's delta, and none that rounds a product before it adds it to the stream.
  */
 #include "layers/bias.cuh"
@@ -89,20 +90,22 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
     matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
 }
 
-void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     linear_expect(pre, x, w, b, PLAIN);
     EXPECT2(y, pre.type, pre.dim[0], pre.dim[1]);
     Rest rest;
-    rest.queue = [&] { gelu_forward(s, y, pre); };
-    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_GELU, y.data, rest))
-        gelu_forward(s, y, pre);
+    rest.queue = [&] { activation_forward(s, kind, y, pre); };
+    rest.activation = kind;
+    if (!matmul_fused(s, forward_product(pre, x, w, PLAIN, b.data), EPILOGUE_ACTIVATION, y.data, rest))
+        activation_forward(s, kind, y, pre);
 }
 
-/* Computes the product p into sum with the stream added, if that is faster. Returns whether it did.
+/* Computes the product p with the residual stream added into sum, if that is faster than a separate addition. Returns
+ * whether it did.
  *
- * A fused residual saves this work: after a plain product the next norm reads the update and writes the sum. These are
- * two passes more than over a complete stream, as many bytes as residual_forward over two thirds of the rows. That is
- * timed, in the memory of y. */
+ * What a fused addition saves: after a plain product the next norm also reads y and writes sum, two passes more than
+ * over a stream that is complete. These are as many bytes as residual_forward moves for two thirds of the rows. So
+ * residual_forward over that many rows is timed in place of the norm's extra work; it writes to y. */
 static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
     residual_expect(sum, y, stream);
     int64_t rows = (2 * y.dim[0] + 2) / 3;
@@ -145,24 +148,25 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     parameters_backward(s, dw, db, dy, x);
 }
 
-/* gelu's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After cuBLASLt's
- * epilogue a separate pass computes the sums. */
-void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre,
-                          Tensor w) {
+/* The activation's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After
+ * cuBLASLt's epilogue a separate pass computes the sums. */
+void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                Tensor x, Tensor pre, Tensor w) {
     linear_backward_expect(dpre, dw, db, dy, x, w, PLAIN);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
     int    sums = !tensor_is_none(dbias);
     size_t mark = arena_mark(&s->scratch);
     Tensor aside = sums ? sums_aside(s, dpre) : dbias;
     Rest   rest;
-    rest.queue = [&] { gelu_backward(s, dpre, aside, dpre, pre); };
+    rest.queue = [&] { activation_backward(s, kind, dpre, aside, dpre, pre); };
+    rest.activation = kind;
     if (sums) {
         rest.behind = [&] { bias_backward(s, aside, dpre); };
         rest.scratch_bytes = bias_scratch_bytes(x.dim[0], x.dim[1]);
         rest.sums = ptr<float>(aside);
     }
-    int done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_GELU_BACKWARD, pre.data, rest);
-    if (!done) gelu_backward(s, dpre, dbias, dpre, pre);
+    int done = matmul_fused(s, input_gradient(dpre, dy, w, PLAIN), EPILOGUE_ACTIVATION_BACKWARD, pre.data, rest);
+    if (!done) activation_backward(s, kind, dpre, dbias, dpre, pre);
     else if (done == 1 && sums) bias_backward(s, dbias, dpre);
     else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);
     parameters_backward(s, dw, db, dy, x);

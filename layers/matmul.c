@@ -59,15 +59,16 @@ void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t
 SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bias, int64_t n), (y, x, bias, n))
 
 #if SIMD_HOST
-/* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
+/* Largest panels of operands that are widened to f32: 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
 enum { PRIMITIVES = 256, CODES = 4096 };
 
 typedef struct {
-    Matmul           shape;     /* the pointers in this shape are not valid */
-    int              threads;   /* number of threads that it is made for */
+    Matmul           shape;     /* sizes, types and orders; the pointers in it are not valid */
+    int              threads;   /* number of threads that the primitive is made for */
     size_t           scratch_bytes;
-    dnnl_primitive_t primitive; /* NULL, and no memories, as long as only the size is needed */
+    dnnl_primitive_t primitive; /* NULL, like the memories below it, as long as only the size of the scratch is
+                                 * needed */
     dnnl_memory_t    a, b, bias, c, scratchpad;
 } Primitive;
 
@@ -75,7 +76,7 @@ static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
-    int           known; /* shapes met since the start; the oldest is replaced by a new one */
+    int           known; /* number of shapes met since the start; a new one replaces the oldest in a full table */
     float       **strip; /* [strips] owned: each thread's transposed copy of a strip of a transposed a; made on first
                           * use */
     int           strips;
@@ -84,7 +85,10 @@ static struct {
 
 static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
     if (status == dnnl_out_of_memory)
-        fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
+        fail(EXIT_MEMORY,
+             "no memory for a matrix product: oneDNN has none for %.60s: lower batch.micro_batch, or start fewer "
+             "ranks on this host",
+             call);
     check_failed(call, __FILE__, line, "oneDNN: status %d", (int)status);
 }
 #define ONEDNN(call)                                                                     \
@@ -222,7 +226,7 @@ static void execute(const Primitive *known, Matmul p, void *scratch) {
         {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
     dnnl_exec_arg_t args[5];
     int             count = p.bias ? 5 : 4;
-    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call has memories of its own */
+    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call makes memory objects of its own */
         DescView desc;
         ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
         args[i].arg = use[i].which;
@@ -246,8 +250,8 @@ static void product_by_primitive(Stream *s, Matmul p) {
 
 /* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
-/* Returns where has_code notes a product. sgemm generates code for a new order of operands, or for a size that it
- * computes in another way. If two products have the same place, code is expected for both after one. */
+/* Returns the index in has_code at which a product is noted. sgemm generates code for a new order of operands, or for a
+ * size that it computes in another way. If two products have the same index, code is expected for both after one. */
 static uint64_t place_of_code(Matmul p, float add) {
     const int64_t sizes[] =
         {p.m, p.n, p.k, p.a.ld, p.b.ld, p.c.ld, (p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)};
@@ -394,7 +398,7 @@ static void product_by_f32_tiles(Matmul p) {
     make_strips(omp_get_max_threads());
     #pragma omp parallel
     {
-        omp_set_num_threads(1); /* oneDNN's calls inside use one thread, also if the team is one thread */
+        omp_set_num_threads(1); /* each oneDNN call inside uses one thread, even if the team is one thread */
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);
@@ -404,14 +408,15 @@ static void product_by_f32_tiles(Matmul p) {
     }
 }
 
-/* Returns the most scratch that a thread needs for a tile of p. Also makes the primitives if they are executed. */
+/* Returns the largest scratch that one tile of p needs. Also makes the primitives of the tiles if they will be
+ * executed. */
 static size_t tiles_prepare(Matmul p, Cut cut, Need need) {
     int    threads = omp_get_max_threads();
     size_t most = 0;
     omp_set_num_threads(1);
     for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
         int is_last_row = tile / cut.columns == cut.rows - 1, is_last_column = tile % cut.columns == cut.columns - 1;
-        if (tile > 0 && !is_last_row && !is_last_column) continue; /* same shape as the first tile */
+        if (tile > 0 && !is_last_row && !is_last_column) continue; /* skips tiles of the same shape as the first one */
         size_t bytes = primitive_of(tile_of(p, cut, tile), need)->scratch_bytes;
         if (bytes > most) most = bytes;
     }
@@ -439,7 +444,7 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
 
 /* --- the product -------------------------------------------------------------------------------------------------- */
 
-/* Does nothing on a dry stream, because sgemm takes no scratch. */
+/* Computes a product of f32 matrices by sgemm. Does nothing on a dry stream, because sgemm takes no scratch. */
 static void product_in_f32(Stream *s, Matmul p) {
     if (s->ledger) return;
     if (s->any_threads) product_by_f32_tiles(p);
@@ -457,7 +462,8 @@ void matmul(Stream *s, Matmul p) {
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
           "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     matmul_note(s, p);
-    /* With any_threads one thread computes a tile. There sgemm is as fast as a primitive in fp32. */
+    /* In fp32 oneDNN's primitive is faster than sgemm for these shapes. With any_threads one thread computes a tile,
+     * and both are equally fast. */
     int is_ahead = p.b.order == TRANSPOSED && p.k >= p.n && !s->any_threads;
     if (p.a.type == F32 && is_ahead) product_by_primitive(s, p);
     else if (p.a.type == F32) product_in_f32(s, p);

@@ -27,13 +27,13 @@
 enum { CACHE = 128, LT_CANDIDATES = 16, CANDIDATES = LT_CANDIDATES + GEMM_WAYS, TIMED_RUNS = 3 };
 /* AUX_LD_ELEMS: rows of cuBLASLt's aux matrix are a multiple of 8 elements apart, cublasLt.h at
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
-enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */, BIAS_THREADS = 256 };
+enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* FULL_ALIGN: bytes of the widest access */, BIAS_THREADS = 256 };
 
 /* Key of a product in the cache: everything that the choice of an algorithm may depend on. It has no padding, because
  * keys are compared as bytes. */
 typedef struct {
     int64_t m, n, k, a_ld, b_ld, c_ld;
-    int32_t type, b_type, is_fp8, c_type, a_order, b_order, write, has_bias, epilogue, math;
+    int32_t type, b_type, c_type, a_order, b_order, write, has_bias, epilogue, activation, math;
     int32_t a_align, b_align, c_align, aux_align;
 } Key;
 
@@ -56,8 +56,10 @@ struct Call {
     Matmul       p;
     Epilogue     epilogue = EPILOGUE_NONE;
     void        *aux = NULL;
-    float       *sums = NULL; /* output of the sums that an epilogue may have (Rest in matmul.cuh), or NULL */
+    float       *sums = NULL; /* output for column sums or deltas that an epilogue also computes (Rest in matmul.cuh),
+                               * or NULL */
     int          head = 0;    /* columns of a head, for EPILOGUE_DELTA */
+    Activation   activation = ACTIVATION_GELU_NEW;    /* function of EPILOGUE_ACTIVATION and of its backward */
     const float *a_inverse = NULL, *b_inverse = NULL; /* inverse scales of fp8 operands; borrowed */
     void        *workspace = NULL;                    /* [workspace_bytes()]; borrowed */
 };
@@ -65,12 +67,14 @@ struct Call {
 static struct {
     cublasLtHandle_t handle;
     Entry            cache[CACHE];
-    int              made;    /* entries made since the start; the oldest is replaced by a new one */
+    int              made;    /* entries made since the start; a new one replaces the oldest in a full cache */
     uint64_t         version; /* version of the table from which the cache was filled */
 } lt;
 
 static void cublas_failed(const char *call, cublasStatus_t status, int line) {
-    if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, __FILE__, line);
+    if (status == CUBLAS_STATUS_ALLOC_FAILED)
+        fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d): lower batch.micro_batch, or set memory.recompute=block", call,
+             __FILE__, line);
     check_failed(call, __FILE__, line, "cuBLASLt says: %s", cublasLtGetStatusString(status));
 }
 #define CUBLAS_CHECK(call)                                                                      \
@@ -100,9 +104,9 @@ static Key key_of(const Stream *s, const Call *c) {
     Key key;
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
-    key.type = p->a.type, key.b_type = p->b.type, key.is_fp8 = dtype_bytes(p->a.type) == 1;
+    key.type = p->a.type, key.b_type = p->b.type;
     key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
-    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
+    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue, key.activation = c->activation,
     key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
     /* the smaller alignment of the bias and of aux; a NULL counts as 16 */
@@ -110,16 +114,21 @@ static Key key_of(const Stream *s, const Call *c) {
     return key;
 }
 
+static int is_fp8(const Key *k) { return dtype_bytes((DType)k->type) == 1; }
+
+/* The epilogues of gelu_new have the names of stored tables, which are older than the other kinds. */
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
-    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"};
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"},
+                      *const others[] = {"", " activation_backward ", "", " activation ", "", ""};
+    int is_other = k->activation != ACTIVATION_GELU_NEW;
     snprintf(text, ALGORITHM_KEY_ROOM,
-             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->is_fp8 ? " x " : "", k->is_fp8 ? dtype_name((DType)k->b_type) : "",
+             "%s%s%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), is_fp8(k) ? " x " : "", is_fp8(k) ? dtype_name((DType)k->b_type) : "",
              k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
              k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
              k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
-             (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
-             k->aux_align);
+             (long long)k->c_ld, k->has_bias ? " bias" : "", (is_other ? others : epilogues)[k->epilogue],
+             is_other ? ACTIVATION_NAMES[k->activation] : "", k->a_align, k->b_align, k->c_align, k->aux_align);
 }
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
@@ -150,13 +159,14 @@ static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t row
 /* Sets the pointers, which differ from call to call. cuBLASLt's heuristics depend on their alignment, which is in the
  * key. */
 static void point(const Entry *e, const Call *c) {
-    if (e->key.is_fp8) {
+    if (is_fp8(&e->key)) {
         describe(e->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, c->b_inverse);
         describe(e->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, c->a_inverse);
     }
     if (c->p.bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->p.bias);
     if (c->epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->aux);
-    if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
+    if (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD)
+        describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
 }
 
 /* Makes a cache entry. The library plans for the multiprocessors that NCCL's kernels leave free, except if any number
@@ -170,19 +180,19 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
     describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE,
-             (uint32_t)(key.epilogue == EPILOGUE_GELU_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
-                        : key.epilogue == EPILOGUE_COLUMN_SUMS ? CUBLASLT_EPILOGUE_BGRADA
-                        : key.has_bias                         ? CUBLASLT_EPILOGUE_BIAS
-                                                               : CUBLASLT_EPILOGUE_DEFAULT));
-    if (key.is_fp8)
+             (uint32_t)(key.epilogue == EPILOGUE_ACTIVATION_BACKWARD ? CUBLASLT_EPILOGUE_DGELU
+                        : key.epilogue == EPILOGUE_COLUMN_SUMS       ? CUBLASLT_EPILOGUE_BGRADA
+                        : key.has_bias                               ? CUBLASLT_EPILOGUE_BIAS
+                                                                     : CUBLASLT_EPILOGUE_DEFAULT));
+    if (is_fp8(&key))
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                  (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
                               * (arXiv:2412.19437, section 3.3.2) */
     if (key.has_bias)
-        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.is_fp8 ? BF16 : key.type));
+        describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(is_fp8(&key) ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
-    if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
+    if (key.epilogue == EPILOGUE_ACTIVATION_BACKWARD) {
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
         describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
     }
@@ -225,7 +235,7 @@ static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     memcpy(record->state, algo->is_own ? (const void *)own : algo->lt.data, sizeof record->state);
 }
 
-/* Return whether gemm_hopper.cu can compute the call, and whether it must. */
+/* Return whether gemm_hopper.cu can compute the call, and whether TRAIN_GPT_GEMM=own demands it. */
 static int own_may(const Call *c) {
     return gemm_asked() != GEMM_CUBLASLT && gemm_hopper_fits(&c->p, c->epilogue, c->aux, c->head) &&
            (!c->sums || gemm_hopper_sums_bytes(&c->p) <= workspace_bytes());
@@ -286,14 +296,16 @@ static int lt_candidates(const Entry *e, Algorithm *found) {
     return kept;
 }
 
-static int is_own_alone(Epilogue epilogue) {
-    return epilogue == EPILOGUE_GELU || epilogue == EPILOGUE_DELTA || epilogue == EPILOGUE_RESIDUAL;
+/* Returns whether cuBLASLt lacks the call's epilogue. Of the activations it has the gradient of gelu_new. */
+static int is_own_alone(const Call *c) {
+    return c->epilogue == EPILOGUE_ACTIVATION || c->epilogue == EPILOGUE_DELTA || c->epilogue == EPILOGUE_RESIDUAL ||
+           (c->epilogue == EPILOGUE_ACTIVATION_BACKWARD && c->activation != ACTIVATION_GELU_NEW);
 }
 
 /* Writes cuBLASLt's candidates, then the ways of gemm_hopper.cu; only the latter if that file must be used. */
 static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]) {
     GemmWay way[GEMM_WAYS];
-    int     count = own_must(c) || is_own_alone(c->epilogue) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
+    int     count = own_must(c) || is_own_alone(c) || !lt_takes_bias(&c->p) ? 0 : lt_candidates(e, found);
     int     ways = own_may(c) ? gemm_hopper_ways(&c->p, workspace_bytes(), way) : 0;
     for (int i = 0; i < ways; i++) found[count++] = {1, way[i], {}};
     return count;
@@ -303,7 +315,7 @@ static int candidates(const Entry *e, const Call *c, Algorithm found[CANDIDATES]
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const Algorithm *algo, const Call *c) {
     if (algo->is_own) {
-        gemm_hopper(s, &c->p, c->epilogue, c->aux, c->sums, c->head, algo->way, c->workspace);
+        gemm_hopper(s, &c->p, c->epilogue, c->activation, c->aux, c->sums, c->head, algo->way, c->workspace);
         return CUBLAS_STATUS_SUCCESS;
     }
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
@@ -336,8 +348,9 @@ static Matmul plain_of(Matmul p, const Rest *rest) {
     return p;
 }
 
-/* Writes the fastest candidate to e, or the one that must be used; ALGORITHM_NONE if the plain product and `rest`
- * together are faster. Timing would change sums that the product adds to, so they are saved in host memory. */
+/* Writes the fastest candidate to e, or the one that must be used. Writes ALGORITHM_NONE if the plain product and the
+ * separate kernels in `rest` together are faster. Timing would change sums that the product adds to, so they are saved
+ * in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
     Algorithm found[CANDIDATES];
     int count = candidates(e, c, found), untimed = matmul_algorithms.frozen || stream_is_captured(s);
@@ -436,7 +449,8 @@ static int product(Stream *s, Call c, const Rest *rest) {
         return 1;
     }
     if (!lt.handle) CUBLAS_CHECK(cublasLtCreate(&lt.handle));
-    if (!lt_takes_bias(p) && !own_may(&c)) { /* the product is added to the bias before it is rounded */
+    if (!lt_takes_bias(p) && !own_may(&c)) { /* the bias becomes the start of c, and the product is added to it before
+                                              * rounding */
         LAUNCH(bias_rows_kernel, (unsigned)blocks_for(p->m * p->n, BIAS_THREADS), BIAS_THREADS, 0, s,
                (uint16_t *)p->c.data, p->c.ld, p->m, p->n, (const uint16_t *)p->bias);
         p->bias = NULL, p->write = MATMUL_ADD;
@@ -457,19 +471,21 @@ void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inve
 }
 
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest) {
-    Call c = {p, epilogue, aux, rest.sums, rest.head};
+    Call c = {p, epilogue, aux, rest.sums, rest.head, rest.activation};
     /* The GELU gradient of cuBLASLt is not exact to fp32. On an H200 its error was three times that allowed for sums in
      * fp32. */
-    int fits = is_own_alone(epilogue) ? own_may(&c)
-               : epilogue == EPILOGUE_GELU_BACKWARD
+    int fits = is_own_alone(&c) ? own_may(&c)
+               : epilogue == EPILOGUE_ACTIVATION_BACKWARD
                    ? p.a.type != F32 && p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN
                    : 1;
-    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms, and counts as
-                                                                * if the epilogue were not worth it */
+    int  done = fits && !s->ledger ? product(s, c, &rest) : 0; /* a dry stream has no table of algorithms; it counts as
+                                                                * if the separate kernels were faster than the
+                                                                * epilogue */
     if (done) return done;
     size_t mark = arena_mark(&s->scratch);
-    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the kernels' scratch beside that of the product,
-                                                                 * while both are timed */
+    if (s->ledger) arena_take(&s->scratch, rest.scratch_bytes); /* the separate kernels' scratch in addition to that of
+                                                                 * the product, because both are in use while they are
+                                                                 * timed */
     matmul(s, plain_of(p, &rest));
     arena_release(&s->scratch, mark);
     return 0;

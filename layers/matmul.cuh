@@ -12,15 +12,17 @@
 #include <functional>
 
 #include "core/kernel.cuh"
+#include "layers/layers.h"
 #include "layers/matmul.h"
 
 /* --- epilogues ---------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     EPILOGUE_NONE,
-    EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux in: type, shape and ld of c */
+    EPILOGUE_ACTIVATION_BACKWARD, /* c = (a b) * f'(aux), f the activation of Rest   aux in: type, shape and ld of c.
+                             * cuBLASLt has gelu_new's alone */
     EPILOGUE_COLUMN_SUMS,   /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
-    EPILOGUE_GELU,          /* aux = gelu(c), of c as stored; aux out has the type, shape and ld of c. Only in
+    EPILOGUE_ACTIVATION,    /* aux = f(c), of c as stored; aux out has the type, shape and ld of c. Only in
                              * gemm_hopper.cu */
     EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to the sums of Rest. Only in
                              * gemm_hopper.cu */
@@ -28,16 +30,17 @@ typedef enum {
                              * and ld of c, in other memory. Only in gemm_hopper.cu */
 } Epilogue;
 
-/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product; `behind` queues what the
- * epilogue leaves to do, or is empty. Timing calls them several times before the product, so they may only write memory
- * that the product or its caller overwrites afterwards. */
+/* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product. `behind` queues what is
+ * left to do after the product with the epilogue, or is empty. Timing calls them several times before the product, so
+ * they may only write memory that the product or its caller overwrites afterwards. */
 struct Rest {
     std::function<void()> queue, behind;
-    size_t scratch_bytes = 0; /* scratch that they take of s->scratch */
+    size_t scratch_bytes = 0; /* bytes of s->scratch that the kernels take */
     float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
                                * has them; or NULL */
     int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
     void  *apart = NULL;      /* where the product without the epilogue writes c; NULL: to c */
+    Activation activation = ACTIVATION_GELU_NEW; /* function of EPILOGUE_ACTIVATION and of its backward */
 };
 
 /* Computes a product of 8-bit matrices: a PLAIN and b TRANSPOSED, both E4M3, or one of them E5M2; c BF16 or F32, a bias
@@ -46,19 +49,19 @@ struct Rest {
 void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse);
 
 /* Computes the product. Returns 0 if the caller must do the rest, 1 if the epilogue did it, 2 if the epilogue also
- * wrote rest.sums. Only EPILOGUE_GELU and EPILOGUE_RESIDUAL allow a bias. */
+ * wrote rest.sums. Only EPILOGUE_ACTIVATION and EPILOGUE_RESIDUAL allow a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest);
 
 /* --- an own product for compute capability 9.0, beside cuBLASLt's ------------------------------------------------- */
 
-/* Values of TRAIN_GPT_GEMM, for tests. "own" uses this product wherever it fits, without timing; "cublaslt" never;
- * "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses cuBLASLt by default. Any
- * other word: exit 64. */
+/* Values of TRAIN_GPT_GEMM, for tests. "own" uses the kernel of gemm_hopper.cu wherever it fits, without timing;
+ * "cublaslt" never uses it; "timed" times both, which is a GPU's default. The emulator, where time means nothing, uses
+ * cuBLASLt by default. Any other word ends the program with exit code 64. */
 typedef enum { GEMM_TIMED, GEMM_OWN, GEMM_CUBLASLT } GemmAsked;
 GemmAsked gemm_asked(void);
 
-/* How the product is computed: the blocks that share their tiles of b, and the slices of k that are summed separately
- * and then added in order. */
+/* How gemm_hopper.cu computes a product. cluster: number of blocks that share their tiles of b; parts: number of slices
+ * of k that are summed separately and then added in order. */
 typedef struct { int cluster, parts; } GemmWay;
 enum { GEMM_WAYS = 10, GEMM_SUM_ORDER = 1 /* version of the order of additions; raise it when that order changes, so
                                            * that stored ways no longer fit */ };
@@ -69,11 +72,11 @@ int  gemm_hopper_fits(const Matmul *p, Epilogue epilogue, const void *aux, int h
 /* Writes the ways worth timing among those that fit, best guess first. Returns their number. */
 int  gemm_hopper_ways(const Matmul *p, size_t workspace_bytes, GemmWay ways[GEMM_WAYS]);
 int  gemm_hopper_has_way(const Matmul *p, size_t workspace_bytes, GemmWay way);
-/* Returns the bytes of the workspace for column sums after EPILOGUE_GELU_BACKWARD. */
+/* Returns the bytes of the workspace for column sums after EPILOGUE_ACTIVATION_BACKWARD. */
 size_t gemm_hopper_sums_bytes(const Matmul *p);
-/* Queues the product. sums: after EPILOGUE_GELU_BACKWARD [n] f32, column sums of c as stored, or NULL; after
+/* Queues the product. sums: after EPILOGUE_ACTIVATION_BACKWARD [n] f32, column sums of c as stored, or NULL; after
  * EPILOGUE_DELTA [n/head,m]. */
-void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, const void *aux, float *sums, int head, GemmWay way,
-                 void *workspace);
+void gemm_hopper(Stream *s, const Matmul *p, Epilogue epilogue, Activation activation, const void *aux, float *sums,
+                 int head, GemmWay way, void *workspace);
 
 #endif

@@ -36,26 +36,26 @@ typedef struct {
     Matrix      c, a, b;
     int64_t     m, n, k;
     MatmulWrite write;
-    const void *bias;  /* borrowed */
+    const void *bias;  /* borrowed; [n], or NULL */
 } Matmul;
 
 /* Computes the product. It takes its memory from s->scratch and gives it back. The bits are the same for the same shape
  * and thread count, or the same table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
-/* Computes a product whose m, or k, differs at each call; nothing is kept for each of them. On a dry stream it takes
- * the memory of any product up to this size, and notes nothing. CPU only. */
+/* Computes a product whose m, or k, differs at each call; so it keeps no algorithm or primitive for that size. On a dry
+ * stream it takes the memory of any product up to this size, and notes nothing. CPU only. */
 typedef enum { RAGGED_M, RAGGED_K } Ragged;
 void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
 
-/* On a dry stream notes the FLOPs and bytes of the product; returns whether the stream is dry. */
+/* On a dry stream notes the FLOPs and bytes of the product. Returns whether the stream is dry. */
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
     static const char *const names[][2] = {{"matmul", "matmul, fp8"}, {"matmul, set", "matmul, fp8, set"},
                                            {"matmul, added", "matmul, fp8, added"}};
-    /* A gradient is f32 whatever the type of its operands. In fp32 it is the only product that reads its left operand
-     * transposed. */
+    /* The gradient of a weight is f32 whatever the type of its operands. In fp32 it is the only product that reads its
+     * left operand transposed. */
     int is_gradient = p.c.type == F32 && (p.a.type != F32 || p.a.order == TRANSPOSED);
     return stream_note(s, names[p.write == MATMUL_ADD ? 2 : is_gradient][dtype_bytes(p.a.type) == 1], p.m, p.n, p.k, 0,
                        2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);

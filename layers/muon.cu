@@ -162,8 +162,8 @@ KERNEL column_squares_kernel(double *squares, const float *x, int64_t R, int64_t
     squares[c] = sum;
 }
 
-/* Sets factor and fresh of each neuron. One block of THREADS; each thread has every THREADS-th neuron. Bound by
- * latency. */
+/* Sets for each neuron the factor by which x is multiplied, and `fresh`, the new value of v. One block of THREADS; each
+ * thread has every THREADS-th neuron. Bound by latency. */
 KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double least) {
     SMEM(double, part, [WARP]);
     double sum = 0.0;
@@ -180,8 +180,8 @@ KERNEL neuron_factors_kernel(NeuronPart p, NeuronNumbers n, double away, double 
     for (int64_t i = threadIdx.x; i < p.neurons; i += THREADS) n.factor[i] = (float)(scale * (double)n.factor[i]);
 }
 
-/* Scales x and sets v. Each thread takes one element. grid ceil(R M / THREADS), no shared memory. Bound by memory: 12
- * bytes an element. */
+/* Multiplies x by the factors of its neurons and writes their new values to v. Each thread takes one element. grid
+ * ceil(R M / THREADS), no shared memory. Bound by memory: 12 bytes an element. */
 KERNEL neuron_scale_kernel(NeuronPart p, NeuronNumbers n) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = i / p.M, c = i % p.M;
     if (i >= p.R * p.M) return;

@@ -87,7 +87,7 @@ void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind ki
 
 static const double NORMUON_LEAST = 1e-10; /* is added to sqrt(v) before dividing by it, as in the authors' code */
 
-/* One matrix of x: its first element in x and v, whose rows are `width` apart, and its neurons. */
+/* One matrix of x: its first element in x and v, whose rows are `width` apart, its size R x M, and its neurons. */
 typedef struct {
     float  *x, *v;
     int64_t R, M, width;
@@ -99,8 +99,8 @@ typedef struct {
     float  *factor, *fresh; /* [neurons] factor by which x is multiplied; new value of v */
 } NeuronNumbers;
 
-/* The three passes. neuron_squares sets squares. neuron_factors sets factor and fresh, which depend on a sum over all
- * neurons. neuron_scale writes x and v. */
+/* The three passes of normuon. neuron_squares sets the field squares. neuron_factors sets factor and fresh, which
+ * depend on a sum over all neurons. neuron_scale writes x and v. */
 static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n);
 static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2);
 static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n);

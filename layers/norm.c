@@ -135,7 +135,7 @@ SIMD_INLINE void layernorm_grad_row_of(DType type, const Backward *of, float *dw
     }
 }
 
-/* sum += d n, and adds the row's share to dw, for n values at c. */
+/* Returns sum + dy w norm for n channels of a row from c on, where norm = x rstd. Also adds dy norm to dw. */
 SIMD_INLINE f32x16 add_dn(f32x16 sum, DType type, const Backward *k, float *dw, float rstd, int64_t x_at, int64_t dy_at,
                           int64_t c, int64_t n) {
     f32x16 norm = act16_load_n(k->x, x_at + c, n, type) * rstd;
@@ -151,7 +151,8 @@ SIMD_INLINE void rmsnorm_grad_row_of(DType type, const Backward *of, float *dw, 
     int64_t dx_at = row_start(k.rows, row, k.dx_width), c = 0;
     float   rstd = k.rstd[row];
     f32x16  sum_dn = f32x16_all(0.0f);
-    /* fp32 needs only the second loop; a copy of it would round differently. */
+    /* bf16 only. A compiler may round copies of a loop differently, so for fp32 the second loop computes all
+     * channels. */
     for (; type == BF16 && c + LANES <= C; c += LANES)
         sum_dn = add_dn(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, LANES);
     for (; c < C; c += LANES) sum_dn = add_dn(sum_dn, type, &k, dw, rstd, x_at, dy_at, c, act16_count(c, C));
@@ -187,7 +188,7 @@ static __attribute__((noinline)) void layernorm_grad_row(DType type, const Backw
     else              layernorm_grad_row_of(F32, k, dw, db, row);
 }
 
-/* Computes dx of rows [first, end), and adds what each row adds to dw and db. */
+/* Computes dx of rows [first, end). Adds the rows' terms of the gradients of w and b to dw and db. */
 void SIMD(norm_grad_rows)(DType type, const Backward *k, float *dw, float *db, int64_t first, int64_t end) {
     for (int64_t row = first; row < end; row++)
         if (k->mean) layernorm_grad_row(type, k, dw, db, row);

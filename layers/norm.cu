@@ -20,14 +20,16 @@
 
 enum {
     MIN_ROWS = 16,      /* rows of a block, so that its partial sums are under 1/4 of its traffic */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100,000 threads for any C */
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* bounds of the number of blocks, which give some
+                                                                    * 100,000 threads for any C */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns */
 };
 
 DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 enum { SUMS_MOST = 3 };
-typedef struct { float *of[SUMS_MOST]; } RowSums; /* one to three sums [C]; of[1] and of[2] may be NULL */
+typedef struct { float *of[SUMS_MOST]; } RowSums; /* pointers to one to three sums, each [C]; of[1] and of[2] may be
+                                                   * NULL */
 
 /* Adds the partial sums to each of the sums, in a fixed order. The columns of all sums are numbered consecutively. Each
  * block of threads takes 32 columns; its warp i adds the partial sums i, i + TOTAL_ROWS, ... */
@@ -50,7 +52,7 @@ KERNEL row_sums_total_kernel(RowSums sums, const float *partial, int64_t blocks,
     else                     sums.of[2][column - 2 * C] += sum;
 }
 
-/* Adds partial [blocks][columns of all sums] to the sums. */
+/* Adds the partial sums of all blocks, partial [blocks][columns of all sums], to the sums. */
 static void row_sums_total(Stream *s, RowSums sums, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = 0;
     for (int i = 0; i < SUMS_MOST && sums.of[i]; i++) columns += C;
@@ -106,7 +108,7 @@ DEVICE void store_norm(const LayerForward<T> &f, int64_t row, int64_t c, Pack<T,
 }
 
 /* Computes layernorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(N / WARPS), no
- * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * shared memory. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForward<T> f) {
     await_kernels();
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -136,7 +138,7 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(LayerForw
 }
 
 /* Computes layernorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
- * packs. grid N. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * packs. grid N. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -175,8 +177,8 @@ void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd
 
 enum { SUM_THREADS = 256 };
 
-/* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each of
- * sum. */
+/* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each element
+ * of sum. */
 template <typename T, int W> KERNEL residual_kernel(LayerForward<T> f, int64_t elems) {
     await_kernels();
     int64_t i = pack_place<W, 1>(0);
@@ -205,11 +207,13 @@ enum {
     JOINED = 1024        /* most channels of a block with several groups */
 };
 
-/* Most threads of a block, so that each has 168 registers for packs of 8 channels, otherwise 128. With the next batch
- * in registers a thread takes 140; without it 83 would do. So two blocks of 768 channels are 12 warps of a
- * multiprocessor, where without it there would be 20. They load 36 KiB at once. To keep memory busy takes some 40 KB in
- * flight, of which three quarters are reads here. All 12 issue a batch in some 2400 clocks, and memory takes 3800 for
- * it, so more warps would wait for the same memory. [calculated] */
+/* Returns the most threads of a block. So each thread has 168 registers for packs of 8 channels, otherwise 128. A
+ * thread takes 140 with the next batch of rows in registers, and would take 83 without it.
+ *
+ * Why a batch ahead is worth fewer warps: two blocks of 768 channels are 12 warps of a multiprocessor, instead of 20.
+ * They load 36 KiB at once, and memory is busy with some 40 KB in flight, of which three quarters are reads here. All
+ * 12 warps issue a batch in some 2400 clocks, and memory takes 3800 for it, so more warps would wait for the same
+ * memory. [calculated] */
 template <int W> constexpr int max_threads() { return W > 4 ? 384 : 512; }
 
 template <typename T> struct LayerBackward {
@@ -223,7 +227,7 @@ template <typename T> struct LayerBackward {
     float        per_channel;       /* 1/C    */
 };
 
-typedef struct { float d, dn; } Sums; /* sums over a row of d and of d n */
+typedef struct { float d, dn; } Sums; /* sums over a row of d = dy w, and of d n, where n is the normalized x */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
 
@@ -249,7 +253,7 @@ DEVICE void load_batch(RowBatch<T, W> &b, const LayerBackward<T> &k, int64_t sta
     }
 }
 
-/* Adds a thread's share of one row to its sums. */
+/* Adds a thread's share of one row to the row's sums and to the thread's totals. */
 template <typename T, int W>
 DEVICE void add_pack(Sums &row, Totals<W> &all, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float mean, float rstd) {
     #pragma unroll
@@ -288,23 +292,23 @@ template <typename T, int W> DEVICE void store_totals(const LayerBackward<T> &k,
 /* Makes the first group's totals those of all groups, added in order. */
 template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int group, int groups) {
     SMEM(float, joined, [SUMS_MOST][JOINED]);
-    for (int g = groups - 1; g > 0; g--) { /* from the last group down, so that each adds once and the first ends with
-                                            * the total */
+    for (int g = groups - 1; g > 0; g--) { /* the last group begins, so that each group adds once and the first one ends
+                                            * with the total */
         if (group == g && mine)
             for (int j = 0; j < W; j++)
                 joined[0][c + j] = all.dw.v[j], joined[1][c + j] = all.db.v[j], joined[2][c + j] = all.dbias.v[j];
-        __syncthreads(); /* group g's totals are there */
+        __syncthreads(); /* after this group g's totals are in shared memory */
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
                 all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
-        __syncthreads(); /* group g's totals have been read */
+        __syncthreads(); /* after this group g's totals have been read */
     }
 }
 
 /* A group of threads processes a batch of ROWS rows while its next batch is being loaded; the groups of a block
  * alternate over the batches. Each thread has one pack of channels; the threads of a group have at least C channels
  * together. Shared memory: each warp's sums of these rows, in two buffers, so that one barrier of the group a batch is
- * enough. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual. */
+ * enough. Bound by memory: 3 elements of traffic for each element of dx, 4 with dresidual. */
 template <typename T, int W>
 __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackward<T> k, int group_threads) {
     await_kernels();
@@ -348,7 +352,7 @@ __launch_bounds__(max_threads<W>()) KERNEL layernorm_backward_kernel(LayerBackwa
 }
 
 /* Computes layernorm's backward for any C: the block passes twice over each row, and its sums over rows stay in
- * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with
+ * scratch, each element belonging to one thread. Bound by memory: 3 elements of traffic for each element of dx, 4 with
  * dresidual, and 16 or 24 bytes of L2 traffic. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward<T> k) {
     await_kernels();
@@ -407,7 +411,7 @@ typedef struct { int64_t rows, C, heads, first; } HeadRows;
 
 /* Returns the element at which row `row` begins in a tensor that is `width` wide. */
 DEVICE int64_t row_start(HeadRows r, int64_t row, int64_t width) {
-    if (r.heads == 1) return row * width + r.first; /* without the division below */
+    if (r.heads == 1) return row * width + r.first; /* avoids the division below */
     return row / r.heads * width + r.first + row % r.heads * r.C;
 }
 
@@ -429,7 +433,7 @@ template <typename T, int W> DEVICE void store_norm(T *y, const T *w, Pack<T, W>
 }
 
 /* Computes rmsnorm. Each warp holds one row of at most WARP HELD W channels in registers. grid ceil(rows / WARPS), no
- * shared memory. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * shared memory. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<T> f) {
     await_kernels();
     int64_t   row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -455,7 +459,7 @@ template <typename T, int W, int HELD> KERNEL rmsnorm_forward_kernel(RmsForward<
 }
 
 /* Computes rmsnorm of longer rows. Each block holds one row in dynamic shared memory. Each thread reads only its own
- * packs. grid rows. Bound by memory: 2 elements of traffic for each of y, 4 with an update. */
+ * packs. grid rows. Bound by memory: 2 elements of traffic for each element of y, 4 with an update. */
 template <typename T, int W> KERNEL rmsnorm_forward_long_kernel(RmsForward<T> f) {
     await_kernels();
     SMEM(float, part, [WARP]);
@@ -516,7 +520,7 @@ template <typename T> struct RmsBackward {
     int64_t      dx_width, dy_width, x_width;
 };
 
-/* Adds a thread's share of one row to the row's sum of d n, and to dw. */
+/* Adds a thread's share of one row to the row's sum of dy w n, and to dw; n is the normalized x. */
 template <typename T, int W>
 DEVICE void add_pack(float &sum, Pack<float, W> &dw, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float rstd) {
     #pragma unroll
@@ -541,7 +545,7 @@ DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W
 
 /* Computes dx and partial sums of dw. Each thread takes one pack of channels of ROWS rows at a time; blockDim.x W >= C.
  * Shared memory: each warp's sums of these rows, in two buffers, so that one barrier a batch is enough. Bound by
- * memory: 3 elements of traffic for each of dx, 4 with dresidual. */
+ * memory: 3 elements of traffic for each element of dx, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backward_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [2][ROWS][WARP]);
@@ -585,8 +589,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
 }
 
 /* Computes rmsnorm's backward for any C: the block passes twice over each row, and its sums over rows stay in scratch,
- * each element belonging to one thread. Bound by memory: 3 elements of traffic for each of dx, 4 with dresidual, and 8
- * bytes of L2 traffic. */
+ * each element belonging to one thread. Bound by memory: 3 elements of traffic for each element of dx, 4 with
+ * dresidual, and 8 bytes of L2 traffic. */
 template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> k) {
     await_kernels();
     SMEM(float, part, [WARP]);

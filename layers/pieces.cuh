@@ -6,15 +6,15 @@
 
 #include "core/kernel.cuh"
 
-/* The spans of a launch, MOST at most; a launch's parameters may take 4 KiB. Their work is cut into units, blocks or
- * tiles, which are numbered consecutively. The units of a piece begin at its first_unit. */
+/* The spans of memory of a launch, MOST at most, because a launch's parameters may take 4 KiB. Their work is cut into
+ * units, blocks or tiles, which are numbered consecutively. The units of a piece begin at its first_unit. */
 template <typename P, int MOST> struct Pieces {
     P        piece[MOST];
     int      count;
     unsigned units;
 };
 
-/* Returns the index of the piece that has a unit: the last one that begins at or before it. */
+/* Returns the index of the piece to which a unit belongs: the last piece whose first_unit is not above it. */
 template <typename P, int MOST> DEVICE int piece_of(const Pieces<P, MOST> &all, unsigned unit) {
     int low = 0, high = all.count; /* piece[low] begins at or before the unit, piece[high] after it */
     while (high - low > 1) {

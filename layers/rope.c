@@ -24,7 +24,7 @@ ACT_KERNEL(rope_row, (DType type, void *x, int64_t at, const float *c, const flo
            at, c, s, heads, half)
 
 #if SIMD_HOST
-/* Rotates q and k. direction: 1, or -1 to rotate back. */
+/* Rotates q and k. direction: 1 to rotate, -1 to rotate back. */
 static void rope(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
                  ContextPart context, float direction) {
     EXPECT_ACT(qkv);

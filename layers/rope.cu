@@ -10,7 +10,7 @@ typedef struct {
     int64_t   N, columns, T, first;
     int       pairs, heads; /* pairs of a head; heads of a row */
     Positions at;
-    float     direction; /* 1, or -1 to rotate back */
+    float     direction; /* 1 to rotate, -1 to rotate back */
 } Rope;
 
 /* Rotates q and k in place. Each thread takes W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory.

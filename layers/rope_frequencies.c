@@ -4,8 +4,8 @@
 #include "layers/layers.h"
 #include "layers/rope_angle.h"
 
-/* Returns a scaled frequency. Pairs that make many rotations within the original context keep theirs; pairs that make
- * few slow down by the factor. Between the two bounds the frequency is a mean of both. */
+/* Returns a scaled frequency. Pairs of channels that make many rotations within the original context keep theirs; pairs
+ * that make few slow down by the factor. Between the two bounds the frequency is a mean of both. */
 static double scaled(double frequency, RopeScaling s) {
     double turns = (double)s.original_max_position * frequency / ROPE_TURN;
     if (turns < s.low_freq_factor) return frequency / s.factor;

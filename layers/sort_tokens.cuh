@@ -109,7 +109,7 @@ KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *
             out.token[to] = token;
             out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
         }
-        __syncwarp(); /* all lanes have read `place` */
+        __syncwarp(); /* after this all lanes have read `place` */
         if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
         __syncwarp();
     }
@@ -125,7 +125,7 @@ static inline TokenList sort_tokens(Stream *s, const int32_t *tokens, int64_t N,
         list[i].token = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
         list[i].position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
     }
-    /* keys of each digit in each tile */
+    /* number of keys of each digit in each tile */
     int32_t *counts = (int32_t *)arena_take(&s->scratch, (size_t)(SORT_RADIX * tiles) * sizeof(int32_t));
     if (N == 0) return list[0];
     for (int shift = 0; shift == 0 || (shift < 31 && (rows - 1) >> shift > 0); shift += SORT_BITS, turn ^= 1) {

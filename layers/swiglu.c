@@ -1,34 +1,15 @@
-/* swiglu.c - CPU side of the swiglu and expert_swiglu ops in layers.h. A thread owns a row.
- *
- *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
- *
- * Arguments are limited to above -80, in the gradient also to below 80. There silu is 0 or x in fp32 and the
- * exponential is still finite. NaN stays NaN, because f32x16_max then returns its second argument.
- */
+/* swiglu.c - CPU side of the swiglu and expert_swiglu ops in layers.h. A thread owns a row. The
+ * functions silu and silu_grad are in activation.h. */
+#include "layers/activation.h"
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
-
-#define SILU_FAR 80.0f
-
-SIMD_INLINE f32x16 silu16(f32x16 x) {
-    f32x16 low = f32x16_max(f32x16_all(-SILU_FAR), x);
-    return low / (f32x16_exp(-low) + 1.0f);
-}
-
-/* Returns silu'(x), and silu(x) in *silu, which shares the exponential. */
-SIMD_INLINE f32x16 silu_grad16(f32x16 *silu, f32x16 x) {
-    f32x16 far = f32x16_all(-SILU_FAR), low = f32x16_max(far, x), in = -f32x16_max(far, -low);
-    f32x16 e = f32x16_exp(-in), p = 1.0f / (e + 1.0f);
-    *silu = low * p;
-    return p + in * p * (e * p);
-}
 
 /* Computes n values of weight silu(gate) up, from element `to` of y on. */
 SIMD_INLINE void swiglu_run(DType type, void *y, int64_t to, const void *gate_up, int64_t gate, int64_t up,
                             float weight, int64_t n) {
     ActPair x = act32_load_n(gate_up, gate, n, type), u = act32_load_n(gate_up, up, n, type);
-    for (int k = 0; k < 2; k++) x.half[k] = silu16(x.half[k]) * u.half[k] * weight;
+    for (int k = 0; k < 2; k++) x.half[k] = silu(x.half[k]) * u.half[k] * weight;
     act32_store_n(y, to, n, type, x);
 }
 
@@ -48,8 +29,8 @@ SIMD_INLINE void swiglu_grad_run(DType type, void *dgate_up, const void *dy, int
     ActPair d = act32_load_n(dy, at, n, type), u = act32_load_n(gate_up, up, n, type),
             x = act32_load_n(gate_up, gate, n, type);
     for (int k = 0; k < 2; k++) {
-        f32x16 silu, slope = silu_grad16(&silu, x.half[k]);
-        x.half[k] = d.half[k] * u.half[k] * slope, u.half[k] = d.half[k] * silu;
+        f32x16 value, slope = silu_grad(&value, x.half[k]);
+        x.half[k] = d.half[k] * u.half[k] * slope, u.half[k] = d.half[k] * value;
     }
     act32_store_n(dgate_up, gate, n, type, x);
     act32_store_n(dgate_up, up, n, type, u);
@@ -71,12 +52,12 @@ SIMD_INLINE void expert_swiglu_grad_row_of(DType type, void *dgate_up, float *dw
     f32x16  sum = f32x16_all(0.0f);
     for (int64_t f = 0; f < F; f += LANES) {
         int64_t n = act16_count(f, F);
-        f32x16  silu, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
-        f32x16  slope = silu_grad16(&silu, act16_load_n(gate_up, gate + f, n, type));
-        sum += d * u * silu;
+        f32x16  value, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
+        f32x16  slope = silu_grad(&value, act16_load_n(gate_up, gate + f, n, type));
+        sum += d * u * value;
         d *= weight;
         act16_store_n(dgate_up, gate + f, n, type, d * u * slope);
-        act16_store_n(dgate_up, up + f, n, type, d * silu);
+        act16_store_n(dgate_up, up + f, n, type, d * value);
     }
     *dweight = f32x16_sum(sum);
 }

@@ -1,5 +1,5 @@
-/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the function itself is in swiglu.cuh. */
-#include "layers/swiglu.cuh"
+/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the functions silu and silu_grad are in activation.h. */
+#include "layers/activation.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
@@ -56,7 +56,7 @@ template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T 
         if (f >= F) continue;
         Pack<float, W> dgate = pack_to_f32(g[k]), dup = pack_to_f32(d[k]), w = pack_to_f32(u[k]);
         for (int j = 0; j < W; j++) {
-            float value, slope = silu_grad(value, dgate.v[j]);
+            float value, slope = silu_grad(&value, dgate.v[j]);
             dgate.v[j] = dup.v[j] * w.v[j] * slope;
             dup.v[j] *= value;
         }
@@ -122,7 +122,7 @@ KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, c
                        up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
         Pack<float, W> d = pack_to_f32(pack_load<T, W>(dy + row * F + f));
         for (int j = 0; j < W; j++) {
-            float value, slope = silu_grad(value, dgate.v[j]);
+            float value, slope = silu_grad(&value, dgate.v[j]);
             sum += d.v[j] * up.v[j] * value;
             d.v[j] *= w;
             dgate.v[j] = d.v[j] * up.v[j] * slope;

@@ -1,4 +1,4 @@
-/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only.
+/* transpose_simd.h - transposes matrices and widens them to f32 on their way into a packed tile. CPU only.
  *
  * A block of L x L floats, L to a register, is transposed in log2(L) rounds. Interleaving register i with register i +
  * L/2 rotates the bits of (row, column) by one place. After log2(L) rounds row and column have been exchanged.
@@ -31,7 +31,7 @@ SIMD_INLINE void transpose_block(float *y, int64_t y_step, const float *x, int64
             odd[2 * i]     = INTERLEAVE_LOW(even[i], even[i + L / 2]);
             odd[2 * i + 1] = INTERLEAVE_HIGH(even[i], even[i + L / 2]);
         }
-        int done = 2 * round >= L; /* for 8 floats the number of rounds is odd */
+        int done = 2 * round >= L; /* two rounds an iteration; 8 floats take three, so the last iteration does one */
         for (int i = 0; i < L / 2; i++) {
             even[2 * i]     = done ? odd[2 * i] : INTERLEAVE_LOW(odd[i], odd[i + L / 2]);
             even[2 * i + 1] = done ? odd[2 * i + 1] : INTERLEAVE_HIGH(odd[i], odd[i + L / 2]);

@@ -194,13 +194,15 @@ void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tens
     else linear_forward(r->s, y, x, w, b);
 }
 
-void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+static Activation activation_of(const BlockRun *r) { return (Activation)r->shape.activation; }
+
+void product_activation_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
     if (!is_fp8(r)) {
-        linear_gelu_forward(r->s, y, pre, x, w, b);
+        linear_activation_forward(r->s, activation_of(r), y, pre, x, w, b);
         return;
     }
     product_forward(r, p, pre, x, w, b);
-    product_gelu(r, y, pre);
+    product_activation(r, y, pre);
 }
 
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
@@ -219,19 +221,19 @@ void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor
     linear_delta_backward(r->s, dx, delta, dw, db, dy, x, w);
 }
 
-Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                             Tensor pre, Tensor w) {
+Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                   Tensor x, Tensor pre, Tensor w) {
     if (!is_fp8(r)) {
-        linear_gelu_backward(r->s, dpre, dbias, dw, db, dy, x, pre, w);
+        linear_activation_backward(r->s, activation_of(r), dpre, dbias, dw, db, dy, x, pre, w);
         return dpre;
     }
     product_backward(r, PRODUCT_DOWN, dpre, dw, db, dy, x, w);
     if (!writes_codes(r, dpre)) {
-        gelu_backward(r->s, dpre, dbias, dpre, pre);
+        activation_backward(r->s, activation_of(r), dpre, dbias, dpre, pre);
         return dpre;
     }
     x.type = E5M2;
-    fp8_gelu_backward(r->s, x, dbias, dpre, pre, fp8_of(r, PRODUCT_UP));
+    fp8_activation_backward(r->s, activation_of(r), x, dbias, dpre, pre, fp8_of(r, PRODUCT_UP));
     return x;
 }
 
@@ -292,10 +294,10 @@ void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, T
     else rmsnorm_forward(r->s, sum, y, rstd, x, update, w, eps);
 }
 
-void product_gelu(const BlockRun *r, Tensor y, Tensor x) {
+void product_activation(const BlockRun *r, Tensor y, Tensor x) {
     Tensor codes = input_of(r, PRODUCT_DOWN, y);
-    if (codes.type != y.type) fp8_gelu_forward(r->s, codes, x, fp8_of(r, PRODUCT_DOWN));
-    else gelu_forward(r->s, y, x);
+    if (codes.type != y.type) fp8_activation_forward(r->s, activation_of(r), codes, x, fp8_of(r, PRODUCT_DOWN));
+    else activation_forward(r->s, activation_of(r), y, x);
 }
 
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up) {

@@ -51,7 +51,7 @@ typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;
  *   KEEP_STREAM     until the block's backward, in every mode of recompute
  *   KEEP_STATE      until the block's backward, unless whole blocks are computed again
  *   KEEP_CACHE      as KEEP_STATE; sampling reads it for the next token
- *   KEEP_CHEAP      until the block's backward, unless norms and GELU, or whole blocks, are computed again
+ *   KEEP_CHEAP      until the block's backward, unless norms and activations, or whole blocks, are computed again
  *   KEEP_BACKWARD   only while one block's backward runs
  *   KEEP_WORK       only while one block's forward or backward runs
  * The blocks share the memory of table rows that are not kept. */
@@ -160,25 +160,25 @@ int    is_counting(const Comm *tensor);
  * The ops themselves are in layers.h.
  *
  * In fp8 the op before a product writes the product's operand directly in fp8 (layers.h, "outputs in fp8") if nothing
- * else reads it. These ops are the norms, except with tensor ranks, which gather rows; GELU and SwiGLU; and the
- * gradients of GELU, SwiGLU and attention. A separate cast is needed in a run's first step, whose scales are not known,
- * and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first half of
- * the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
+ * else reads it. These ops are the norms, except with tensor ranks, which gather rows; the activation and SwiGLU; and
+ * the gradients of these two and of attention. A separate cast is needed in a run's first step, whose scales are not
+ * known, and in micro-batches whose number of rows is not a multiple of 16. Operands written directly lie in the first
+ * half of the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
 
-/* Run product p in the run's type or in fp8, by linear_forward, linear_gelu_forward, linear_backward,
+/* Run product p in the run's type or in fp8, by linear_forward, linear_activation_forward, linear_backward,
  * linear_delta_backward (delta may be none), head_forward and head_backward. x was written by one of the ops below. */
 void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
-void product_gelu_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+void product_activation_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
                       Tensor w);
 void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
                             Tensor x, Tensor w);
 void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
 void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
-/* Runs linear_gelu_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the codes of
- * dpre in the memory of x. */
-Tensor product_gelu_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                             Tensor pre, Tensor w);
+/* Runs linear_activation_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the
+ * codes of dpre in the memory of x. */
+Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
+                                   Tensor x, Tensor pre, Tensor w);
 
 /* Runs attend_backward for the output of PRODUCT_QKV. Returns the gradient of that output: dqkv, or in fp8 its codes in
  * the memory of dqkv. Sets *dbias to none if it has added the bias gradient. Otherwise the product has to add it. */
@@ -196,8 +196,8 @@ void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean,
                        Tensor before, Tensor update, Tensor w, Tensor b, float eps);
 void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, Tensor stream, Tensor before,
                      Tensor update, Tensor w, float eps);
-/* Run gelu_forward and swiglu_forward, the ops before PRODUCT_DOWN. */
-void product_gelu(const BlockRun *r, Tensor y, Tensor x);
+/* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the shape. */
+void product_activation(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
 /* Runs swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
 void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
@@ -214,6 +214,9 @@ typedef enum {
     READS_TIED      = 8, /* reads model.tie_embeddings, by default false; without this flag the embedding is the head */
     READS_NORM_EPS  = 16 /* reads model.norm_eps; without this flag it is 1e-5 */
 } KindKeys;
+
+/* BlockKind.activations of blocks that call product_activation, which computes all. */
+enum { ALL_ACTIVATIONS = (1 << ACTIVATION_COUNT) - 1 };
 
 typedef struct BlockKind BlockKind;
 struct BlockKind {
@@ -252,6 +255,8 @@ struct BlockKind {
     int  has_biases;
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */
     NeuronSide neurons;
+    Activation activation;                 /* activation of the MLP if the config has no model.activation */
+    int  activations;                      /* set of bits 1 << Activation: others that model.activation may name */
     const HfFiles *files;                  /* functions that read and write config.json */
     /* Blocks that differ: block l of the model is of kind pattern[l % period]. Embedding, head, files and config keys
      * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`

@@ -35,7 +35,7 @@ void expert_ranks_destroy(ExpertRanks *p) {
  * rows. */
 typedef struct { Tensor rows, gate_up, swiglu, out, dswiglu, weight, dweight, order, first; } ExpertRows;
 
-/* Returns the rows of all assignments. */
+/* Returns the tensors with the rows of all assignments of tokens to experts. */
 static ExpertRows all_rows(const ExpertActs *x) {
     return (ExpertRows){x->rows, x->gate_up, x->swiglu, x->out, x->dswiglu, x->weight, x->dweight, x->order, x->first};
 }
@@ -161,7 +161,7 @@ static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     }
 }
 
-/* Exchanges the rows of a round. Ranks wait here for each other. */
+/* Exchanges the rows of a round. Each rank waits for the messages of the other ranks. */
 static void travel(const BlockRun *r, const Ends *t, int tensors, Way way, int round) {
     ExpertRanks *p = r->experts;
     p->messages = 0;
@@ -185,7 +185,7 @@ static void take_first(const BlockRun *r, const ExpertActs *x, int round) {
 
 static Tensor weights_of(Tensor t, int64_t n) { return tensor_2d(t.data, F32, n, 1); }
 
-/* Returns the first n of the rows that this rank computes at once. */
+/* Returns the tensors of the first n rows that this rank computes in a round. */
 static ExpertRows rows_here(const BlockRun *r, const ExpertActs *x, int64_t n) {
     return (ExpertRows){.rows = tensor_rows(x->rows_here, 0, n),
                         .gate_up = tensor_rows(x->gate_up, 0, n),
@@ -209,7 +209,7 @@ static void measure_largest(const BlockRun *r, const ExpertActs *x, const Expert
     r->s->ledger->times = times;
 }
 
-/* Sends the rows and weights of a round to their experts, and computes up to swiglu. */
+/* Sends the rows and weights of a round to the ranks of their experts. These compute the MLPs up to SwiGLU. */
 static void begin_round(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, int round) {
     Ends    ends[] = {{x->rows, x->rows_here}, {x->weight_rows, x->weight_here}};
     int64_t n = rows_in(r, round);
@@ -233,9 +233,9 @@ static void order_weights(const BlockRun *r, Tensor to, Tensor from, Tensor inde
     rows_dispatch(r->s, weights_of(to, R), weights_of(from, R), index);
 }
 
-/* Computes from x->rows, the rows of this rank's tokens, to x->swiglu of this rank's experts in round 0. With
- * EXPERTS_ALL the other rounds are computed first and leave their output in x->out. The rounds run from last to first,
- * so that the tensors of round 0 remain for backward. */
+/* Computes x->swiglu of this rank's experts in round 0 from x->rows, the rows of this rank's tokens. With EXPERTS_ALL
+ * the other rounds are computed first and leave their output in x->out. The rounds run from last to first, so that the
+ * tensors of round 0 remain for backward. */
 static void rounds_forward(const BlockRun *r, const ExpertActs *x, const ExpertParams *w, ExpertPass pass) {
     if (pass == EXPERTS_LIGHT) {
         if (rows_in(r, 0)) swiglu(r, rows_here(r, x, rows_in(r, 0)));

@@ -33,10 +33,10 @@ typedef struct {
     Tensor probability;              /* [N,E] f32                                  */
     Tensor expert, weight;           /* [N,top_k] i32, f32: the experts chosen for each token, and their weights */
     Tensor order, place, first;      /* [R] [R] [E+1] i32                          */
-    Tensor gate_up;                  /* [X,2FE] act; in backward its own gradient */
+    Tensor gate_up;                  /* [X,2FE] act: outputs of gate and up; in backward their gradient */
     Tensor swiglu;                   /* [X,FE] act: input of down, already multiplied by the expert's weight */
     Tensor counts;                   /* [B,E] i32: assignments of each sequence to each expert */
-    Tensor logits;                   /* [N,E] act; in backward its own gradient    */
+    Tensor logits;                   /* [N,E] act: the router's logits; in backward their gradient */
     Tensor rows, out;                /* [R,C] act: input and output of the experts; in backward the gradients */
     /* [X,FE] act, [N,top_k] f32, [N,C] act: gradients of swiglu and weight; what the router adds to the gradient of
      * norm */
@@ -53,11 +53,13 @@ typedef struct {
  * earlier forward. EXPERTS_LIGHT: computes only swiglu again; the rest is still there. */
 typedef enum { EXPERTS_ALL, EXPERTS_AGAIN, EXPERTS_LIGHT } ExpertPass;
 
-/* Computes the experts from the norm's output [N,C] to swiglu. Adds to r->expert_counts, which is none in backward. */
+/* Computes the first half of the experts: from `norm`, the norm's output [N,C], to swiglu. Adds the assignments to
+ * r->expert_counts, which is none when backward computes them again. */
 void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, ExpertPass pass);
-/* Computes the experts from swiglu to their sum in r->update. */
+/* Computes the second half of the experts: from swiglu to the weighted sum of their outputs in r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);
-/* Computes from r->dresidual to r->dbranch, the gradient of the norm's output. */
+/* Computes the backward pass of both halves: from r->dresidual, the gradient of the residual stream, to r->dbranch, the
+ * gradient of the norm's output. */
 void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w,
                       const ExpertParams *d);
 

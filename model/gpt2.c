@@ -1,10 +1,10 @@
 /* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm,
- * tanh GELU.
+ * GELU by tanh or another activation.
  *
  * A block has two branches from the residual stream. Each begins with a layernorm, fused with the addition of the
  * previous branch to the stream:
- *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual
- *   of the next block
+ *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> activation -> proj -> (+)
+ *   residual of the next block
  */
 #include "layers/layers.h"
 #include "model/block.h"
@@ -25,7 +25,7 @@ typedef struct {
     Tensor attention, lse;
     Tensor residual_mid;                /* [n,C] act the stream after attention              */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
-    Tensor fc, gelu;                    /* [N,4C/t] act MLP before and after GELU            */
+    Tensor fc, activation;              /* [N,4C/t] act MLP before and after its activation  */
     Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act: gradients of qkv and fc    */
 } BlockActs;
 
@@ -72,7 +72,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(ln_2_mean), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(ln_2_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(fc), ACT_N_FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {ACT(gelu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(activation), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
@@ -86,7 +86,8 @@ static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
                                  counted_once(r, w->attn_proj_b));
     product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, x->residual, update,
                       w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
-    product_gelu_forward(r, PRODUCT_UP, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
+    product_activation_forward(r, PRODUCT_UP, x->activation, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w,
+                               w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -95,8 +96,8 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     product_layernorm(r, PRODUCT_QKV, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, r->mid, update_before(r),
                       w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
-    r->has_joined = tensor_is_none(product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->gelu, w->mlp_proj_w,
-                                                counted_once(r, w->mlp_proj_b)));
+    r->has_joined = tensor_is_none(product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->activation,
+                                                w->mlp_proj_w, counted_once(r, w->mlp_proj_b)));
 }
 
 /* Computes again the tensors that were not kept, by the same ops on the same inputs. */
@@ -112,7 +113,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     } else {
         product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, none, none, w->ln_2_w,
                           w->ln_2_b, LAYERNORM_EPS);
-        product_gelu(r, x->gelu, x->fc);
+        product_activation(r, x->activation, x->fc);
     }
 }
 
@@ -132,9 +133,10 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     dattention.data = r->update.data;
     int                is_summed = !tensor_is_none(r->exit_sums);
     if (is_summed) add_forward(r->s, d->mlp_proj_b, r->exit_sums);
-    Tensor dfc = product_gelu_backward(r, x->dfc, d->c_fc_b, d->mlp_proj_w,
-                                       is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
-                                       gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
+    Tensor dfc = product_activation_backward(r, x->dfc, d->c_fc_b, d->mlp_proj_w,
+                                             is_summed ? tensor_none() : counted_once(r, d->mlp_proj_b),
+                                             gather_rows(r, r->dresidual, r->dbranch), x->activation, x->fc,
+                                             w->mlp_proj_w);
     product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), dfc, gather_rows(r, x->ln_2, r->update),
                      w->c_fc_w);
     layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b,
@@ -187,6 +189,8 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .has_delta = 1,                                     \
         .has_biases = 1,                                    \
         .neurons = NEURON_COLUMNS,                          \
+        .activation = ACTIVATION_GELU_NEW,                  \
+        .activations = ALL_ACTIVATIONS,                     \
         .files = &HF_GPT2,                                  \
     }
 const BlockKind BLOCK_GPT2 = KIND(0);

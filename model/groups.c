@@ -11,7 +11,7 @@ static int ranks_with(Mesh m, unsigned axes) {
     return ranks;
 }
 
-/* Returns a group along the axes, or the job itself if that is all ranks. */
+/* Returns the group of this rank along the axes, or the job itself if that group has all ranks. */
 static Comm *group_or_job(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     return ranks_with(mesh, axes) < mesh_ranks(mesh) ? comm_group(job, mesh, axes, name) : job;
 }
@@ -52,7 +52,7 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-/* Sets g->matrices to an existing group if that has exactly these ranks. */
+/* Sets g->matrices to all ranks of this pipeline stage. Uses an existing group if one has exactly those ranks. */
 void groups_add_matrices(Groups *g) {
     int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
     if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
@@ -102,8 +102,9 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* Sets no kind for the groups of weights and of stages, which make only small calls, by MPI. TRAIN_GPT_PAIRS=host sends
- * messages through host memory, to find a fault, or if ranks share a GPU. */
+/* Sets how each group communicates. The groups of weights and of stages are left out, because they make only small
+ * calls, which always use MPI. TRAIN_GPT_PAIRS=host sends messages through host memory, to find a fault, or if ranks
+ * share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
     Counted     all[MOST];
     const char *pairs = getenv("TRAIN_GPT_PAIRS");
@@ -113,8 +114,9 @@ void groups_set_kind(const Groups *g, CommKind kind) {
         int   by_host = all[i].axis == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
         if (!is_small) comm_set_kind(c, by_host ? COMM_RING : kind);
     }
-    /* Leaves free the multiprocessors that NCCL's kernels occupy during computation. Of the groups that share a stream,
-     * one runs at a time. The receives of pairs are posted in advance and wait. */
+    /* Reserves the multiprocessors that NCCL's kernels occupy while the device computes. Of the groups that share a
+     * stream only one runs at a time. The receive of each pair is posted in advance and occupies multiprocessors while
+     * it waits. */
     int receives = 0, is_shared = comm_size(g->state) > 1 || g->replicas || (g->matrices && comm_size(g->matrices) > 1);
     for (int i = 0; i < g->pairs; i++) receives += comm_rank(g->pair[i]) == 1;
     device_leave_multiprocessors((is_shared ? comm_library_blocks(kind, COMM_FOR_BUCKETS) : 0) +
@@ -132,7 +134,7 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
     return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 
-/* Counts the groups that groups_create and the groups_add_ functions make. */
+/* Adds up the bytes of the groups that groups_create and the groups_add_ functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
     int all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE),
         stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;

@@ -57,8 +57,8 @@ void       groups_forget_times(const Groups *g);
 /* Returns the bytes of buffers of all groups of this mesh with this kind (comm_buffer_bytes). experts: the ranks of
  * groups_add_experts. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
-/* Groups that exist besides those of groups_create. experts: ranks that divide the experts; has_matrices and has_tree:
- * 1 if groups_add_matrices and groups_add_tree were called. */
+/* Which groups exist in addition to those of groups_create. experts: ranks that divide the experts; has_matrices and
+ * has_tree: 1 if groups_add_matrices and groups_add_tree were called. */
 typedef struct { int experts, has_matrices, has_tree; } GroupsUse;
 /* Returns the bytes of GPU memory that NCCL takes for these groups (comm_library_bytes). */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use);

@@ -48,6 +48,12 @@ static int64_t size_of_either(const cJSON *config, const char *name, const char 
     return size_of(config, name, path);
 }
 
+/* Refuses weights that have another value of a config key than ours. */
+static NORETURN void refuse_differing(const char *path, const char *key, const char *theirs, const char *ours) {
+    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key,
+         theirs, ours, key, theirs);
+}
+
 /* Exits with 65 if config.json says that the head is not the embedding and the weights hold no head. */
 static void expect_head(const char *path, int is_tied, int has_head) {
     if (!is_tied && !has_head)
@@ -123,6 +129,31 @@ static int arch_of(const cJSON *config) {
     return -1;
 }
 
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+/* Words of config.json beside ACTIVATION_NAMES, which are words of Hugging Face, too. The names of GELU by tanh are
+ * those of transformers. */
+static const struct { const char *word; Activation kind; } ACTIVATION_WORDS[] = {
+    {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW}, {"gelu_fast", ACTIVATION_GELU_NEW},
+    {"gelu_accurate", ACTIVATION_GELU_NEW},     {"gelu_python_tanh", ACTIVATION_GELU_NEW},
+    {"swish", ACTIVATION_SILU},
+};
+
+/* Returns the activation that a member of config.json names, ACTIVATION_GELU_NEW if the member is missing. Exits with
+ * 65 if the word is not known. */
+static Activation activation_of(const cJSON *value, const char *path) {
+    char known[200] = "";
+    if (!value) return ACTIVATION_GELU_NEW;
+    for (int kind = 0; kind < ACTIVATION_COUNT; kind++)
+        if (is_word(value, ACTIVATION_NAMES[kind])) return (Activation)kind;
+    for (size_t i = 0; i < sizeof ACTIVATION_WORDS / sizeof *ACTIVATION_WORDS; i++)
+        if (is_word(value, ACTIVATION_WORDS[i].word)) return ACTIVATION_WORDS[i].kind;
+    for (int kind = 0, used = 0; kind < ACTIVATION_COUNT; kind++)
+        used += snprintf(known + used, sizeof known - (size_t)used, "%s%s", kind ? ", " : "", ACTIVATION_NAMES[kind]);
+    strcat(known, " are supported");
+    hf_refuse_key(path, value, known);
+}
+
 /* --- gpt2 --------------------------------------------------------------------------------------------------------- */
 
 static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *text) {
@@ -131,14 +162,14 @@ static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *tex
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64
         ",\n  \"n_positions\": %" PRId64 ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64
         ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
-        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  "
+        ",\n  \"n_inner\": null,\n  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05,\n  "
         "\"attn_pdrop\": 0.0,\n"
         "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": "
         "%.15g,\n"
         "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  "
         "\"torch_dtype\": \"%s\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype,
-        dtype);
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, ACTIVATION_NAMES[g.activation],
+        shape_init_std(g), end, end, dtype, dtype);
 }
 
 static ModelShape gpt2_shape(const cJSON *config, const char *path) {
@@ -154,29 +185,21 @@ static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     if (inner && !cJSON_IsNull(inner) && size_of(config, "n_inner", path) != 4 * shape.n_embd)
         hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
     shape.tie_embeddings = flag_of(config, "tie_word_embeddings", 1, path);
+    shape.activation = activation_of(json_member(config, "activation_function"), path);
     return shape;
-}
-
-/* Returns whether value is one of transformers' names for GELU by tanh. */
-static int is_gelu_by_tanh(const cJSON *value) {
-    static const char *const names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate",
-                                        "gelu_python_tanh"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (is_word(value, names[i])) return 1;
-    return 0;
 }
 
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
     char         ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
-    const cJSON *activation = json_member(config, "activation_function"),
-                *epsilon = json_member(config, "layer_norm_epsilon");
+    const cJSON *epsilon = json_member(config, "layer_norm_epsilon");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
     if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
     if (!heads) heads = json_member(config, "num_attention_heads");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
-    if (activation && !is_gelu_by_tanh(activation))
-        hf_refuse_key(path, activation, "only gelu_new (by tanh) is supported");
+    Activation activation = activation_of(json_member(config, "activation_function"), path);
+    if ((int)activation != shape.activation)
+        refuse_differing(path, "model.activation", ACTIVATION_NAMES[activation], ACTIVATION_NAMES[shape.activation]);
     if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11))
         hf_refuse_key(path, epsilon, "only 1e-5 is supported");
     expect_head(path, flag_of(config, "tie_word_embeddings", 1, path), has_head);
@@ -334,6 +357,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
                         .n_inner = size_of(config, "intermediate_size", path),
                         .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
+                        .activation = ACTIVATION_SILU, /* hf_members.c refuses another hidden_act */
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
     take_scaling(&shape, config, path, warns);
     if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
@@ -364,8 +388,7 @@ static void value_as_given(const char *key, double value, char out[SHOWN_BYTES])
 static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
     char has[SHOWN_BYTES], have[SHOWN_BYTES];
     value_as_given(key, theirs, has), value_as_given(key, ours, have);
-    fail(EXIT_DATA, "%s: this model has %s = %s, ours %s (the shapes of weights do not show it): give %s=%s", path, key,
-         has, have, key, has);
+    refuse_differing(path, key, has, have);
 }
 
 static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
@@ -477,6 +500,13 @@ ModelShape hf_config_shape(const cJSON *config, const char *path) {
     ModelShape shape = files_of(config, path)->shape(config, path);
     shape.logit_softcap = hf_softcap_of(config, path);
     return shape;
+}
+
+Activation hf_config_activation(const cJSON *config, const char *path, int arch) {
+    const cJSON *type = json_member(config, "model_type");
+    if (arch != ARCH_GPT2 || (type && !is_type(config, CLASSES[arch].type)))
+        return block_kind((ModelShape){.arch = arch})->activation;
+    return activation_of(json_member(config, "activation_function"), path);
 }
 
 void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {

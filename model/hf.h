@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/error.h"
+#include "layers/layers.h"
 #include "model/params.h"
 
 enum { HF_CONFIG_BYTES = 2048 };
@@ -37,6 +38,9 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
 
 /* Returns the sizes in a config.json that was parsed from `path`. Exits with 65, naming a key without a valid size. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);
+/* Returns the activation that a config.json names for this kind of model (Arch). Returns that of the kind if the file
+ * is of another kind. Exits with 65 at an unknown word. */
+Activation hf_config_activation(const cJSON *config, const char *path, int arch);
 /* Compares config.json with our model. Exits with 65 if they differ in kind, or in a trait that tensor shapes do not
  * show: heads, activation, epsilon, scaling, a tied head. Warns of unknown members. has_head is 1 if the weights hold
  * lm_head.weight. A model with a head of its own then also fits a config.json that calls the head tied. */

@@ -33,7 +33,7 @@ static const Member MEMBERS[] = {
     {"n_embd", G, "model.n_embd", NULL, NULL},
     {"n_positions", G, "model.n_positions", NULL, NULL},
     {"n_inner", G, "model.n_inner", NULL, NULL},
-    {"activation_function", G, "", NULL, NULL},
+    {"activation_function", G, "model.activation", NULL, NULL},
     {"layer_norm_epsilon", G, "model.norm_eps", NULL, NULL},
     {"scale_attn_weights", G, NULL, "true", "only attention divided by the root of the head size is supported"},
     {"scale_attn_by_inverse_layer_idx", G, NULL, "false",

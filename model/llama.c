@@ -279,6 +279,7 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .norm_eps = (block_from) < LLAMA_ROWS ? 1e-6 : 0.0,     \
         .joins_matrices = 1,                                    \
         .neurons = NEURON_ROWS,                                 \
+        .activation = ACTIVATION_SILU,                          \
         .files = &HF_LLAMA,                                     \
     }
 enum {

@@ -46,7 +46,8 @@ static int     parts_are_whole(const Matrices *m, const Param *p) {
     return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
 }
 
-/* Returns Matrices without a list of matrices: with the ranks that compute them, and this rank's place. */
+/* Returns a Matrices that knows the ranks among which matrices are divided and this rank's place. Its list of matrices
+ * is still empty. */
 static Matrices matrices_among(const Shards *z, MatricesOf of) {
     int      replicas = z->spec.replicas > 1 ? z->spec.replicas : 1, ranks = z->layout.ranks;
     int      experts = z->layout.expert_ranks;
@@ -142,7 +143,7 @@ static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* Starts the exchange of a round and returns its number. */
+/* Starts the messages of a round. Returns the number of the collective that sends them. */
 static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, int turn) {
     int64_t number = comm_next(m->comm);
     m->messages = 0;
@@ -186,7 +187,7 @@ static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, i
     }
 }
 
-/* Computes all matrices in place, because one rank has them whole. */
+/* Runs the optimizer's work on all matrices in place, because one rank has them whole. */
 static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
     for (int i = 0; i < m->count; i++) {
         const Param *p = &m->shards->layout.param[m->matrix[i].param];

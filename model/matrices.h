@@ -25,7 +25,7 @@ typedef struct {
     const Shards *shards;       /* borrowed                                                             */
     Comm         *comm;         /* borrowed: ranks in the order of copy, piece, tensor; NULL: one rank */
     int           copies, pieces, tensor, rank;
-    WholeMatrix  *matrix;       /* owned [count], in the order in which ranks were assigned to them     */
+    WholeMatrix  *matrix;       /* owned [count]: the matrices, in the order in which they were assigned to ranks */
     int           count, turns;
     int64_t       part_elems;   /* elements of the largest slice of a matrix on one tensor rank         */
     int64_t       whole_elems;  /* elements of the largest whole matrix; 0: no matrix is sliced         */

@@ -104,16 +104,17 @@ static Batch dry_batch(int64_t B, int64_t T) {
 
 static Batch same_batch(void *batch) { return *(Batch *)batch; }
 
-/* Runs a step dry. Micro-batches from the second to the last but one have the same operations, so one is run and
- * counted for all. With ordered sums they differ, and each is run. With stages, or for a ledger in order, the work list
- * is run. */
+/* Runs a step dry: its sizes and costs are added up and nothing is computed. Micro-batches from the second to the last
+ * but one have the same operations, so one is run and counted for all. With ordered sums (parallel.deterministic) they
+ * differ, and each is run. With several pipeline stages, or for a ledger in order, the work list is run. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     OptimizerStep    h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
-    m->stream.ledger->times = -1; /* counts nothing: the previous step has started these gathers */
+    /* the ledger counts nothing until `times` is 1 again, because the previous step has started these gathers */
+    m->stream.ledger->times = -1;
     shards_publish(m->shards, &m->stream);
     m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
@@ -149,7 +150,8 @@ int64_t model_batch(int64_t B, int64_t left) {
     return size;
 }
 
-/* Runs the shapes of evaluation and sampling dry. A library may need more scratch memory for fewer rows. */
+/* Runs forwards with the batch shapes of evaluation and sampling dry, to measure memory. A library may need more
+ * scratch memory for fewer rows. */
 static void dry_other_batches(Model *m) {
     int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     for (int64_t b = B; b > 0; b = b > 1 ? model_batch(B, b - 1) : 0) {
@@ -172,11 +174,13 @@ static void dry_other_batches(Model *m) {
         pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
 }
 
-/* Measures the scratch memory of a step with other micro_batches; with micro_batches 0, of dry_other_batches. */
+/* Measures the scratch memory of a step with another number of micro-batches; with 0, that of evaluation and sampling.
+ * The operations are not counted. */
 static void dry_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {.times = -1}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
-    step->times = -1; /* counts nothing: collectives write into this ledger, not into `beside` */
+    /* meanwhile `step` counts nothing; it is set because collectives write into this ledger, not into `beside` */
+    step->times = -1;
     if (micro_batches) dry_step(m, micro_batches);
     else dry_other_batches(m);
     step->times = 1;

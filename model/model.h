@@ -12,7 +12,7 @@
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* kind of optimizer; NULL for inference                      */
-    OptimizerSettings optimizer_settings; /* settings of the optimizer; used if it has matrices        */
+    OptimizerSettings optimizer_settings; /* settings of the optimizer; used if optimizer->has_matrices */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: one rank */
     Comm      *context;
@@ -22,14 +22,16 @@ typedef struct {
     int        context_ranks, context_rank;
     PipelineSpec pipeline;               /* stages and parts of the pipeline; 0 counts as 1            */
     Recompute  recompute;
-    int        document_mask;            /* batches may hold several documents (GptSpec)               */
+    /* 1: batches may hold several documents; attention stays inside each (GptSpec) */
+    int        document_mask;
     OptimizerMemory offload;             /* place of the optimizer's memory: device or host            */
     MathMode   math;
     int        fp8;                      /* 1: products of blocks are in fp8 (model/precision.h)             */
-    /* model_dry: a step that casts all operands of products, as a first step does */
+    /* model_dry: 1: measures a step that scales each fp8 operand by its own maximum, as a first step does */
     int        fp8_casts;
     int        any_threads;              /* 1: results have equal bits for any number of threads (core/device.h) */
-    GptSizes   sizes;                    /* model_dry: the device whose activations are sized (GptSpec) */
+    /* model_dry: whether activations are sized as on the CPU, on a GPU, or in this build (GptSpec) */
+    GptSizes   sizes;
 } ModelSpec;
 
 typedef struct {

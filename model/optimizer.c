@@ -10,7 +10,7 @@
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
-/* Returns the number of the last of this rank's spans that begins at `span` or before it. */
+/* Returns the index in z->span of the last of this rank's spans that begins at `span` or before it. */
 static int number_of(const Shards *z, Span span) {
     int low = 0, high = z->spans;
     while (high - low > 1) {
@@ -25,7 +25,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     o.left_out = xcalloc((size_t)z->spans + 1, sizeof *o.left_out, "the list of spans to update");
-    /* matrices are left out in whole packs of 64 elements, so that the next span stays aligned */
+    /* a state without matrices omits them in whole packs of 64 elements, so that the next span stays aligned */
     for (int i = 0; i < z->spans; i++)
         o.left_out[i + 1] =
             o.left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
@@ -39,7 +39,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     }
     if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
     else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
-    /* a page is at most a fraction of the elements, so that a small model has several pages, too */
+    /* a page, the elements that the host updates at once, is at most a fraction of all elements, so that a small model
+     * has several pages, too */
     int64_t page = (elems / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN;
     if (page > PAGE_MOST) page = PAGE_MOST;
     for (int k = 0; k < 2 && o.on_host; k++) {
@@ -86,7 +87,7 @@ void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part)
     else device_to_host_queued(s, to, part);
 }
 
-/* A slice of a span that fits in a page. */
+/* A slice of a span that fits in a page (Optimizer.page), the buffer for copies between device and host. */
 typedef struct { int span; int64_t at, elems; } Part;
 static int next_part(const Optimizer *o, Part *p) {
     const Shards *z = o->shards;
@@ -99,7 +100,8 @@ static int next_part(const Optimizer *o, Part *p) {
 }
 static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.elems); }
 
-/* Copies a page of the working copy to the device. An fp32 one is copied directly from the master. */
+/* Copies a page of updated weights from host memory to the device. If weights are fp32, they are copied directly from
+ * the master. */
 static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
@@ -168,8 +170,9 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     event_record(o->grads_in[turn], s);
 }
 
-/* The gradients of the next slice are copied while this one is updated. Their copy is queued after the copy of the
- * weights from the same page. So once the gradients have arrived, that page may be overwritten. */
+/* Updates the weights slice by slice on the host. Meanwhile the gradients of the next slice are copied from the device.
+ * That copy is queued after the copy of the weights that used the same page two slices before. So once the gradients
+ * have arrived, the page may be overwritten. */
 static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);
@@ -194,7 +197,8 @@ static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_s
     }
 }
 
-/* Updates all spans, or all but the matrices if the kind updates those itself. */
+/* Runs AdamW on all spans that this rank updates. Matrices are left out if the kind of optimizer updates them itself,
+ * as Muon does. */
 static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     const Shards *z = o->shards;
     int           count = 0;
@@ -224,8 +228,8 @@ static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root me
 
 typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
 
-/* Returns field 0, the gradients, which hold the direction of the momentum by now; or field 1, NorMuon's second
- * moments. */
+/* Returns one field of a span's matrix elements. Field 0: the gradients, which muon_momentum has replaced by the
+ * direction of the momentum. Field 1: NorMuon's second moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
     return field == 0 ? shards_grad(o->shards, span) : state_of(o, 1, span);
@@ -301,7 +305,8 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
     int64_t all = 0;
     for (int64_t e = 0; e < shape.n_experts; e++) all += counts[e];
     for (int64_t i = 0; i < n; i++) {
-        /* E times the difference between the assignments of expert first + i and the mean of all experts */
+        /* the number of experts times the difference between the assignments of expert first + i and the mean of all
+         * experts */
         __int128 over = (__int128)counts[first + i] * shape.n_experts - all;
         out[i] = (float)shape.balance_rate * (float)((over < 0) - (over > 0));
     }

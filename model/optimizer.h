@@ -1,7 +1,8 @@
-/* optimizer.h - masters and states of the spans that this rank updates (model/shards.h), and the kinds of optimizers.
+/* optimizer.h - the optimizer's memory for the weights that this rank updates (model/shards.h): masters, the fp32
+ * copies of the weights, and states, such as moments. Also the kinds of optimizers.
  *
- * If the working copy is fp32, the master is the working copy itself. The states of a kind are a list. Memory,
- * checkpoints, the plan and the estimate of disk space loop over it.
+ * If the working copy, the weights that the model computes with, is fp32, the master is the working copy itself. The
+ * states of a kind are a list. Memory, checkpoints, the plan and the estimate of disk space loop over it.
  */
 #ifndef TRAIN_GPT_MODEL_OPTIMIZER_H
 #define TRAIN_GPT_MODEL_OPTIMIZER_H
@@ -9,14 +10,16 @@
 #include "layers/layers.h"
 #include "model/matrices.h"
 
-/* ADAMW_STATES: the states m and v of AdamW, which a server of outer steps and its islands exchange. */
+/* ADAMW_STATES: number of AdamW's states, m and v. Islands (jobs that train one model together) exchange these states
+ * with their server. */
 enum { ADAMW_STATES = 2, OPTIMIZER_MOST_STATES = 4 };
 typedef struct Optimizer Optimizer;
 
-/* Numbers of an optimizer for each element that this rank updates. */
+/* A state of an optimizer: a number for each element that this rank updates, such as AdamW's m. */
 typedef struct {
     const char *name;                    /* name of the state in optimizer.safetensors: "m", "v"; "momentum", "v" */
-    const char *flip;                    /* point where a test damages it (core/injection.h): "guard.m"     */
+    /* fault point where a test flips a bit of the state (core/injection.h): "guard.m" */
+    const char *flip;
     int         no_matrices;             /* 1: the state is not kept for matrices; in files it is zero for them */
 } OptimizerState;
 
@@ -29,14 +32,17 @@ typedef struct {
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
     OptimizerSettings settings;          /* default settings of the kind                                */
-    int         has_matrices;            /* 1: the update needs whole matrices; the shards have a group for that */
-    int         is_normuon;              /* 1: "muon" with optimizer.normuon                            */
+    /* 1: the update needs whole matrices, which are gathered over the group ShardsSpec.matrices */
+    int         has_matrices;
+    int         is_normuon;              /* 1: NorMuon: optimizer.name "muon" with optimizer.normuon    */
     int         is_idle;                 /* 1: the kind keeps no states                                 */
-    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). NULL: does nothing */
+    /* Updates all weights of this rank by one step. grad_scale multiplies the gradients (clipping, loss scale). NULL:
+     * the kind updates nothing. */
     void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
-/* A kind for weights that a server updates (outer.send=gradients): AdamW's files, without states and update. */
+/* The kind for a job whose weights a server updates (outer.send=gradients). It keeps no states and updates nothing; its
+ * checkpoints have the same files as AdamW's. */
 extern const OptimizerKind OPTIMIZER_IDLE;
 /* Muon for the matrices of blocks, AdamW for all other parameters. `momentum` is Muon's momentum and AdamW's m. With
  * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. The rules of
@@ -48,21 +54,23 @@ const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 struct Optimizer {
     const OptimizerKind *kind;
     OptimizerSettings settings;
-    Matrices   matrices, expert_matrices; /* owned: matrices that are gathered; used if kind->has_matrices */
+    Matrices   matrices, expert_matrices; /* owned: which rank updates which whole matrix; used if kind->has_matrices */
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
-    /* owned [spans + 1]: elements of matrices before each span, which no_matrices leaves out */
+    /* owned [spans + 1]: number of matrix elements before each span; states with no_matrices omit them */
     int64_t   *left_out;
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
     AdamWSpan *spans;                    /* owned [spans]: arguments of the AdamW op                    */
     Tensor    *own_grad;                 /* owned [spans]: list of the gradients whose norm is computed */
     int        on_host;                  /* 1: master and states are in host memory and updated there   */
-    Tensor     grad_page[2], page[2];    /* if on_host: buffers for gradients, and for weights of type act */
-    Event      grads_in[2];              /* if on_host: a page of gradients has arrived; made at the first update */
+    /* if on_host: buffers for gradients (f32), and for weights in the working copy's type */
+    Tensor     grad_page[2], page[2];
+    /* if on_host: events when gradients have arrived in grad_page; created at the first update */
+    Event      grads_in[2];
 };
 
-/* MEMORY_HOST: `arena` is pinned host memory. Gradients are copied to it and weights are copied back in pages. While
- * one page is updated, the next is copied. */
+/* Where the masters and states are. MEMORY_HOST: `arena` is pinned host memory, and the host updates the weights.
+ * Gradients are copied to it and weights are copied back in pages. While one page is updated, the next is copied. */
 typedef enum { MEMORY_DEVICE, MEMORY_HOST } OptimizerMemory;
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, OptimizerMemory memory, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
@@ -83,18 +91,20 @@ void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor par
 void optimizer_publish(Optimizer *o, Stream *s);
 void optimizer_zero_states(const Optimizer *o, Stream *s);
 
-/* Add hashes (hash_words) of memory that several ranks hold with equal bits. hash: [1] i64, out(+=).
- * optimizer_hash_replicas: the working copy, and masters and states if shards_state_is_shared. With tensor ranks: only
- * the rows of the working copy that no tensor rank cuts. optimizer_hash_parts: with tensor ranks, memory that ranks
- * with the same slice hold alike. */
+/* Add hashes (hash_words) of memory that several ranks hold with equal bits to hash, [1] i64.
+ * optimizer_hash_replicas: the working copy of the weights, and masters and states if all ranks hold them
+ * (shards_state_is_shared). If ranks divide matrices or experts, only the rows of the working copy that are not
+ * divided.
+ * optimizer_hash_parts: for tensor ranks, the memory that is equal on ranks with the same slice of the divided rows. */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
 void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash);
-/* Adds the hash of masters and states, which ranks with the same piece in other copies of the state hold alike. The
- * masters and states of an optimizer in host memory are not hashed. */
+/* Adds the hash of this rank's piece of masters and states. The ranks with the same piece in other replicas of the
+ * state hold equal bits. Does nothing for an optimizer in host memory. */
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);
 
-/* After shards_finish: adds to the step's sums the squares of the gradients that this rank counts (shards_is_own).
- * hashes is a set of NUMBERS_REPLICAS and NUMBERS_GRADS, which also add HASH_REPLICAS and HASH_GRADS. */
+/* After shards_finish: adds to the step's sums the squares of the gradients that this rank counts (shards_is_own). The
+ * flags in `hashes` also add hashes (model/shards.h): NUMBERS_REPLICAS adds HASH_REPLICAS, NUMBERS_GRADS adds
+ * HASH_GRADS. */
 enum { NUMBERS_REPLICAS = 1, NUMBERS_GRADS = 2 };
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
 

@@ -45,10 +45,12 @@ const char *dim_option(Dim dim) {
 /* --- µP ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    double init;      /* factor of the first values: of their mean and standard deviation                        */
-    double rate;      /* factor of AdamW's learning rate; rate x decay is unchanged                               */
-    double muon_rate; /* factor of Muon's rate: 1/sqrt(m), not 1/m, since 0.2 sqrt(max(R,M)) grows with the width
-                         (so spectral norms of updates do not: Yang, Simon & Bernstein, arXiv:2310.17813)        */
+    double init;      /* factor of the mean and standard deviation of the initial values                         */
+    double rate;      /* factor of AdamW's learning rate; the product of learning rate and decay is unchanged     */
+    /* factor of Muon's rate: 1/sqrt(m), with m the width over the base's width. It is not 1/m, since Muon's scale 0.2
+     * sqrt(max(R,M)) of an R x M matrix grows with the width (so spectral norms of updates do not: Yang, Simon &
+     * Bernstein, arXiv:2310.17813). */
+    double muon_rate;
 } MupFactors;
 
 /* Parameters of blocks that µP multiplies by b^power, with b = (D_base / D)^(1/4) (params.h). */
@@ -73,7 +75,8 @@ int mup_knows_attention(ModelShape s) {
     return 0;
 }
 
-/* Returns the factors of µP for a row of `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the width. */
+/* Returns the factors of µP for a parameter in `bucket`. All are exactly 1 if mup_base_n_embd is 0 or equals the
+ * width. */
 static MupFactors mup_factors(ModelShape s, int bucket, const ParamRow *row) {
     if (s.mup_base_n_embd == 0) return (MupFactors){1.0, 1.0, 1.0};
     double m = (double)s.n_embd / (double)s.mup_base_n_embd, head = (double)shape_head_dim(s);
@@ -110,12 +113,13 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Returns how many parameters row i of a table makes: one for each expert, or one. Rows that repeat are adjacent. */
+/* Returns how many parameters row i of a table stands for: one for each expert if the row's name has a *, otherwise
+ * one. */
 static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
 static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
 
-/* Returns the number of blocks that have place k in the pattern of kinds. */
+/* Returns the number of blocks of the k-th kind, where the kinds of blocks alternate in a fixed pattern. */
 static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) {
     return (s.n_layer - k + period_of(kind) - 1) / period_of(kind);
 }
@@ -214,8 +218,10 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText        t;
-    char             kind[160] = "", size[40] = "";
+    char             kind[160] = "", size[40] = "", activation[40] = "";
     const BlockKind *k = block_kind(s);
+    if (s.activation != (int)k->activation)
+        snprintf(activation, sizeof activation, ", %s", ACTIVATION_NAMES[s.activation]);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (k->has_experts)
         snprintf(kind, sizeof kind,
@@ -225,8 +231,8 @@ ShapeText model_shape_text(ModelShape s) {
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
-             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
-             kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);
+             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 "%s, %" PRId64 " positions, vocabulary %" PRId64,
+             kind, s.n_layer, s.n_head, size, s.n_embd, activation, s.n_positions, s.vocab_size);
     return t;
 }
 

@@ -1,7 +1,6 @@
-/* params.h - the parameters of a model as table rows: name, shape, first values, group and cut of each tensor. Memory,
- * the views of blocks, weight decay, buckets, names in files and the plan are computed from the rows. With µP, first
- * values and learning rates follow the width.
- */
+/* params.h - the parameters of a model as table rows: name, shape, initial values, group (matrix, embedding or vector),
+ * and how tensor ranks divide each tensor. Memory, the structs that blocks read, weight decay, buckets, names in files
+ * and the plan are computed from the rows. With µP, initial values and learning rates follow the width. */
 #ifndef TRAIN_GPT_MODEL_PARAMS_H
 #define TRAIN_GPT_MODEL_PARAMS_H
 
@@ -10,8 +9,9 @@
 #include "core/layout.h"
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE, ARCH_COUNT } Arch;
-/* How experts get equal shares of the tokens. BALANCE_NONE: not at all. BALANCE_BIAS: a bias added for the choice and
- * moved after each step. BALANCE_SWITCH: a loss. */
+/* How experts get equal shares of the tokens. BALANCE_NONE: not at all. BALANCE_BIAS: a bias is added to the router's
+ * scores for the choice, and changed after each step. BALANCE_SWITCH: a loss that grows with unequal shares is
+ * added. */
 typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 
 /* Sizes of a model and the properties that its kind allows, under Hugging Face's names where there are such names. gpt2
@@ -19,8 +19,9 @@ typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
     int     arch;              /* kind of model, an Arch                                          */
-    int     tie_embeddings;    /* 1: the head is the embedding                                    */
-    int     own_head;          /* 1 for a gpt2 file whose head is not the embedding: only sample and eval read it */
+    int     tie_embeddings;    /* 1: the output head has the weights of the token embedding       */
+    /* 1: a gpt2 file has an output head of its own. Only sample and eval read such a file. */
+    int     own_head;
     int64_t n_kv_head;         /* heads of keys and values, shared by n_head query heads; 0: n_head */
     int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
     double  norm_eps, rope_theta;
@@ -36,8 +37,10 @@ typedef struct {
     /* width (0: no µP) and head size (0: this model's) of the base model of µP (see below) */
     int64_t mup_base_n_embd, mup_base_head_dim;
     double  logit_softcap;     /* c: logits become c tanh(logit / c); 0: no soft cap              */
-    double  z_loss;            /* factor of a term that changes gradients, not the loss (LossTerms in layers.h) */
-    double  init_std;          /* standard deviation of first weights; 0: 0.02                    */
+    /* factor of the z-loss, which changes the gradients but not the reported loss (LossTerms in layers.h) */
+    double  z_loss;
+    double  init_std;          /* standard deviation of initial weights; 0: 0.02                  */
+    int     activation;        /* function of the MLP, an Activation (layers/layers.h); gated MLPs have silu alone */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
@@ -47,13 +50,14 @@ static inline double  shape_init_std(ModelShape s) { return s.init_std > 0.0 ? s
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
 static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
-/* the rows of wte on each tensor rank are padded to a multiple of this: whole tiles for the products */
+/* the rows of wte, the token embedding, on each tensor rank are padded to a multiple of this, so that products have
+ * whole tiles */
 enum { VOCAB_PAD = 128 };
 
 /* Symbols for the dimensions of a parameter: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of
  * queries and of keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
-/* Distribution of first weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
+/* Distribution of initial weights. INIT_NORMAL: N(0, std) with std = init_std, default 0.02. INIT_RESIDUAL, for
  * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. µP multiplies both by
  * a factor. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
@@ -109,8 +113,8 @@ double model_flops_per_token(ModelShape shape, int64_t T);
 typedef struct { char text[320]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
-/* Writes fp32 first values of `elems` elements of row p to out, from the element at global offset `offset`. They depend
- * only on seed and offset. */
+/* Writes the initial fp32 values of `elems` elements of row p to out, from the element at global offset `offset`. They
+ * depend only on seed and offset. */
 void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
 
 /* --- µP ---------------------------------------------------------------------------------------------------------- */

@@ -19,8 +19,8 @@ static int64_t warmup(int64_t P, int64_t V, int64_t M, int64_t p) {
     return ahead < M * V ? ahead : M * V;
 }
 
-/* Assigns tapes, the places of activations. A forward uses the lowest free tape of its part; the backward of the same
- * micro-batch frees it. */
+/* Assigns tapes, the buffers for the activations of a micro-batch. A forward uses the lowest free tape of its part. The
+ * backward of the same micro-batch frees it. */
 static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
     int *tape_of = xmalloc(sizeof *tape_of * (size_t)(parts * micro_batches), "a list of works");
     char *taken = xcalloc((size_t)(parts * micro_batches), 1, "a list of works");
@@ -36,7 +36,7 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
             if (one->part == 0 && one->micro >= begun) begun = one->micro + 1;
         } else {
             mine[*tape] = 0;
-            /* this backward is the micro-batch's last on the stage; micro-batches end in order */
+            /* the backward of part 0 is a micro-batch's last on this stage; micro-batches end in order */
             if (one->part == 0) ended = one->micro + 1;
         }
         one->tape = *tape;
@@ -153,7 +153,7 @@ Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
     return (Pipeline){.spec = spec, .gpt = gpt, .list = list};
 }
 
-/* Waits for sends of a forward without backward. */
+/* Waits until the messages to other stages that have been started are sent. */
 static void finish_sends(const Pipeline *p) {
     if (p->spec.forward_out) comm_finish(p->spec.forward_out);
     if (p->spec.backward_out) comm_finish(p->spec.backward_out);
@@ -173,8 +173,8 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-/* takes returns the pair of ranks by which an item of work receives its input. gives returns the pair by which the item
- * sends its output. NULL if there is none. */
+/* takes() returns the pair of ranks over which an item of work receives its input. gives() returns the pair over which
+ * the item sends its output. NULL if there is no such message. */
 static Comm *takes(const Pipeline *p, Work w) {
     const GptPart *part = &p->gpt->part[w.part];
     if (w.kind == WORK_FORWARD) return part->embeds ? NULL : p->spec.forward_in;
@@ -186,7 +186,7 @@ static Comm *gives(const Pipeline *p, Work w) {
     return part->embeds ? NULL : p->spec.backward_out;
 }
 
-/* Returns the rows of `room` that belong to a micro-batch: the contents of a message. */
+/* Returns the part of the buffer `room` that holds the message for a micro-batch. */
 static Tensor message(Tensor room, const Gpt *g, Batch batch) {
     int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
     return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
@@ -207,7 +207,8 @@ static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
     if (from && w.kind == WORK_BACKWARD) gpt_take_backward(p->gpt, s, batch);
 }
 
-/* Computes an item of work. Its result is written to the send buffer, so the previous message must have been sent. */
+/* Computes an item of work. The result overwrites the send buffer, so it first waits until the previous message is
+ * sent. */
 static void compute(const Pipeline *p, Stream *s, Work w, Batch batch, float grad_scale) {
     MicroBatch which = w.micro == p->spec.micro_batches - 1 ? MICRO_LAST : MICRO_EARLIER;
     if (gives(p, w)) comm_finish(gives(p, w));
@@ -234,7 +235,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 
 /* --- before the first message ------------------------------------------------------------------------------------- */
 
-/* Returns whether the list has a backward of this part and tape that adds to gradients (adds = 1), or sets them (0). */
+/* Returns whether the list has a backward of this part and tape (buffer for activations) that adds to gradients (adds =
+ * 1), or sets them (0). */
 static int has_backward(const WorkList *list, int part, int tape, int adds) {
     for (int64_t i = 0; i < list->count; i++) {
         Work w = list->work[i];
@@ -243,13 +245,14 @@ static int has_backward(const WorkList *list, int part, int tape, int adds) {
     return 0;
 }
 
-/* Runs each graph's operations twice, because the second time they are recorded. */
+/* Runs the operations of each graph twice, because a graph is recorded when its operations run for the second time. */
 void pipeline_warm_up(Pipeline *p, Stream *s, Batch batch) {
     const WorkList *list = &p->list;
     Gpt            *g = p->gpt;
     int             uses_own = g->fp8.uses_own;
     device_sync(s); /* waits for the device, and ends the gather of the weights */
-    g->fp8.uses_own = 0; /* record the graphs of steps whose scales are known */
+    /* the graphs are recorded as for steps whose fp8 scales are known, that is, all but the first */
+    g->fp8.uses_own = 0;
     gpt_set_offline(g, 1);
     for (int part = 0; part < g->parts; part++)
         for (int tape = 0; tape < g->part[part].tapes; tape++)

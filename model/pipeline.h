@@ -23,7 +23,7 @@
 typedef enum { WORK_FORWARD, WORK_BACKWARD } WorkKind;
 typedef struct {
     WorkKind kind;
-    int      part;  /* index of the part in this stage */
+    int      part;  /* index of the part of the model within this stage */
     int      tape;  /* place where the part keeps this micro-batch's activations; free again after its backward */
     int64_t  micro;
 } Work;
@@ -40,8 +40,8 @@ typedef struct {
 WorkList work_list(int stages, int parts, int64_t micro_batches, int stage);
 void     work_list_free(WorkList *w);
 
-/* Returns the share of a step in which a stage is idle if all items of work take equally long: (P - 1)/(M V + P -
- * 1). */
+/* Returns the share of a step in which a stage is idle if all items of work take equally long: (P - 1)/(M V + P - 1)
+ * for P stages, V parts and M micro-batches. */
 double   work_idle(int stages, int parts, int64_t micro_batches);
 
 /* work_blocks returns the blocks of virtual stage `part` of `parts`. Each has at least one block. head_blocks is the
@@ -55,7 +55,7 @@ typedef struct {
     /* number of stages, index of this rank's stage, and its number of parts (parallel.interleave) */
     int     stages, stage, parts;
     int64_t micro_batches;        /* micro-batches of a step, equal on all stages                */
-    /* borrowed from Groups (model/groups.h); all is Groups.stages */
+    /* borrowed: pairs of ranks for messages, from Groups (model/groups.h); `all` is Groups.stages */
     Comm   *all, *forward_in, *forward_out, *backward_in, *backward_out;
 } PipelineSpec;
 
@@ -77,14 +77,14 @@ int64_t pipeline_batches(PipelineSpec spec);
 
 Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt);
 void     pipeline_destroy(Pipeline *p);
-/* Makes the graphs of all blocks and loads their kernels, by forwards and backwards of this rank without the others. A
- * GPU may make a graph or load a kernel only after everything that is queued has ended. In a step the queue can hold a
- * message that another rank has not sent yet. So both happen before the first step. The gradients hold nothing useful
- * afterwards. */
+/* Makes the graphs of all blocks and loads their kernels, by forwards and backwards of this rank that send nothing to
+ * other ranks. A GPU may make a graph or load a kernel only after everything that is queued has ended. In a step the
+ * queue can hold a message that another rank has not sent yet. So both happen before the first step. The gradients hold
+ * nothing useful afterwards. */
 void     pipeline_warm_up(Pipeline *p, Stream *s, Batch batch);
 
-/* Changes the number of micro-batches from the next step on. Only without stages: with stages the tapes would
- * change. */
+/* Changes the number of micro-batches from the next step on. Allowed only with one stage, because with several the
+ * number of tapes (buffers for activations) would change. */
 void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 
 /* Runs a step. next(ctx) is called once for each micro-batch, in order, when its forward begins. The caller keeps each

@@ -60,7 +60,8 @@ int       loss_scale_lower(LossScale *s);
  * least exponent. The history is the same on all ranks of any grid. */
 
 /* The products of a block whose operands become fp8: queries, keys and values; the projection after attention; the
- * product into the MLP; the product out of it. Each has FP8_TENSORS tensors, and each tensor has a cell. */
+ * product into the MLP; the product out of it. Each product has FP8_TENSORS tensors. Each tensor has a cell, an index
+ * in the arrays of scales, maxima and counts. */
 typedef enum { PRODUCT_QKV, PRODUCT_ATTENTION, PRODUCT_UP, PRODUCT_DOWN, PRODUCTS } BlockProduct;
 enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
@@ -80,8 +81,8 @@ enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step that counts to the history. amax [cells]: the largest absolute values of the step's tensors over all
- * ranks, as bits. */
+/* Adds a step to the history. Called once for each step that is not left out. amax [cells]: the largest absolute values
+ * of the step's tensors over all ranks, as bits. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
 /* Returns a string for each step, with two digits for each cell: exponent + 128. Returns NULL if there is no memory. */
@@ -90,7 +91,8 @@ cJSON     *fp8_history_to_json(const Fp8History *h);
 int        fp8_history_from_json(Fp8History *h, const cJSON *json);
 
 Fp8Scales fp8_scales_create(int64_t n_layer, Arena *a);
-/* Returns the cells of block l, with the maxima and counts of a step (StepSums). scale is none if f->scale is. */
+/* Returns the scales of block l (its cells) with the maxima and counts of a step (StepSums). Without fp8, when f->scale
+ * is none, the result's scale is none, too. */
 Fp8       fp8_of_block(const Fp8Scales *f, Tensor amax, Tensor counts, int64_t l);
 void      fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h);
 

@@ -62,7 +62,8 @@ static int first_own(const Shards *z) {
     while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
     return b;
 }
-/* Returns the bucket of the i-th block of this rank. Adjacent blocks have different slots. */
+/* Returns the bucket of the i-th block of this rank. Adjacent blocks are in different slots, the buffers that blocks
+ * share. */
 static int block_here(const Shards *z, int i) {
     for (int b = 1; b < last_bucket(z); b++)
         if (is_here(z, b) && i-- == 0) return b;
@@ -81,8 +82,8 @@ static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
 static int is_in_slot(const Shards *z, int b) { return has_grad_slots(z) && is_block(z, b); }
 
-/* Returns the first element after the slots. With slots the order in memory is: first bucket, last bucket, slots,
- * experts. All blocks have the same size. */
+/* Returns the index of the first element after the slots, the buffers that blocks share. With slots the order in memory
+ * is: first bucket, last bucket, slots, experts. All blocks have the same size. */
 static int64_t end_of_slots(const Shards *z) {
     const Bucket *bucket = z->layout.bucket;
     return bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems;
@@ -114,8 +115,8 @@ static int piece_number(const Shards *z, int b, int rank) {
     return rank / (z->layout.ranks / z->layout.bucket[b].ranks);
 }
 
-/* Return this rank's piece. piece_of: inside a bucket. piece_among: of block b in `pieces`, the pieces of all
- * blocks. */
+/* Return this rank's piece (ZeRO shard) of bucket b. piece_of takes it from the memory of the whole bucket. piece_among
+ * takes it from `pieces`, the memory for this rank's pieces of all blocks. */
 static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
     int64_t q = z->layout.bucket[b].piece_elems;
     return tensor_slice(bucket, piece_number(z, b, z->spec.rank) * q, q);
@@ -128,10 +129,11 @@ static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec
 
 /* --- gradients in the order of a tree ----------------------------------------------------------------------------- */
 
-/* Adds the gradients of a micro-batch, which is not this rank's last, to the sum they belong to, or moves them to a
- * buffer. Either half's memory may hold the sum, because a + b has the bits of b + a. */
+/* Adds the gradients of a micro-batch to the partial sums of the tree that they complete, or copies them to a buffer if
+ * they complete none. Not used for this rank's last micro-batch. A sum may overwrite either operand, because a + b has
+ * the bits of b + a. */
 static void order_keep(GradOrder *t, Stream *s) {
-    /* without buffers a step has one micro-batch, and an earlier one only times products */
+    /* without buffers a rank has one micro-batch in a step, so an earlier one only serves to time products */
     if (t->buffers == 0) return;
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
@@ -161,13 +163,13 @@ static void order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm
 /* --- gradients that products set ---------------------------------------------------------------------------------- */
 
 /* Returns whether only matrix products write the gradient of a parameter, and each micro-batch writes all of it. This
- * holds for matrices and for a head of its own. It does not hold for an embedding: the gradients of its tokens are
- * added row by row. */
+ * holds for matrices and for an output head with weights of its own. It does not hold for an embedding: the gradients
+ * of its tokens are added row by row. */
 static int is_of_products(const Shards *z, const Param *p) {
     return p->group == GROUP_MATRIX || (p->group == GROUP_EMBEDDING && p->bucket == last_bucket(z));
 }
 
-/* Decides whether the next products add to the rows of a bucket, or set them. */
+/* Sets whether the next products add to the gradients of a bucket (adds = 1) or overwrite them (adds = 0). */
 static void set_adds(Shards *z, int b, int adds) {
     char *view = (char *)z->grad_view[model_view_bucket(z->spec.shape, b)];
     z->adds[b] = adds;
@@ -178,8 +180,9 @@ static void set_adds(Shards *z, int b, int adds) {
     }
 }
 
-/* Call it after the products of a micro-batch. The products of the next micro-batch then add. In a slot and with
- * ordered sums they set instead, because each micro-batch begins with empty gradients. */
+/* Makes the products of the next micro-batch add to the gradients of a bucket. Called after the products of a
+ * micro-batch. In a slot (a buffer that blocks share) and with ordered sums they overwrite instead, because each
+ * micro-batch begins with empty gradients. */
 static void pile_up(Shards *z, int b) {
     if (!is_in_slot(z, b) && !z->order.leaves) set_adds(z, b, 1);
 }
@@ -206,7 +209,8 @@ static int list_rest(Shards *z, int b, int runs) {
     return add_run(z, grads_of(z, b), at, bucket->elems, runs);
 }
 
-/* Empties the gradients. One block of each slot is enough, because all blocks have their rows at the same places. */
+/* Empties the gradients. Of the blocks that share a slot (buffer) only one is emptied, because all blocks have their
+ * rows at the same places. */
 void shards_empty(Shards *z, Stream *s) {
     int runs = 0;
     for (int b = 0; b < z->layout.buckets; b++) {
@@ -219,8 +223,8 @@ void shards_empty(Shards *z, Stream *s) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Makes the structs that blocks read. A tensor is this rank's slice of a parameter inside its bucket, with padding
- * rows. */
+/* Makes the structs of Tensors through which blocks read their parameters. Each Tensor is this rank's slice of a
+ * parameter inside its bucket, with padding rows. */
 static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = xcalloc((size_t)l->buckets, sizeof *view, "the tables of buckets");
@@ -239,7 +243,8 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     return view;
 }
 
-/* Lists the spans that this rank updates. In stage 0 these are the pieces of all ranks. */
+/* Lists the spans (ranges of elements of a parameter) that this rank updates: those of its own pieces, or in ZeRO stage
+ * 0 those of all pieces. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
     size_t        most = (size_t)l->params * (size_t)((z->stage ? 1 : l->ranks) + 1);
@@ -250,7 +255,8 @@ static void list_spans(Shards *z) {
     }
 }
 
-/* Lists the spans of this rank's pieces whose rows no tensor rank cuts. Returns the number of their elements. */
+/* Lists the spans of this rank's pieces in rows that are not divided among tensor ranks. Returns the number of their
+ * elements. */
 static int64_t list_whole(Shards *z) {
     int64_t elems = 0;
     z->whole = xmalloc(sizeof *z->whole * (size_t)z->layout.params, "the table of parameter spans");
@@ -277,7 +283,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
                                          : tensor_1d(NULL, F32, z->layout.memory_elems);
-    /* this rank's pieces of all blocks are adjacent */
+    /* elements of this rank's pieces of all blocks, which are adjacent */
     int64_t pieces = layout.bucket[last_bucket(z)].shard - layout.bucket[1].shard;
     if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces, 1, 1);
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces, 1, 1);
@@ -329,7 +335,7 @@ static void gather(Shards *z, int b) {
     comm_all_gather_start(comm_of(z, b), weights_of(z, b));
 }
 
-/* Returns whether the weights of a bucket must be gathered. In stage 0 every rank has updated all weights. */
+/* Returns whether the weights of a bucket must be gathered. In ZeRO stage 0 every rank has updated all weights. */
 static int is_gathered(const Shards *z, int b) { return is_here(z, b) && (z->stage || is_twin(z, b)); }
 
 /* Starts up to `most` of the gathers that are due, in the order in which forward needs them. */
@@ -354,7 +360,8 @@ static void await_weights(Shards *z, int b) {
     z->gather[b] = -1;
 }
 
-/* The block's weights are gathered into its slot. All work on the slot's previous block is queued. */
+/* Starts the gather of block b's weights into its slot (a buffer that blocks share). The work that reads the slot's
+ * previous weights is already queued. */
 void shards_prefetch(Shards *z, Stream *s, int b) {
     if (!has_param_slots(z) || !is_block(z, b) || !is_here(z, b)) return;
     int *in = &z->weights_in[slot_of(z, b)];
@@ -478,7 +485,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
         comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), comm_of(z, bucket));
 }
 
-/* When the weights of the last gathers are in use, starts the next gathers, twice as many, so that both overlap. */
+/* Advances all communication. Once the weights of the last gathers are in use, it first starts twice as many further
+ * gathers, so that these overlap with computation. */
 void shards_poll(Shards *z) {
     if (!z->spec.comm) return;
     if (z->due < z->layout.buckets && z->wanted >= z->due_since) gather_due(z, 2 * z->due_size, GATHERS_BEHIND);
@@ -501,7 +509,8 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     shards_poll(z);
 }
 
-/* Adds the twin's gradient of the tied embedding to that of the first stage. The sum is then added over the copies. */
+/* Adds the last stage's gradient of the tied embedding to that of the first stage. The sum is then added over the
+ * replicas of the state. */
 static void join_twin(Shards *z, Stream *s) {
     Tensor piece = piece_of(z, grads_of(z, 0), 0);
     if (!has_twin(z, 0)) {
@@ -515,7 +524,7 @@ static void join_twin(Shards *z, Stream *s) {
     if (z->spec.across) comm_all_reduce(z->spec.across, piece);
 }
 
-/* Copies rows that no tensor rank cuts between whole_grads and the gradients. */
+/* Copies the gradients of rows that tensor ranks do not divide to whole_grads, or back if to_grads is 1. */
 static void copy_whole(Shards *z, Stream *s, int to_grads) {
     for (int64_t i = 0, at = 0; i < z->wholes; at += z->whole[i++].elems) {
         Tensor there = tensor_slice(z->whole_grads, at, z->whole[i].elems), grad = shards_grad(z, z->whole[i]);
@@ -529,7 +538,8 @@ void shards_finish(Shards *z, Stream *s) {
     if (!is_alone(z)) comm_finish(z->spec.comm);
     if (z->spec.expert_state) comm_finish(z->spec.expert_state);
     if (z->spec.twin_up) join_twin(z, s);
-    if (z->spec.tensor) { /* ring and NCCL give all ranks equal bits, so rows that no tensor rank cuts stay equal */
+    /* ring and NCCL give all ranks equal bits, so rows that tensor ranks do not divide stay equal on them */
+    if (z->spec.tensor) {
         copy_whole(z, s, 0);
         comm_all_reduce(z->spec.tensor, z->whole_grads);
         copy_whole(z, s, 1);
@@ -543,7 +553,7 @@ void shards_finish(Shards *z, Stream *s) {
     inject_flip(s, "guard.weight", z->params);
 }
 
-/* The host spends most of a GPU's step here. */
+/* Waits until the stream has done all queued work. The host spends most of a step on a GPU in this function. */
 void shards_await(Shards *z, Stream *s) {
     if (!z->computed.handle) z->computed = event_create(); /* created late, because a plan has no device */
     event_record(z->computed, s);
@@ -591,7 +601,8 @@ int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
     return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
 }
 
-/* Returns the tensor of a span. It is in `pieces` for a block if blocks have slots, otherwise in `bucket`. */
+/* Returns the memory of a span. It is in `pieces` for a block if blocks have slots (shared buffers), otherwise in
+ * `bucket`. */
 static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
     if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
     return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);

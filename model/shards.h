@@ -44,15 +44,15 @@
 
 /* --- the numbers of a step that the host reads -------------------------------------------------------------------- */
 
-/* The numbers are adjacent on the device and fetched in one copy. The sums are exact: any order of addition gives the
- * same bits. */
+/* The numbers of a step, sums and hashes, are adjacent on the device and fetched in one copy. The sums are exact: any
+ * order of addition gives the same bits. */
 
 /* SUM_LOSS: losses of the rows. SUM_GRAD_SQUARES: squares of the summed gradients that this rank counts
  * (shards_is_own). SUM_RANK_CHECK: squares of the gradients that backward completes last, which identify a faulty rank
  * (shards_done). */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
 /* Hashes (hash_words). HASH_REPLICAS: memory that all ranks hold with equal bits. HASH_OWN_GRADS: a rank's own
- * gradients. HASH_GRADS: the summed gradients that a rank updates with. */
+ * gradients, before they are summed over the ranks. HASH_GRADS: the summed gradients that a rank updates with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
 /* cells: the sums and the hashes. experts: assignments of each expert of each block; dims 0 in a model without experts.
@@ -84,7 +84,8 @@ typedef struct {
     int64_t   leaf;                /* the micro-batch whose gradients are computed next              */
     TreeNodes nodes;               /* tree of the sums of this rank's earlier micro-batches; buffer[i] holds node i */
     Tensor    grads;               /* [memory_elems] f32, borrowed: the model's gradients            */
-    Tensor    buffer[TREE_MOST];   /* [memory_elems] f32 each: sums that wait for their other half   */
+    /* [memory_elems] f32 each: partial sums that wait for the sum of the other half of the tree */
+    Tensor    buffer[TREE_MOST];
     int       buffers;
 } GradOrder;
 
@@ -92,7 +93,7 @@ enum { SHARDS_SLOTS = 2 };
 
 typedef struct {
     ModelShape shape;
-    Comm      *comm;               /* borrowed; NULL: one rank, or a plan                                      */
+    Comm      *comm;               /* borrowed; ranks that share one copy of the state; NULL: one rank, or a plan */
     /* number of ranks of comm, and the index of this rank; in a plan, those of the planned rank */
     int        ranks, rank;
     /* borrowed; ranks with the same piece in other copies of the state; NULL: one copy */
@@ -117,14 +118,17 @@ typedef struct {
     ShardsSpec    spec;
     Layout        layout;          /* owned: buckets, and the places of parameters in them                     */
     int           stage;           /* the ZeRO stage in effect                                                 */
-    /* params: the working copy of the weights, act. grads: the gradients, f32. Both are [memory_elems], or buckets
-     * without slots, then the slots. */
+    /* params: the working copy of the weights, in the type spec.act. grads: the gradients, f32. Without slots both have
+     * [memory_elems]. With slots they have the buckets that are not in slots, then the slots (buffers that blocks
+     * share). */
     Tensor        params, grads;
-    Tensor        param_pieces, grad_pieces; /* this rank's pieces of the blocks, if blocks have slots           */
+    /* this rank's pieces of the blocks, if blocks have slots (shared buffers) */
+    Tensor        param_pieces, grad_pieces;
     /* f32, on the first stage: buffer for the piece of the tied embedding's gradient that the last stage sends */
     Tensor        twin_grads;
-    Tensor        whole_grads;     /* f32: buffer to sum the rows of this rank's pieces that no tensor rank cuts */
-    Span         *whole;           /* owned [wholes]: spans of these rows, in the order of the buffer          */
+    /* f32: buffer to sum this rank's pieces of gradients of rows that tensor ranks do not divide */
+    Tensor        whole_grads;
+    Span         *whole;           /* owned [wholes]: spans of the rows in whole_grads, in that order          */
     int           wholes;
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: elements that this rank updates, in all buckets           */
@@ -141,26 +145,26 @@ typedef struct {
     /* owned [buckets]: 1: the next products add to the bucket's matrices; 0: they set them */
     int          *adds;
     Tensor       *rest;            /* owned [params + buckets]: list of gradient memory that is zeroed                */
-    /* owned [buckets]: stages 2, 3: micro-batches of the step summed in a block's grad piece */
+    /* owned [buckets]: ZeRO stages 2, 3: micro-batches of the step summed in a block's piece of the gradients */
     int64_t      *sums_of;
     /* weights_in: bucket whose weights are in each slot; grads_in: bucket whose gradients each slot is summing; 0:
      * none */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS];
     int64_t       sum_number[SHARDS_SLOTS];  /* number of the collective that sums the gradients in each slot  */
     int           sum_is_last[SHARDS_SLOTS]; /* 1 if the sum in the slot is the step's last for its bucket     */
-    /* this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
+    /* 1: this rank does not communicate (gpt_set_offline); its slots may hold the weights of other blocks */
     int           is_offline;
     /* 1: shards_done adds HASH_OWN_GRADS, the hash of this rank's gradients before their sum */
     int           hashes_own;
 } Shards;
 
-/* Carves the working copy and, for training, the gradients. The shards own `layout` (model_layout) from now on. In a
- * dry run the data are NULL. */
+/* Allocates the working copy of the weights and, for training, the gradients in the arenas. The shards own `layout`
+ * (model_layout) from now on. In a dry run the data are NULL. */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, Stream *s, int bucket);
-/* starts the gather of a block's weights (stage 3); does nothing if `bucket` is not a block of this rank */
+/* starts the gather of a block's weights (ZeRO stage 3); does nothing if `bucket` is not a block of this rank */
 void        shards_prefetch(Shards *z, Stream *s, int bucket);
 /* Waits for all weights. Call it before work that only some ranks do, and before memory is freed. */
 void        shards_need_all(Shards *z);
@@ -180,10 +184,11 @@ void        shards_await(Shards *z, Stream *s);
 
 void        shards_publish(Shards *z, Stream *s);
 
-/* Gathers the first blocks into the slots of stage 3 again. Call it after forwards outside of a step. */
+/* Gathers the first blocks into the slots (shared buffers) of ZeRO stage 3 again. Call it after forwards outside of a
+ * step. */
 void        shards_rewind(Shards *z, Stream *s);
-/* Returns whether a forward communicates, so that all ranks must run equally many: it gathers weights (stage 3), or
- * sends rows to experts. */
+/* Returns whether a forward communicates: it gathers weights (ZeRO stage 3), or sends rows to experts. If so, all ranks
+ * must run equally many forwards. */
 int         shards_gathers(const Shards *z);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
@@ -201,16 +206,16 @@ int     shards_spans_to_save(const Shards *z, int bucket, Span *spans);
 Tensor  shards_weight(const Shards *z, Span span);
 /* returns the summed gradients of the span, after shards_finish */
 Tensor  shards_grad(const Shards *z, Span span);
-/* Returns whether this rank counts the span in sums over the ranks. In stage 0 it also updates spans that others
- * count. */
+/* Returns whether this rank counts the span in sums over the ranks, in which each span counts once. In ZeRO stage 0 it
+ * also updates spans that other ranks count. */
 int     shards_is_own(const Shards *z, Span span);
 /* returns whether all ranks hold the same masters and states       */
 int     shards_state_is_shared(const Shards *z);
-/* Add the hash of memory to hash, [1] i64 out(+=):
- *   weights  weights that all ranks hold; in stage 3 without the blocks
- *   whole    rows of these weights that no tensor rank cuts
- *   pieces   stage 3: this rank's pieces of the blocks' weights
- *   grads    summed gradients that this rank updates with */
+/* Add the hash of memory to hash, [1] i64 out(+=).
+ *   shards_hash_weights: weights that all ranks hold; in ZeRO stage 3 without the blocks
+ *   shards_hash_whole: rows of these weights that tensor ranks do not divide
+ *   shards_hash_pieces: in ZeRO stage 3 this rank's pieces of the blocks' weights
+ *   shards_hash_grads: summed gradients that this rank updates with */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash);
 void    shards_hash_whole(const Shards *z, Stream *s, Tensor hash);
 void    shards_hash_pieces(const Shards *z, Stream *s, Tensor hash);

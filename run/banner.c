@@ -1,4 +1,4 @@
-/* banner.c - see banner.h. */
+/* banner.c - prints the lines at the start and after the end of a run: see banner.h. */
 #include "run/banner.h"
 
 #include <limits.h>
@@ -54,14 +54,16 @@ static void print_machine(const Run *r) {
 
 static void print_model(const Run *r) {
     ModelShape shape = r->config->model.shape;
-    /* 1 if the processor has no bf16 products, or slow ones */
+    /* 1 if bf16 products are computed as f32, because the processor has slow ones or none */
     int        is_in_tiles = r->numerics.act == BF16 && !device_has_quick_bf16();
     const char *how = is_in_tiles ? " by way of f32 tiles" : "";
     if (r->fp8.amax)
         how = device_is_host() ? ": the blocks' products of rounded bf16" : " in the blocks' products, else bf16";
-    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld; %s%s; %s",
+    int is_usual = shape.activation == (int)block_kind(shape)->activation;
+    line("model", "%.2f M parameters: %s, %lld layers, %lld heads, width %lld%s%s; %s%s; %s",
          (double)r->plan.parameters * 1e-6, block_kind(shape)->name, (long long)shape.n_layer, (long long)shape.n_head,
-         (long long)shape.n_embd, r->numerics.name, how, r->config->optimizer.name);
+         (long long)shape.n_embd, is_usual ? "" : ", ", is_usual ? "" : ACTIVATION_NAMES[shape.activation],
+         r->numerics.name, how, r->config->optimizer.name);
 }
 
 int blend_use(const Dataset *data, const Config *config, int64_t samples, SourceUse *use) {
@@ -71,7 +73,8 @@ int blend_use(const Dataset *data, const Config *config, int64_t samples, Source
     blend_count(data->blend, samples, count);
     for (int i = 0; i < train->count; i++) {
         int source = blend_source(train->item, i);
-        if (source < seen) continue; /* an earlier stage of the blend has the same path */
+        /* an earlier stage of the blend (mix of data sources) has the same path, which is described once */
+        if (source < seen) continue;
         char    tokens[32];
         int64_t own = data->first_of_source[source + 1] - data->first_of_source[source];
         snprintf(use[seen++].text, sizeof use->text, "%.1f %% from %.400s: %s tokens, %.2f epochs",
@@ -86,7 +89,7 @@ static void print_data(const Run *r) {
     char          tokens[32], val[32], all[32], validation[96] = "no validation", unread[SAMPLE_COUNT_CHARS];
     int64_t       samples = run_position(r, c->run.steps).samples;
     SampleCount   count = dataset_count(&r->train);
-    /* tokens that no sample reads at the ends of files; the verb `check` lists them */
+    /* tokens at the ends of the data files that no training sample reads; `train_gpt check` lists them */
     int64_t tails = count.short_files || count.bare_files ? 0 : count.tail_tokens;
     if (tails) snprintf(unread, sizeof unread, "; %s never read", grouped_text(tails, all));
     else       sample_count_unread(&count, c->batch.seq_len, "; ", unread);
@@ -118,8 +121,8 @@ static ShortText short_number(double value) {
     return t;
 }
 
-/* Prints the memory of a rank. Scratch, batches and libraries are counted but not named. The verb `plan` lists
- * everything. */
+/* Prints the line "memory": the memory of a rank, with weights, gradients, optimizer and activations by name. The sum
+ * also has scratch memory, batches and libraries, which only `train_gpt plan` names. */
 static void print_memory(const Run *r) {
     const Plan *p = &r->plan;
     int         is_large = p->device_bytes >= (size_t)1 << 30;
@@ -191,7 +194,9 @@ void banner_print(const Run *r) {
     print_limit(r);
     print_start(r);
     print_warmup(r);
-    if (comm_size(r->comm) > 1) /* a step may take longer than the two seconds that mpirun leaves */
+    /* mpirun kills its ranks two seconds after Ctrl-C, and a step with its save may take longer. So the line names a
+     * file that stops the run. */
+    if (comm_size(r->comm) > 1)
         line("stop", "touch %s/STOP (mpirun kills its ranks 2 s after Ctrl-C)", shell_word(r->config->run.dir).text);
 }
 

@@ -1,4 +1,4 @@
-/* evaluate.c - see evaluate.h. */
+/* evaluate.c - evaluations during a training run, on validation data and tasks: see evaluate.h. */
 #include "run/evaluate.h"
 
 #include <math.h>
@@ -61,14 +61,15 @@ static int mean_loss(Run *r, double *loss) {
     int64_t T = c->batch.seq_len, B = c->batch.micro_batch, ranks = r->groups.datas, rank = r->groups.data;
     int64_t samples = dataset_first_samples(&r->val, c->eval.tokens);
 
-    /* `ranks` counts the groups of ranks that compute different batches. With parallel.deterministic their number must
-     * not change any bit of the loss. The bits of a row depend on the number of rows in its batch, so the groups share
-     * whole batches. */
+    /* `ranks` counts the groups of ranks that compute different batches. With parallel.deterministic the number of
+     * groups must not change any bit of the loss. The bits of a row's loss depend on the number of rows in its batch,
+     * so each group gets whole batches. */
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
     int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
-    for (int64_t few = most - share; few <= most; few++) { /* all ranks must call requests_agree equally often */
+    /* All ranks must call requests_agree equally often. So rounds is the most batches that any rank has. */
+    for (int64_t few = most - share; few <= most; few++) {
         int64_t batches = 0;
         for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;
         if (batches > rounds) rounds = batches;

@@ -1,4 +1,4 @@
-/* pace.c - see pace.h. */
+/* pace.c - warns of slow ranks and slow machines, and balances the work of the ranks: see pace.h. */
 #include "run/pace.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* --- stragglers --------------------------------------------------------------------------------------------------- */
 
-/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least so many steps must have been
+/* Returns the medians of the last STRAGGLER_STEPS steps of this rank. At least STRAGGLER_STEPS steps must have been
  * recorded. */
 static Pace median_of(const Stragglers *s) {
     double compute[STRAGGLER_STEPS], wait[STRAGGLER_STEPS];
@@ -48,7 +48,7 @@ static int first_elsewhere(const Comm *comm) {
     return 0;
 }
 
-/* Warns of what stragglers_find has found. */
+/* Warns of the slow rank, or of the slow link between hosts, that stragglers_find has found. */
 static void warn_of(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
@@ -58,7 +58,8 @@ static void warn_of(const Comm *comm, const Pace *pace, int found) {
              STRAGGLER_STEPS);
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less "
-             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it",
+             "(medians of %d steps): the link between %s and %s is slow, or a step is too little work for it (raise "
+             "batch.global_tokens, or start fewer hosts)",
              comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
              comm_host(comm, other));
 }

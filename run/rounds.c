@@ -1,4 +1,4 @@
-/* rounds.c - see rounds.h. */
+/* rounds.c - the rounds of a job that trains one model with other jobs through a server: see rounds.h. */
 #include "run/rounds.h"
 
 #include <stdio.h>
@@ -9,12 +9,14 @@ int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.s
 
 /* --- where the run stands ----------------------------------------------------------------------------------------- */
 
-/* Moves the run from `step` to the step `to`, because the server is there. The moments stay, and state.missed counts
- * the steps that they have not seen. If to is smaller, steps that will be trained again are removed from the log. */
+/* Moves the run from `step` to the step `to`, at which the server is. The optimizer moments stay, and state.missed
+ * counts the steps that they have not seen. If `to` is smaller, steps that will be trained again are removed from the
+ * log. */
 static void move_to(Run *r, int64_t step, int64_t to) {
     r->state.missed += to - step;
     if (to == step) return;
-    r->resumed.step = -1; /* the checkpoint of this step belongs to the old count of steps */
+    /* the resumed checkpoint belongs to the old count of steps */
+    r->resumed.step = -1;
     if (!run_is_rank0(r)) return;
     if (to < step) metrics_rolled_back(r->metrics, to, step);
     else           metrics_joined(r->metrics, to, step);
@@ -37,7 +39,7 @@ static int64_t go_on(Run *r, int64_t step, IslandState state) {
     r->server_is_lost = state == ISLAND_LOST;
     r->between.lost = 0;
     if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
-    if (state == ISLAND_DONE) { /* the server has completed all steps; this island may have trained fewer */
+    if (state == ISLAND_DONE) { /* the server has completed all steps; this job may have trained fewer of them */
         Position now = run_position(r, step);
         int64_t  steps = r->config->run.steps;
         move_to(r, step, steps);
@@ -66,8 +68,8 @@ static void say_joined(const Run *r, IslandState state) {
                   plural(lease->islands));
 }
 
-/* Joins the server, for the first time or after a lost connection. Returns the number of completed steps, at which the
- * lease begins. */
+/* Joins the server, for the first time or after a lost connection. Returns the number of completed steps at which the
+ * lease (the samples that the server assigns) begins. */
 static int64_t join(Run *r, int64_t step) {
     IslandState state = island_join(r->island);
     say_joined(r, state);
@@ -137,7 +139,7 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
     IslandWork  work = work_of(r, step);
     IslandState state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
-    /* 0 islands: the deltas arrived too late to count */
+    /* with 0 islands the changes of weights arrived too late to count, and nothing is logged */
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work);
     return go_on(r, step, state);
 }

@@ -6,8 +6,9 @@
 
 #include "run/run.h"
 
-/* Joins the server, and receives its weights and the first lease. Returns the number of completed steps, at which the
- * lease begins. Sets r->between.stop after a request to stop, or if no server was found. */
+/* Joins the server, and receives its weights and the first lease (a range of samples to train on). Returns the number
+ * of completed steps, at which the lease begins. Sets r->between.stop after a request to stop, or if no server was
+ * found. */
 int64_t rounds_begin(Run *r, int64_t step);
 
 /* Called after each step, with its loss. If the round is over, sends the result to the server and gets the new weights.
@@ -15,10 +16,10 @@ int64_t rounds_begin(Run *r, int64_t step);
  * again, more if the other islands are ahead. */
 int64_t rounds_step(Run *r, int64_t step, double loss);
 
-/* Called during long steps. Shows the server that the island is alive. */
+/* Called during long steps. Shows the server that this job is alive. */
 void rounds_keep(Run *r);
-/* Collective. Called between the parts of evaluations and samples, as a callback with a Run. Shows the server that the
- * island is alive. Returns 1 if the ranks have a request to stop (requests_agree). */
+/* Collective. Called between the parts of evaluations and samples, as a callback with a Run. Shows the server that this
+ * job is alive. Returns 1 if the ranks have a request to stop (requests_agree). */
 int  rounds_stop(void *run);
 
 /* Returns 1 if outer.send=gradients. Then the server updates the weights, and this job does not. */

@@ -1,4 +1,5 @@
-/* run.c - see run.h. In order: checks that need no other rank, then ranks, memory, weights. */
+/* run.c - creates everything that a run needs: first checks that need no other rank, then ranks, memory and weights.
+ * See run.h. */
 #include "run/run.h"
 
 #include <math.h>
@@ -35,8 +36,7 @@ static void open_tasks(Run *r) {
     }
 }
 
-static void open_inputs(Run *r) {
-    const Config *c = r->config;
+static void open_inputs(Run *r, Config *c) {
     run_folder_check(c);
     r->tokenizer = run_tokenizer(c);
     r->end_of_text = run_documents(c, &r->tokenizer);
@@ -69,8 +69,8 @@ static void agree_on_inputs(const Run *r) {
     for (int i = 0; i < 4; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
             fail(EXIT_DATA,
-                 "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and "
-                 "samples of what they hold",
+                 "%s: the ranks do not see the same files: %s differ. Compared: file names, sizes, samples of the "
+                 "content. Copy the same files to every host, or use a folder that all hosts share",
                  inputs[i].key, ranks);
 }
 
@@ -107,7 +107,7 @@ static void make_plan(Run *r, CommKind kind, int joined) {
     error_set_memory_advice(r->memory_advice);
 }
 
-/* Records progress for collectives and for the first weights, which call it back. */
+/* Callback that ticks the watchdog while a collective runs or while the first weights are made. */
 static void tick(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
 /* Warns of a tensor group (ranks that divide matrices) that spans hosts, and names the widest group that fits every
@@ -198,16 +198,16 @@ static void refuse_too_large(const Run *r) {
 static void refuse_too_many_ranks(const Run *r) {
     int     experts = (int)r->config->parallel.expert;
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
-    /* ends: number of extents that end within a piece. A row that tensor ranks cut has one for each of them, and for
-     * each of q, k and v. */
+    /* ends: number of extents that end within a piece. If tensor ranks cut a row, the row has one for each of these
+     * ranks, and for each of q, k and v. */
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
                    2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG,
-             "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json "
-             "holds; use %s",
+             "a checkpoint of %lld parameters by %d rank%s needs a state.json of %lld extents and %d data files, more "
+             "than it can hold; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards,
              l.ranks > 1 ? "fewer ranks" : "a smaller model");
     layout_destroy(&l);
@@ -280,7 +280,7 @@ int run_await_batches(Run *r) {
         int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
         comm_all_reduce_i64(r->comm, &all, 1, COMM_MIN);
         if (all) return 1;
-        requests_begin(&r->requests); /* makes requests_agree exchange requests at once */
+        requests_begin(&r->requests); /* makes requests_agree exchange requests between ranks at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
         warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what "
@@ -349,17 +349,18 @@ double run_mfu(Run *r, int64_t step, double tokens_per_s) {
     return flops > r->matmul_flops ? NAN : flops / r->matmul_flops;
 }
 
-void run_create(Run *r, const Config *config, Launch launch) {
+void run_create(Run *r, Config *config, Launch launch) {
     memset(r, 0, sizeof *r);
     r->config = config;
     r->started_ms = clock_ms();
-    open_inputs(r);
+    open_inputs(r, config);
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
     checkpoint_precheck(config);
     watchdog_tick(r->watchdog, "the measurement of matrix products");
-    r->matmul_flops = measure_products(r); /* before take_memory, because it allocates memory of its own */
+    /* measured before take_memory, because the measurement allocates memory of its own */
+    r->matmul_flops = measure_products(r);
     watchdog_tick(r->watchdog, "the start");
     comm_all_reduce_f64(r->comm, &r->matmul_flops, 1, COMM_SUM);
     watchdog_tick(r->watchdog, "taking memory");

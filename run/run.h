@@ -27,7 +27,7 @@ typedef struct {
     double began_ms;    /* when the step began, on clock_ms()                           */
 } Between;
 
-/* The work that an island (a job with outer.server) has done so far on its lease of samples. */
+/* The work that an island (a job with outer.server) has done so far on its lease, the samples of its round. */
 typedef struct {
     int64_t steps;
     double  losses;     /* sum of the losses of these steps */
@@ -38,7 +38,7 @@ struct Run {
     const Config *config;           /* borrowed */
     double        started_ms;       /* clock_ms() when the run began */
 
-    /* inputs */
+    /* inputs of the run */
     Dataset       train, val;       /* val.shards is 0 if there is no validation loss */
     Tokenizer     tokenizer;
     int32_t       end_of_text;      /* token that divides documents (run_documents); -1 if there is none */
@@ -46,7 +46,7 @@ struct Run {
     int           tasks;
     double        bytes_per_token;  /* mean bytes of text that a token encodes; NaN: not known */
 
-    /* ranks and their requests */
+    /* the ranks of the job, and the requests that they received */
     Comm         *comm;             /* owned */
     Groups        groups;           /* owned */
     Watchdog     *watchdog;         /* owned */
@@ -56,7 +56,7 @@ struct Run {
     int64_t      *shares;           /* owned [groups.datas]: micro-batches in a step for each group of ranks */
     int           device_sharers;   /* number of ranks that compute on the GPU of this rank; 0 on the CPU */
 
-    /* model and memory */
+    /* the model and its memory */
     Numerics      numerics;
     Plan          plan;
     char         *memory_advice;    /* owned: text that a failed allocation prints */
@@ -68,19 +68,19 @@ struct Run {
     ExpertLoad    experts;          /* loads of the experts in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
-    /* state and checkpoints */
+    /* the training state, and how it is saved */
     TrainState    state;
     CheckpointState checkpoint;     /* pointers to parts of this run, for saving and resuming */
     Saver        *saver;            /* owned */
-    MemoryCopies *copies;           /* owned; NULL if there are no copies in memory */
+    MemoryCopies *copies;           /* owned; NULL if no checkpoints are copied in memory (checkpoint.memory_every) */
     Resumed       resumed;
 
-    /* the island, if outer.server is set */
+    /* only with outer.server: the state of this job as an island */
     Island       *island;           /* owned; NULL if outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* 1 if the server does not answer; the run then saves and ends */
 
-    /* numbers and lines; progress and slowness are used on rank 0 only */
+    /* logs and measured rates; progress and slowness are used on rank 0 only */
     Metrics      *metrics;          /* owned; NULL on all ranks except 0 */
     GpuMeter     *gpu;              /* owned, on rank 0; NULL elsewhere, or if no GPU can be read */
     Progress      progress;
@@ -90,8 +90,9 @@ struct Run {
     int64_t       measured_step;    /* step at which matmul_flops was measured again; 0 if never */
 };
 
-/* Creates a run. Collective. Ends the job with a message if the run cannot start. */
-void run_create(Run *r, const Config *config, Launch launch);
+/* Creates a run. Collective. Ends the job with a message if the run cannot start. Sets model.activation of the config if
+ * the weights of model.init_from decide it. */
+void run_create(Run *r, Config *config, Launch launch);
 void run_destroy(Run *r);
 
 int  run_is_rank0(const Run *r);    /* returns 1 on rank 0, which writes logs */
@@ -114,7 +115,8 @@ int64_t run_hash_replicas(Run *r);
  * the sum of two numbers. 1 if the rows that tensor ranks do not cut differ from the rows of most peers, otherwise 0. 2
  * if the slice differs, otherwise 0. Overwrites the sums of the step. */
 int64_t run_with_parts(Run *r, int64_t replicas);
-int64_t run_hash_pieces(Run *r); /* hash of this rank's pieces of the state; equal on all ranks of r->groups.replicas */
+/* hash of this rank's pieces (ZeRO shards) of the state; equal on all ranks of r->groups.replicas */
+int64_t run_hash_pieces(Run *r);
 
 /* Every rank calls this. From step `step` on, the ranks compute the numbers of micro-batches in r->shares. */
 void run_take_share(Run *r, int64_t step);

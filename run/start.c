@@ -1,4 +1,4 @@
-/* start.c - see start.h. */
+/* start.c - sets a large stack and threads that do not spin, before a run starts: see start.h. */
 #include "run/start.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* step_numbers.c - see step_numbers.h. */
+/* step_numbers.c - the numbers of a step that need all ranks, such as loss and gradient norm: see step_numbers.h. */
 #include "run/step_numbers.h"
 
 #include <math.h>
@@ -106,7 +106,8 @@ typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, wr
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
-    /* the expected time of the next step, too; doubled below if that step is verified by a second computation */
+    /* Time of this step, which is also the expected time of the next one. It is doubled below if the next step will be
+     * computed twice (run.verify_every). */
     double took_ms = clock_ms() - r->between.began_ms;
     memcpy(w.sum, v->sum, sizeof w.sum);
     exact_add(&w.sum[SUM_LOSS], inject_loss((double)r->config->batch.global_tokens));
@@ -126,7 +127,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
-    /* both read the sums, which run_with_parts overwrites */
+    /* Both calls read m->sums, so they come before run_with_parts, which overwrites the sums. */
     expert_load_take(&r->experts, m, r->comm, step);
     fp8_steps_take(&r->fp8, m, r->comm);
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);

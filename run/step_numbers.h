@@ -22,7 +22,9 @@ typedef struct {
     int64_t *counts;          /* owned [n_layer * experts]: assignments in the step, over all ranks; NULL: no experts */
     double   busiest;         /* largest share of one block's assignments that one expert had */
     double   entropy;         /* entropy of the shares, mean over blocks: 1 if all are equal, 0 if one expert has all */
-    int64_t  rounds;          /* most rounds in which a rank computed a block's experts; 0: experts not divided */
+    /* most rounds (parts of the rows) in which a rank computed the experts of a block; 0: experts not divided among
+     * ranks */
+    int64_t  rounds;
     int      has_warned;
 } ExpertLoad;
 

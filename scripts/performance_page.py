@@ -68,7 +68,7 @@ def table(program):
     # Share of each operation's time that would disappear if it were fused into the matrix products beside it. The norm
     # makes four passes over its rows, and two would disappear. After attention, the output product, which already waits
     # for memory, would make one of those two itself.
-    shares = {"gelu_forward": 1, "gelu_backward": 1, "attention_delta": 1, "residual_layernorm_forward": 3 / 8}
+    shares = {"activation_forward": 1, "activation_backward": 1, "attention_delta": 1, "residual_layernorm_forward": 3 / 8}
     apart_ms = sum(one["ms"] * shares.get(one["operation"], 0) for one in kernels)
     out += ["", f"Estimate: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %; with each kernel at its limit "
             f"{65536 / plan['limit_ms'] * 1e3:,.0f}.",

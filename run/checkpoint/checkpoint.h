@@ -79,9 +79,10 @@ typedef struct {
 } Resumed;
 
 /* Checks the weights that the run will start from if it has no checkpoint. Called before MPI starts, so that faults
- * show early. Changes nothing. Exit 65 if model.init_from is missing, if its config.json is of another model, or if its
+ * show early. Changes only model.activation, if the config does not set it: the run then has that of these weights, or
+ * of its newest checkpoint. Exit 65 if model.init_from is missing, if its config.json is of another model, or if its
  * tokenizer is not t, the tokenizer of the data. */
-void     checkpoint_precheck_source(const Config *config, const Tokenizer *t);
+void     checkpoint_precheck_source(Config *config, const Tokenizer *t);
 /* Returns a hash (XXH3) of the sizes and samples of the files of model.init_from. Returns 0 if that key is not set, or
  * if the run starts from a checkpoint instead. */
 uint64_t checkpoint_source_fingerprint(const Config *config);

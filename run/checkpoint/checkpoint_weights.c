@@ -84,11 +84,32 @@ static int starts_from_source(const Config *config) {
     return count == 0;
 }
 
-void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
-    if (!starts_from_source(config)) return;
-    ModelShape shape = config->model.shape;
+/* Takes model.activation of a run that began with model.init_from from its newest checkpoint that can be read. Then the
+ * folder of the first weights need not exist when the run goes on. */
+static void take_activation_of_run(Config *config) {
+    StepFolder *list = NULL;
+    int         count = folders_list(path_of("%s/checkpoints", config->run.dir).text, &list), is_read = 0;
+    for (int i = 0; i < count && !is_read; i++) {
+        Path     folder = path_of("%s/checkpoints/%s", config->run.dir, list[i].name);
+        char     fault[MANIFEST_FAULT_BYTES];
+        Manifest m;
+        is_read = folder_manifest(folder.text, &m, fault) == MANIFEST_GOOD;
+        if (!is_read) continue;
+        const cJSON *word = json_member(json_member(m.config, "model"), "activation");
+        for (int kind = 0; cJSON_IsString(word) && kind < ACTIVATION_COUNT; kind++)
+            if (strcmp(word->valuestring, ACTIVATION_NAMES[kind]) == 0) config->model.shape.activation = kind;
+        manifest_free(&m);
+    }
+    free(list);
+}
+
+void checkpoint_precheck_source(Config *config, const Tokenizer *t) {
+    if (!starts_from_source(config)) {
+        if (config->model.init_from[0] && !config->model.activation_given) take_activation_of_run(config);
+        return;
+    }
     WeightsSet set = weights_set_open(config->model.init_from);
-    Layout     layout = model_layout(shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
+    Layout     layout = model_layout(config->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     char       plain[HF_NAME_BYTES], fault[JSON_FILE_FAULT_CHARS];
     int        has_head = weights_set_find_plain(&set, "lm_head.weight").tensor != NULL;
     int        has_embedding = weights_set_find_plain(&set, hf_plain_name(layout.param[0].name, plain)).tensor != NULL;
@@ -98,6 +119,10 @@ void checkpoint_precheck_source(const Config *config, const Tokenizer *t) {
     /* config.json is optional */
     int exit_code = set.folder ? json_read_file(path.text, JSON_LIMIT, 0, &json, fault) : -ENOENT;
     if (exit_code && exit_code != -ENOENT) fail(exit_code, "%s", fault);
+    ModelShape *ours = &config->model.shape;
+    if (!exit_code && !config->model.activation_given)
+        ours->activation = (int)hf_config_activation(json.root, path.text, ours->arch);
+    ModelShape shape = *ours;
     /* Refuses settings that the shapes of tensors do not show. If the embedding has another name, weights_set_match
      * refuses the weights. */
     if (!exit_code) hf_config_expect(json.root, path.text, shape, has_head || !has_embedding);

@@ -1,4 +1,4 @@
-/* config.c - see config.h. Makes a Config from the config file and the overrides, or a list of all their faults. An
+/* config.c - makes a Config from the config file and the overrides, or a list of all their faults: see config.h. An
  * unknown key gets a fault with the nearest valid key. */
 #include "run/config/config.h"
 
@@ -29,8 +29,9 @@ static int takes_text(const Option *o) {
     return o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES;
 }
 
-/* Position of a walk over the values of a file, in the two lists of json_parse_all(), which are in the order of the
- * file. json NULL: no places are known. */
+/* Position of a walk over the values of a config file. Two lists of json_parse_all(), the values and the soft faults,
+ * are in the order of the file. `next` and `listed` are the positions in them. json NULL: the places in the file are
+ * not known. */
 typedef struct {
     const Json *json;
     int         next; /* index in json->entry of the next value; 0: the root */
@@ -99,7 +100,7 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
                    nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
-    /* the key that was meant is then not reported as missing, too */
+    /* the key that the user meant is then not reported as missing */
     if (nearest.sure) config_given(load, nearest.word)->faulty = 1;
     return NULL;
 }
@@ -126,7 +127,7 @@ static int count_below(const cJSON *value) {
 }
 
 /* Returns 1 if a soft fault (such as a number that cannot be stored) is about this value or a value in it. Then the
- * value must not be read. places is already after the entry of the value. */
+ * value must not be read. places->next is already behind the entry of the value. */
 static int is_spoilt(const cJSON *value, const Places *places) {
     if (!places->json || !places->json->softs) return 0;
     if (places->next == 0) return 1;
@@ -153,7 +154,8 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
     if (option_set(o, load->config, value, &fault)) return;
     given->faulty = 1;
     if (fault.element >= 0 && places->json && !where.override) {
-        /* places is already after the entry of the list; each element has an entry, and one for each value in it */
+        /* at: index of the first element's entry in json->entry, because places->next is behind the entry of the list.
+         * An element takes one entry, and one more for each value inside it. */
         const cJSON *item = value->child;
         int          at = places->next;
         for (int i = 0; i < fault.element; i++, item = item->next) at += 1 + count_below(item);
@@ -254,7 +256,7 @@ static void override(ConfigLoad *load, const char *argument) {
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
     const Option *o = option_find(key);
     const char   *text = equals + 1;
-    const char   *foreign = text; /* first byte that is not UTF-8, or the end */
+    const char   *foreign = text; /* first byte of `text` that is not UTF-8, or its end */
     for (int length; *foreign && (length = utf8_bytes(foreign, strlen(foreign))); foreign += length) {}
     if (*foreign) {
         if (o) config_given(load, key)->faulty = 1;
@@ -281,7 +283,8 @@ static void override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && option_is_section(section) ? section : "", value, where);
     }
-    if (known) tell_until(load, where, &places, END); /* faults inside an unknown key are not added */
+    /* adds the remaining soft faults; those inside the value of an unknown key do not matter */
+    if (known) tell_until(load, where, &places, END);
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }
@@ -336,7 +339,8 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     if (object && refuse_model_config(load, json->root)) return 0;
     if (object) {
         walk(load, json->root, "", where, &places);
-    } else if (!json->softs || json->root->child) { /* a file that is only a faulty number has no value to show */
+    /* A file that is only a number which cannot be stored already has a fault, and no value to show. */
+    } else if (!json->softs || json->root->child) {
         char got[SHOWN_BYTES];
         faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s",
                    value_text(json->root, got));
@@ -374,6 +378,8 @@ static void resolve_kind(ConfigLoad *load) {
     const BlockKind *kind = block_kind(*shape);
     if (kind->keys & READS_TIED && !config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
     if (kind->norm_eps != 0.0 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = kind->norm_eps;
+    load->config->model.activation_given = config_given(load, "model.activation")->given;
+    if (!load->config->model.activation_given) shape->activation = (int)kind->activation;
     if (kind->keys & READS_N_KV_HEAD) shape->n_kv_head = shape_kv_heads(*shape);
 }
 
@@ -383,13 +389,14 @@ static void resolve(ConfigLoad *load, int is_saved) {
     resolve_preset(load);
     resolve_kind(load);
     c->model.shape.init_std = c->init.std;
-    /* The mask of documents is on by default for every kind of model except gpt2. The config.json of a run has the
-     * resolved value, which counts as a default. */
+    /* The document mask (attention stays within one document) is on by default for every kind of model except gpt2. The
+     * config.json of a run has the resolved value, which counts as a default. */
     if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
         c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
     c->schedule.warmup_given = config_given(load, "schedule.warmup_steps")->given;
-    if (!config_given(load, "run.dir")->given) { /* "runs/demo" for "configs/demo.json" */
+    /* the default of run.dir comes from the name of the config file: "runs/demo" for "configs/demo.json" */
+    if (!config_given(load, "run.dir")->given) {
         const char *name = basename(c->path), *dot = strrchr(name, '.');
         char        dir[sizeof c->path + 8];
         snprintf(dir, sizeof dir, "runs/%.*s", dot && dot != name ? (int)(dot - name) : (int)strlen(name), name);
@@ -434,8 +441,8 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* Arguments of a load: overrides ("key=value"), and the job that the config is for. run_dir NULL: keep run.dir of the
- * text. */
+/* Arguments of a load: the overrides ("key=value"), and the job that the config is for. run_dir NULL: run.dir stays as
+ * the text of the config has it. */
 typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; } Reading;
 
 static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {
@@ -507,7 +514,8 @@ char *config_check_shape(ModelShape shape) {
     ModelShape defaults = config.model.shape;
     config.model.shape = shape;
     if (shape.n_kv_head == 0) config.model.shape.n_kv_head = shape.n_head;
-    if (shape.arch == ARCH_GPT2) { /* fields that a config.json of this kind does not set keep their defaults */
+    /* a config.json of a gpt2 model does not have these fields, so they keep their defaults */
+    if (shape.arch == ARCH_GPT2) {
         config.model.shape.tie_embeddings = defaults.tie_embeddings;
         config.model.shape.norm_eps = defaults.norm_eps;
         config.model.shape.rope_theta = defaults.rope_theta;

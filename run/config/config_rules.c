@@ -111,6 +111,18 @@ static void rule_sizes(ConfigLoad *load) {
     }
 }
 
+/* Refuses an activation that the kind of model does not have. */
+static void rule_activation(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
+    char words[200] = "";
+    if (s.activation == (int)kind->activation || kind->activations >> s.activation & 1) return;
+    for (int i = 0, used = 0; i < ACTIVATION_COUNT; i++)
+        if (i == (int)kind->activation || kind->activations >> i & 1)
+            used += snprintf(words + used, sizeof words - (size_t)used, "%s\"%s\"", used ? ", " : "",
+                             ACTIVATION_NAMES[i]);
+    REFUSE_KEY(load, "model.activation", "model.activation = \"%s\": model.arch = \"%s\" has %s; leave it out, or "
+               "model.arch = \"gpt2\"", ACTIVATION_NAMES[s.activation], kind->name, words);
+}
+
 /* Refuses values of keys that the kind of model (model.arch) does not read. */
 static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kind) {
     if (!(kind->keys & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head)
@@ -204,7 +216,8 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     if (s.n_inner)
         REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are "
                    "those of experts, of width moe.n_inner; leave it out", s.n_inner);
-    /* The gate and up matrices of an expert are read as one matrix. */
+    /* The gate and up matrices of an expert are read as one matrix. So each must fill a multiple of LAYOUT_ALIGN
+     * elements. */
     int64_t unit = LAYOUT_ALIGN / common_divisor(LAYOUT_ALIGN, s.n_embd);
     if (s.n_expert_inner % unit)
         REFUSE_KEY(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: "
@@ -232,9 +245,10 @@ static void rule_parameters(ConfigLoad *load) {
     if (s.n_experts)
         snprintf(more, sizeof more, ", moe.experts = %" PRId64 ", moe.n_inner = %" PRId64, s.n_experts,
                  s.n_expert_inner);
-    REFUSE(load, keys, "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = "
-           "%" PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", s.n_layer, s.n_embd, more,
-           s.n_positions, s.vocab_size);
+    REFUSE(load, keys,
+           "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 "%s, model.n_positions = "
+           "%" PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address: lower one of them",
+           s.n_layer, s.n_embd, more, s.n_positions, s.vocab_size);
 }
 
 /* Refuses a model with more tensors than the header of a weights file can list. A model that does not fit into memory
@@ -260,6 +274,7 @@ void config_rules_of_shape(ConfigLoad *load) {
     if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
         if (block_kind(s)->has_experts) rules_of_experts(load, s);
         else rules_of_no_experts(load, s);
+        rule_activation(load, s, block_kind(s));
         rules_of_unread(load, s, block_kind(s));
         rules_of_read(load, s, block_kind(s));
     }
@@ -285,7 +300,8 @@ static char *check_neighbours(const Config *c) {
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
     uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* the width must be a multiple of this */
+    /* heads: model.n_embd must be a multiple of it */
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head;
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     int        of_keys = keys % LAYOUT_ALIGN != 0;
     if (!block_kind(s)->joins_matrices || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
@@ -322,7 +338,8 @@ static char *check_pipeline(const Config *c) {
     if (P * V <= L) return NULL;
     if (V == 1 || P > L) snprintf(cure, sizeof cure, "pipeline = %" PRId64, V == 1 || L < V ? L : L / V);
     else if (L / V > 1) snprintf(cure, sizeof cure, "interleave = %" PRId64 " or pipeline = %" PRId64, L / P, L / V);
-    else snprintf(cure, sizeof cure, "interleave = %" PRId64, L / P); /* pipeline = 1 cannot be interleaved */
+    /* pipeline = 1 is not proposed, because interleave needs at least two stages */
+    else snprintf(cure, sizeof cure, "interleave = %" PRId64, L / P);
     return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
                     " layer%s: at most %" PRId64 "; %s", P, V, P * V, L, plural(L), L, cure);
 }
@@ -482,8 +499,8 @@ static void rule_tokens(ConfigLoad *load) {
     if (!is_usable(load, keys) ||
         (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2))
         return;
-    REFUSE(load, keys, "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62", c->run.steps,
-           c->batch.global_tokens);
+    REFUSE(load, keys, "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62: lower run.steps",
+           c->run.steps, c->batch.global_tokens);
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -500,19 +517,22 @@ static void rule_activations(ConfigLoad *load) {
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
         return;
-    REFUSE(load, keys, "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 "
-           "bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
+    REFUSE(load, keys,
+           "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64 " do not fit in 64 "
+           "bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64
+           ": lower batch.micro_batch",
            B, T, s.n_embd, s.n_layer, s.vocab_size);
 }
 
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *key, *with; /* keys of the pair; the rule is skipped if one is faulty; with may be NULL */
+    /* keys of two settings that exclude each other; the rule is skipped if one is faulty; with may be NULL */
+    const char *key, *with;
     int         when;       /* 1 if the config has both settings */
-    const char *says;       /* why the settings exclude each other, and what to set; may print `value` */
+    const char *says;       /* message: why the settings exclude each other, and what to set; may print `value` */
     int64_t     value;
-    int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause it (config_check_changed) */
+    int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
 } Pair;
 
 #define ORDER_ROW(axis, cure)                                                                                          \
@@ -532,15 +552,16 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");
     const Pair pairs[] = {
-        /* Settings that change the order of sums. A pipeline without interleave keeps it. */
+        /* Settings that parallel.deterministic excludes, because they change the order of sums. A pipeline without
+         * interleave keeps the order. */
         ORDER_ROW(tensor, "parallel.tensor = 1"),
         ORDER_ROW(context, "parallel.context = 1"),
         ORDER_ROW(interleave, "parallel.interleave = 1"),
         ORDER_ROW(expert, "parallel.expert = 1"),
         ORDER_ROW(replicas, "parallel.replicas = 1"),
         ORDER_ROW(zero_stage, "at most 1"),
-        /* Uneven shares change the order of sums. Ranks that gather for each micro-batch need equally many
-         * micro-batches. */
+        /* Settings that parallel.balance (uneven shares of micro-batches) excludes. Uneven shares change the order of
+         * sums. Ranks that gather weights in every micro-batch need equally many micro-batches. */
         {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic,
          "parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of "
          "them to false", .is_of_grid = 1},
@@ -553,7 +574,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1,
          "parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: "
          "parallel.pipeline = 1", c->parallel.pipeline, 1},
-        /* Muon updates whole matrices on the device that computes the products */
+        /* Settings that Muon excludes. It updates whole matrices on the device that computes the products. */
         {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST,
          "optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
          "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
@@ -584,7 +605,8 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
         {"parallel.comm", NULL, on_cpu && c->parallel.comm == PARALLEL_NCCL,
          "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\""},
-        /* Gradients of islands (outer.send): the server needs the gradient of each step. */
+        /* Settings that outer.send = "gradients" excludes. With it a job sends the gradient of every step to the
+         * server. */
         {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1"},
         {"run.on_nonfinite", "outer.send", gradients && c->run.on_nonfinite == ON_TROUBLE_SKIP,
          "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\""},
@@ -637,7 +659,7 @@ static void rule_unread(ConfigLoad *load, const char *key) {
 
 /* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
 static void rule_fp8_widths(ConfigLoad *load) {
-    enum { MULTIPLE = 16 }; /* required divisor of both dimensions of a matrix, by cuBLASLt */
+    enum { MULTIPLE = 16 }; /* both dimensions of a matrix must be multiples of it, for cuBLASLt */
     const char *const keys[] = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
                                 "parallel.tensor", "precision", NULL};
     ModelShape        s = load->config->model.shape;
@@ -670,7 +692,8 @@ static int is_host_port(const char *text, size_t bytes) {
     return end == text + bytes && port >= 1 && port <= 65535;
 }
 
-/* Checks the addresses of the servers of islands (outer.server), and that a run of islands ends with a whole round. */
+/* Checks the addresses of the servers in outer.server, and that a run with them ends with a whole round (outer.every
+ * steps). */
 static void rules_of_islands(ConfigLoad *load) {
     const Config     *c = load->config;
     const char *const rounds[] = {"outer.every", "outer.server", "run.steps", NULL};
@@ -740,7 +763,7 @@ static const char *shell_part(const char *path) {
 static void rule_path(ConfigLoad *load, const char *key, const char *path) {
     char        typed[SHOWN_BYTES], begin[4096];
     const char *part = path ? shell_part(path) : NULL;
-    /* bytes of the path up to the end of the name that contains that text */
+    /* bytes of the path up to the end of the name that contains ~ or $NAME */
     int         bytes = part ? (int)(part - path) + (int)strcspn(part, "/") : 0;
     if (!part || !is_usable(load, KEYS(key))) return;
     if (snprintf(begin, sizeof begin, "%.*s", bytes, path) < (int)sizeof begin && access(begin, F_OK) == 0) return;

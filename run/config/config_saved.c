@@ -8,6 +8,7 @@
 
 #include "core/json.h"
 #include "core/io.h"
+#include "model/block.h"
 #include "run/config/options.h"
 
 const cJSON *config_value(const cJSON *config, const char *key) {
@@ -16,6 +17,19 @@ const cJSON *config_value(const cJSON *config, const char *key) {
     if (!dot) return json_member(config, key);
     snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
     return json_member(json_member(config, section), dot + 1);
+}
+
+/* Returns the value, as JSON, of a key that a saved config lacks, because it is older than the key. Returns NULL if the
+ * key has no default. root: the config, whose kind of model decides model.activation. The caller deletes the value. */
+static cJSON *missing_value(const char *key, const cJSON *root) {
+    const Option *o = option_find(key), *arch = option_find("model.arch");
+    const char   *text = o ? o->fallback : option_left(key);
+    const cJSON  *kind = config_value(root, "model.arch");
+    ModelShape    shape = {.arch = ARCH_GPT2};
+    if (strcmp(key, "model.activation") != 0) return text ? cJSON_Parse(text) : NULL;
+    for (int i = 0; cJSON_IsString(kind) && arch->words[i]; i++)
+        if (strcmp(arch->words[i], kind->valuestring) == 0) shape.arch = i;
+    return cJSON_CreateString(ACTIVATION_NAMES[block_kind(shape)->activation]);
 }
 
 cJSON *config_to_json(const Config *config) {
@@ -32,8 +46,9 @@ cJSON *config_to_json(const Config *config) {
 }
 
 int config_is_saved(const char *text, size_t bytes) {
-    enum { FIRST_VERSION_OPTIONS = 51 }; /* all versions of the program write at least these; people write half as
-                                          * many */
+    /* Options that every version of the program writes to a config.json, at least. A config that a person wrote has
+     * about half as many. */
+    enum { FIRST_VERSION_OPTIONS = 51 };
     Json      json;
     JsonFault fault;
     int       count = 0, only_options = 1;
@@ -88,8 +103,9 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
         const cJSON *value = config_value(here, o->key), *then = config_value(saved, o->key);
-        cJSON       *usual = NULL; /* the default, if the saved config is older than the option */
-        if (!then) then = usual = o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull();
+        cJSON       *usual = NULL; /* default of the option, if the saved config does not have the option */
+        if (!then) then = usual = missing_value(o->key, saved);
+        if (!then) then = usual = cJSON_CreateNull();
         if (!config_same_value(value, then)) {
             fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key,
                     value_text(value, shown_now), value_text(then, shown_saved));
@@ -97,7 +113,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
         }
         cJSON_Delete(usual);
     }
-    /* compares weights and stages of the blend; run/checkpoint compares the files */
+    /* compares the weights and stages of the blend of data sources; run/checkpoint compares the files */
     char *ours = config_blend(here), *theirs = config_blend(saved);
     if (!is_allowed(&now->run.allow_change, option_find("data.train")) && strcmp(ours, theirs)) {
         fprintf(out, "%sdata.train is %s, in the checkpoint %s", differ++ ? "; " : "", ours, theirs);
@@ -113,6 +129,7 @@ char *config_compare(const Config *now, const cJSON *saved, cJSON *changed) {
 /* --- two configs as JSON trees, so that configs of newer and older programs can be compared ----------------------- */
 
 typedef struct {
+    const cJSON   *a, *b;
     ConfigDiffers *tell;
     void          *ctx;
     int            count;
@@ -135,12 +152,13 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        if (cJSON_IsObject(other)) other = NULL; /* the walk over the other config compares these members */
+        /* the members of this object are compared by the walk over the other config */
+        if (cJSON_IsObject(other)) other = NULL;
         if (cJSON_IsObject(item) || (is_second && other)) continue;
         if (!strcmp(path, "run.dir") || !strcmp(path, "$schema") || strstr(path, "$comment")) continue;
         const Option *o = option_find(path);
-        const char   *text = o ? o->fallback : option_left(path);
-        cJSON        *usual = text && !other ? cJSON_Parse(text) : NULL;
+        const cJSON  *lacking = is_second || !walk->b ? walk->a : walk->b; /* the config that lacks the key */
+        cJSON        *usual = other ? NULL : missing_value(path, lacking);
         const cJSON  *y = other ? other : usual;
         if ((!other && o && !o->fallback) || !config_same_value(item, y)) {
             if (walk->tell) walk->tell(walk->ctx, path, is_second ? y : item, is_second ? item : y);
@@ -151,7 +169,7 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
 }
 
 int config_diff(const cJSON *a, const cJSON *b, ConfigDiffers *tell, void *ctx) {
-    Walk walk = {tell, ctx, 0};
+    Walk walk = {a, b, tell, ctx, 0};
     walk_side(&walk, "", a, b, 0);
     if (b) walk_side(&walk, "", b, a, 1);
     return walk.count;

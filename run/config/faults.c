@@ -1,4 +1,5 @@
-/* faults.c - see faults.h. */
+/* faults.c - collects the faults of a user's files, and finds the key or word nearest to a mistyped one: see
+ * faults.h. */
 #include "run/config/faults.h"
 
 #include <stdarg.h>
@@ -72,7 +73,8 @@ static const struct { const char *key, *foreign; } SYNONYMS[] = {
     {"moe.n_inner", "moe_intermediate_size"}, {"moe.norm_top_k", "norm_topk_prob"},
     {"moe.balance_rate", "router_aux_loss_coef"}, {"moe.capacity", "capacity_factor"},
     {"parallel.expert", "expert_model_parallel_size"}, {"precision", "fp8 dtype amp bf16 fp16 fp32 mixed_precision"},
-    {"optimizer.name", "muon"}, {"model.tie_embeddings", "tie_word_embeddings"},
+    {"optimizer.name", "muon"}, {"model.activation", "activation_function hidden_act activation_fn"},
+    {"model.tie_embeddings", "tie_word_embeddings"},
     {"model.arch", "model_type architecture"}, {"model.n_head", "num_heads num_attention_heads n_heads heads"},
     {"model.n_embd", "hidden_size d_model width dim n_embed embedding_size"},
     {"model.n_positions", "n_ctx ctx_len context_length max_seq_len max_position_embeddings"},

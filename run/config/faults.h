@@ -28,7 +28,7 @@ char *faults_take(Faults *faults);
 
 typedef struct {
     const char *word;  /* the nearest valid word; NULL if there are no words */
-    int         sure;  /* 1 if it is near enough to print "did you mean"     */
+    int         sure;  /* 1 if the word is near enough to print "did you mean" */
 } Nearest;
 
 /* Returns the number of edits (insert, delete, replace, swap of neighbours) between a and b. Ignores case, and '-'

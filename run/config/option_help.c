@@ -156,7 +156,7 @@ static cJSON *typed(const char *type) {
     return schema;
 }
 
-/* The JSON Schema of a blend. */
+/* The JSON Schema of a blend, a list of data sources with weights (data.train). */
 static const char BLEND_SCHEMA[] =
     "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
     "\"path\":{\"type\":\"string\",\"minLength\":1},"
@@ -219,7 +219,8 @@ static cJSON *section_schema(const char *section, int *needed) {
     *needed = required->child || sizes->child;
     if (required->child) add(schema, "required", required);
     else cJSON_Delete(required);
-    if (sizes->child) { /* a model has a preset, or all sizes */
+    /* the section "model" must have a preset, or all sizes of a model */
+    if (sizes->child) {
         cJSON *any = add(schema, "anyOf", cJSON_CreateArray()), *all = cJSON_CreateObject();
         cJSON_AddItemToArray(any, cJSON_Parse("{\"properties\":{\"preset\":{\"minLength\":1}},"
                                               "\"required\":[\"preset\"]}"));

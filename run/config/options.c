@@ -1,4 +1,5 @@
-/* options.c - see options.h. The option table, and functions on its rows: set a value from JSON, check it, write it. */
+/* options.c - the option table, and functions on its rows, which set a value from JSON, check it and write it: see
+ * options.h. */
 #include "run/config/options.h"
 
 #include <inttypes.h>
@@ -21,10 +22,10 @@
 
 /* Returns the offset of a field in Config. The compiler refuses it if the field does not have the type of the row. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
-/* Lists the words of a row, in the order of the values of its enum. */
+/* Lists the allowed words of an option, in the order of the values of its enum. */
 #define WORDS(...)                 ((const char *const[]){__VA_ARGS__, NULL})
-/* Writes one row. Each of the macros below writes a row of one type: KEY(field, default, allowed values, help and
- * further members). */
+/* Writes one row of the option table. Each of the macros below writes a row of one type: KEY(field, default, allowed
+ * values, help and further members). */
 #define ROW(k, t, f, c, d, ...) \
     {.key = k, .type = t, .offset = FIELD(f, c), .fallback = d, .help = __VA_ARGS__}
 #define TEXT(f, d, lo, hi, ...)          ROW(#f, OPTION_TEXT, f, const char *, d, __VA_ARGS__, .min = lo, .max = hi)
@@ -97,6 +98,10 @@ const Option OPTIONS[] = {
               "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
               "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
               "to llama, qwen3 and qwen3-moe only", FIXED),
+    CHOICE_AT("model.activation", model.shape.activation, "\"gelu_new\"", ACTIVATION_NAMES,
+              "function of the MLP, by its name at Hugging Face: gelu_new (GELU by tanh), relu2 (ReLU squared), silu; gpt2 has all; "
+              "if the key is not given, llama, qwen3 and qwen3-moe have silu, the only one in SwiGLU; with model.init_from the one "
+              "of those weights", FIXED),
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values that the n_head query heads share; must divide n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM,
@@ -454,7 +459,8 @@ static int refuse_member(OptionFault *fault, const char *key, const char *name, 
     return refuse(fault, "%s.%s must be %s, not %s", key, name, allowed, value_text(got, shown));
 }
 
-/* Reads an entry of a blend. key: its name in messages, such as "data.train[2]". */
+/* Reads an entry of a blend (list of data sources with weights). key: name of the entry in messages, such as
+ * "data.train[2]". */
 static int read_entry(const char *key, Config *config, const cJSON *entry, double longest, const char **path,
                       BlendShare *share, OptionFault *fault) {
     static const char *const KNOWN[] = {"path", "weight", "until_tokens", "$comment"};
@@ -503,14 +509,16 @@ static int set_sources(const Option *o, Config *config, const cJSON *value, Stri
     return 1;
 }
 
-/* Returns the index after the last entry of the stage of a blend that begins with entry `from`. */
+/* Returns the index after the last entry of one stage of a blend, a list of data sources with weights. The stage begins
+ * with entry `from`. */
 static int stage_end(const StringList *list, int from) {
     int to = from;
     while (to < list->count && list->share[to].until_tokens == list->share[from].until_tokens) to++;
     return to;
 }
 
-/* Checks one stage of a blend, the entries `from` to `to` - 1: its names and the sum of its weights. */
+/* Checks one stage of a blend (list of data sources with weights), the entries `from` to `to` - 1: names, and the sum
+ * of the weights. */
 static int check_stage(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     double sum = 0;
     int    is_only = stage_end(list, 0) == list->count;
@@ -529,7 +537,7 @@ static int check_stage(const char *key, const StringList *list, int from, int to
     return refuse(fault, "%s: the weights%s sum to %.6g and must sum to 1: divide each by %.6g", key, stage, sum, sum);
 }
 
-/* Checks that the next stage of a blend ends later than this one, or never. */
+/* Checks that the next stage of a blend (list of data sources with weights) ends later than this one, or never. */
 static int check_order(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
@@ -566,7 +574,7 @@ char *config_blend(const cJSON *config) {
         for (const cJSON *entry = train->child; entry; entry = entry->next) {
             const cJSON *until = json_member(entry, "until_tokens"), *weight = json_member(entry, "weight");
             const cJSON *name = json_member(entry, "path");
-            int          source = -1; /* index of the path among the different paths */
+            int          source = -1; /* index of the entry's path among the different paths of the blend */
             if (count < BLEND_SHARES) {
                 path[count++] = cJSON_IsString(name) ? name->valuestring : "";
                 source = blend_source(path, count - 1);

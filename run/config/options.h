@@ -8,15 +8,16 @@
 #include "run/config/config.h"
 
 typedef enum {
-    OPTION_IGNORED, /* any string, which is not stored                  */
-    OPTION_TEXT,    /* const char *; max: most bytes, min: fewest bytes */
-    OPTION_WORD,    /* const char *, which is one of words              */
-    OPTION_CHOICE,  /* int: an index into words                         */
-    OPTION_FLAG,    /* int 0 or 1                                       */
-    OPTION_INTEGER, /* int64_t                                          */
-    OPTION_REAL,    /* double                                           */
-    OPTION_LIST,    /* StringList: a string or a list of strings; min: fewest strings */
-    OPTION_SOURCES  /* StringList like OPTION_LIST, or a blend (data/blend.h): {"path", "weight", "until_tokens"} */
+    OPTION_IGNORED, /* any string; it is not stored                     */
+    OPTION_TEXT,    /* a string, stored as const char *; max: most bytes, min: fewest bytes */
+    OPTION_WORD,    /* one of `words`, stored as const char *           */
+    OPTION_CHOICE,  /* one of `words`, stored as its index in an int    */
+    OPTION_FLAG,    /* true or false, stored as int 1 or 0              */
+    OPTION_INTEGER, /* a whole number, stored as int64_t                */
+    OPTION_REAL,    /* a number, stored as double                       */
+    OPTION_LIST,    /* a string or a list of strings, stored as StringList; min: fewest strings */
+    /* like OPTION_LIST, or a blend, a list of data sources: {"path", "weight", "until_tokens"} */
+    OPTION_SOURCES
 } OptionType;
 
 typedef enum {
@@ -36,7 +37,7 @@ typedef struct {
     double             min, max;
     int                half_open; /* 1: max itself is not allowed */
     const char *const *words;     /* allowed words; ends with NULL */
-    int                fixed;     /* 1: a resume must not change it */
+    int                fixed;     /* 1: the value must not change at a resume */
     const char        *help;
     const char        *example;   /* a value to show in help, if there is no default */
 } Option;
@@ -52,28 +53,29 @@ const char   *option_left(const char *key);
 const char   *option_section(int k);
 int           option_is_section(const char *name);
 int           option_in_section(const Option *o, const char *section);
-const char   *option_home(const Option *o);       /* section of the key; "" at the top level */
-const char   *option_name(const Option *o);       /* the key without its section */
+const char   *option_home(const Option *o);       /* section of the key, such as "run"; "" at the top level */
+const char   *option_name(const Option *o);       /* the key without its section, such as "steps" */
 
 enum { ALLOWED_BYTES = 480 };
 typedef struct {
-    char text[ALLOWED_BYTES + 2 * SHOWN_BYTES]; /* sentence that begins with the key */
+    char text[ALLOWED_BYTES + 2 * SHOWN_BYTES]; /* sentence that says what is wrong; it begins with the key */
     int  element;                               /* index of the faulty list element; -1: the whole value */
 } OptionFault;
 /* Sets the field of an option from a JSON value. Returns 1, or 0 with a fault. Strings are copied and live as long as
  * the config. */
 int option_set(const Option *o, Config *config, const cJSON *value, OptionFault *fault);
-void option_set_default(const Option *o, Config *config); /* sets the field to fallback; without one to 0, "" or an
-                                                           * empty list */
-cJSON *option_to_json(const Option *o, const Config *config); /* the caller deletes it; exit 71 without memory */
+/* Sets the field of an option to its default (`fallback`). Without a default, sets it to 0, "" or an empty list. */
+void option_set_default(const Option *o, Config *config);
+/* Returns the value of an option as JSON. The caller deletes it. Exit 71 if memory runs out. */
+cJSON *option_to_json(const Option *o, const Config *config);
 
 /* Returns the default of an option as text: "600", "none", "required". */
 const char *option_default_text(const Option *o);
 /* Writes the allowed values of an option, such as "an integer from 1 to 8" or "\"ring\" or \"mpi\"". Returns out. */
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
-/* The presets of models, by family and size. They are the files of configs/presets, which make puts into the program. A
- * file is a part of a config: sections with keys, of any option that a preset sets. */
+/* The presets of models, by family and size. `make` embeds the files of configs/presets in the program. Each file is a
+ * part of a config: sections, with the keys that the preset sets. */
 extern const char *const PRESET_NAMES[]; /* names of the presets: "" first, for none; ends with NULL */
 extern const char *const PRESET_TEXTS[]; /* text of the file of each preset, in the order of PRESET_NAMES */
 const char *preset_text(const char *name);        /* returns NULL if there is no such preset */

@@ -1,4 +1,4 @@
-/* spec.c - see spec.h. */
+/* spec.c - makes the description of a rank's model (ModelSpec) from a config: see spec.h. */
 #include "run/config/spec.h"
 
 #include "core/device.h"

@@ -1,4 +1,4 @@
-/* guard.c - see guard.h. */
+/* guard.c - judges the numbers of a step, and compares the state of the ranks: see guard.h. */
 #include "run/guard/guard.h"
 
 #include <math.h>
@@ -87,9 +87,9 @@ int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, ch
 
 /* --- the same weights everywhere ---------------------------------------------------------------------------------- */
 
-/* Hashing the weights once takes a rank as long as some fifty tokens. It reads 2 to 4 bytes of each parameter, and a
- * token computes 6 FLOPs with it. A rank with GUARD_HASH_TOKENS tokens in a step spends 0.5 % on it. With zero_stage 0
- * it reads up to 14 bytes. */
+/* Returns 1 if this step hashes the weights. A hash reads 2 to 4 bytes of each parameter, with zero_stage 0 up to 14. A
+ * rank needs as long for that as for some fifty tokens, at 6 FLOPs per parameter and token. With at least
+ * GUARD_HASH_TOKENS tokens of a rank from one hash to the next, hashing takes at most 0.5 % of the time. */
 int guard_hash_due(const Config *c, int ranks, int64_t step) {
     int64_t enough = c->parallel.zero_stage ? GUARD_HASH_TOKENS : GUARD_HASH_TOKENS_STAGE_0;
     int64_t tokens = c->batch.global_tokens / ranks, every = (enough + tokens - 1) / tokens;
@@ -187,7 +187,7 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     StepNumbers n = again.numbers(again.run, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
         warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm "
-             "%.9g%s: silent corruption suspected, %s",
+             "%.9g%s: silent corruption suspected, %s; if this repeats, take the host out of the job and test it",
              (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm,
              first->grads || n.grads ? ", gradients of other bits" : "", ranks);
     return n;
@@ -235,7 +235,8 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
         *n = compute_again(comm, step, n, again);
         if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
         judgement = guard_judge(g, c, step, n->loss, n->grad_norm);
-        if (judgement == STEP_SPIKE) /* written before guard_act adds the loss to the window */
+        /* the text is made before guard_act adds the loss to the window, which would change the median and the limit */
+        if (judgement == STEP_SPIKE)
             snprintf(what, sizeof what, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f",
                      n->loss, g->spikes.count, spikes_median(&g->spikes),
                      spikes_limit(&g->spikes, c->run.spike_threshold));

@@ -11,14 +11,12 @@
  * from the same batches, and the bits of the gradients are compared. A bit that flips in the masters or moments of
  * ZeRO-1 is not seen, because they exist only once.
  *
- *   seen                                          computed again   then
- *   fp16 gradients overflow                       no               GUARD_SKIP, half the loss scale
- *   the ranks' weights differ                     no               GUARD_STOP
- *   every run.verify_every steps                  once, or twice   the result that came twice counts; three different
- *                                                                  ones: GUARD_STOP
- *   the ranks' weights differ after that          -                GUARD_STOP
- *   loss or norm not finite, or a spike           once             run.on_nonfinite, run.on_spike: GUARD_STOP, _SKIP,
- *                                                                  _ROLLBACK or _UPDATE
+ *   fp16 gradients overflow: GUARD_SKIP, and half the loss scale.
+ *   The weights of the ranks differ: GUARD_STOP.
+ *   Every run.verify_every steps: the step is computed again, and a third time if the results differ. The result that
+ *   came twice counts. Three different results, or weights that differ after that: GUARD_STOP.
+ *   Loss or norm not finite, or a spike: the step is computed again once. Then run.on_nonfinite or run.on_spike gives
+ *   GUARD_STOP, GUARD_SKIP, GUARD_ROLLBACK or GUARD_UPDATE.
  *
  * guard_step decides exit 76 (EXIT_NUMERIC) of a step by returning GUARD_STOP, and train_gpt.cu then ends the job.
  * train_gpt.cu calls guard_compare before a save. A state that is not finite ends a save: checkpoint.h.
@@ -85,9 +83,9 @@ int guard_verify_due(const Config *c, int64_t step);
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
 /* Returns 1 if this step compares the state that all ranks hold. The comparison is made as often as it costs at most
- * 0.5 % of the time, and at least in every tenth step. The comparison comes before the update. With ZeRO the gather
- * after the update overwrites wrong copies of pieces that other ranks own, and spreads wrong values of the piece that a
- * rank owns. */
+ * 0.5 % of the time, and at least in every tenth step. It must come before the update. With ZeRO each rank owns a piece
+ * of the weights, and the gather after the update sends every piece to all ranks. That gather would overwrite a wrong
+ * copy of a piece, and would spread a wrong value in an owned piece. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective. Returns 1 if all ranks give the same value. Else writes the names of the ranks without the value of the

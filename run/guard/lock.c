@@ -1,4 +1,4 @@
-/* lock.c - see lock.h. */
+/* lock.c - the lock of a run folder, and of the output of a verb such as export: see lock.h. */
 #include "run/guard/lock.h"
 
 #include <ctype.h>
@@ -38,7 +38,7 @@ static uint64_t start_of(int64_t process, int *runs) {
     uint64_t started = 0;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", process);
     if (io_read_file(path, 4096, &text) > 0) {
-        const char *name_end = strrchr(text, ')'); /* the name of a program may contain ')' */
+        const char *name_end = strrchr(text, ')'); /* the last ')', because the name of a program may contain one */
         if (!name_end ||
             sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
                    &state, &started) != 2)
@@ -61,7 +61,9 @@ LockHolder holder_self(const char *host) {
     h.started = start_of(h.process, &runs);
     copy_word(h.job, sizeof h.job, getenv("SLURM_JOB_ID"), "none");
     h.restart = restart ? strtoll(restart, NULL, 10) : 0;
-    if (getrandom(&h.nonce, sizeof h.nonce, 0) != sizeof h.nonce) fail(EXIT_IO, "the system gives no random bytes");
+    if (getrandom(&h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
+        fail(EXIT_IO, "getrandom() gives no random bytes: %s; the container or seccomp profile must allow it",
+             strerror(errno));
     return h;
 }
 
@@ -96,7 +98,8 @@ int holder_parse(const char *text, LockHolder *h) {
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;
     if (seen.flocked) return LOCK_REFUSE;
-    if (!holder_parse(text, &h)) return LOCK_TAKE; /* the last holder gave the folder back, or no job has signed yet */
+    /* the file names no holder: the last one gave the folder back, or no job has written its name yet */
+    if (!holder_parse(text, &h)) return LOCK_TAKE;
     if (strcmp(h.host, self->host) == 0 && strcmp(h.boot, self->boot) == 0) {
         if (seen.lives) return LOCK_REFUSE;
         if (!seen.no_flock) return LOCK_TAKE;
@@ -115,14 +118,14 @@ struct RunLock {
     int             fd;                  /* open and flocked as long as the process lives */
     LockHolder      self;
     double          beat_ms;
-    char            before[HOLDER_TEXT]; /* text of the file when this job first looked at it */
+    char            before[HOLDER_TEXT]; /* text of the lock file at this job's first look */
     int             is_signed;
-    _Atomic int     lost;                /* 1 if the file names another job */
+    _Atomic int     lost;                /* 1 if the lock file names another job */
     Thread          beater;
     int             no_flock;            /* 1 if the file system has no flock(2) */
-    int             is_output;           /* 1 for the lock of a verb's output, of this kind */
+    int             is_output;           /* 1 for the lock of a verb's output; `kind` is then set */
     LockOutput      kind;
-    char            made[4096];          /* locks of outputs: folder of the lock file; "" is the working directory */
+    char            made[4096];          /* lock of an output: folder of the lock file; "" is the working directory */
     size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
     RunLock        *earlier;             /* the lock of an output that this process took before this one */
 };
@@ -241,7 +244,8 @@ static LockDecision look(RunLock *l, double first_ms) {
                          .still_ms = first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
-    if (decision == LOCK_REFUSE) { /* the file may still name a dead job, if the holder has not signed yet */
+    /* the file may still name a dead job, if the present holder has not written its name yet */
+    if (decision == LOCK_REFUSE) {
         int is_stale = flocked && strcmp(holder.host, l->self.host) == 0 && !lives;
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s); wait for it, or choose another %s", l->by, l->dir,
              is_stale ? "it has just begun" : describe(text, who), l->key);
@@ -252,8 +256,9 @@ static LockDecision look(RunLock *l, double first_ms) {
     return decision;
 }
 
-/* Waits for the lock on all ranks, ticks the watchdog and obeys a signal. Rank 0 looks at the file. A STOP in the
- * folder is for the holder. comm NULL: this process alone waits, for the lock of an output. */
+/* Waits for the lock on all ranks. Ticks the watchdog meanwhile, and ends the job after a signal that asks to stop.
+ * Rank 0 looks at the lock file. A file STOP in the folder is a request to the holder and is not read here. comm NULL:
+ * this process alone waits, for the lock of an output. */
 static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     for (double first_ms = 0.0;;) {
         struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
@@ -271,8 +276,8 @@ static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     }
 }
 
-/* Ends the job unless every rank reads the nonce that rank 0 wrote. A network file system may show it some seconds
- * later. */
+/* Ends the job unless every rank reads the random number (nonce) that rank 0 wrote to a file. A network file system may
+ * show the file some seconds later. */
 static void see_one_file_system(const char *dir, Comm *comm) {
     char     path[4200], *text = NULL;
     uint64_t nonce = (uint64_t)(clock_ms() * 1e6) ^ (uint64_t)getpid() << 40, seen = 0;
@@ -294,7 +299,9 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
     if (blind < comm_size(comm) && comm_rank(comm) == 0)
-        fail(EXIT_IO, "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there",
+        fail(EXIT_IO,
+             "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there: choose a "
+             "run.dir in a folder that all hosts share",
              dir, (int)blind, comm_host(comm, (int)blind), comm_host(comm, 0));
     comm_barrier(comm);
 }
@@ -317,7 +324,8 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
 
 /* --- holding ------------------------------------------------------------------------------------------------------ */
 
-/* A file that cannot be read, or is gone, does not end this job. Only the name of another job does. */
+/* Reads the lock file. If the file is gone or cannot be read, this job keeps the lock. Only the name of another job
+ * ends the lock. */
 int lock_is_held(RunLock *l) {
     char       text[HOLDER_TEXT];
     LockHolder now;
@@ -337,15 +345,16 @@ NORETURN void lock_fail(const RunLock *l) {
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 
-/* The thread that beats. Writes only the digits of the beat, in place, which needs no space on a full disk. Faults are
- * ignored here: one that lasts shows in other writes. */
+/* Thread that increases the beat, a number in the lock file that shows that this job lives. Writes only the digits, in
+ * place, which needs no space on a full disk. Ignores faults of the disk: a lasting one shows in other writes. */
 static void *keep_beating(void *lock) {
     RunLock *l = (RunLock *)lock;
     char     text[HOLDER_TEXT];
     while (!thread_sleep(&l->beater, l->beat_ms)) {
         if (!lock_is_held(l)) continue;
         l->self.beat++;
-        int at = holder_format(&l->self, text) - 1 - HOLDER_BEAT_DIGITS; /* the digits and a line feed end the text */
+        /* the text of the lock file ends with the digits of the beat and a line feed */
+        int at = holder_format(&l->self, text) - 1 - HOLDER_BEAT_DIGITS;
         io_pwrite(l->fd, text + at, HOLDER_BEAT_DIGITS, (uint64_t)at);
     }
     return NULL;
@@ -355,7 +364,7 @@ void lock_sign(RunLock *l) {
     char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
     if (!l) return;
     int length = holder_format(&l->self, text), error = read_now(l, now);
-    /* another host has written its name meanwhile: flock did not exclude it */
+    /* another host has written its name to the lock file meanwhile, because flock did not exclude it */
     if (!error && strcmp(now, l->before) != 0) {
         l->lost = 1;
         fail(EXIT_LOCKED, "%s%s is in use by another job (%s), which came first by a moment", l->by, l->dir,
@@ -404,7 +413,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     l->earlier = (RunLock *)error_set_end(remove_outputs, l);
     signals_remove(l->path);
     lock_sign(l);
-    /* two processes that begin at once both find an empty file; after this wait the file names the later one */
+    /* Without flock, two processes that begin at once both find an empty lock file. After this wait the file has the
+     * name of the later one. */
     if (l->no_flock) usleep(50000);
     if (!lock_is_held(l))
         fail(EXIT_LOCKED, "%s%s is in use by another job, which came by a moment later", l->by, l->dir);

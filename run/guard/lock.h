@@ -1,9 +1,10 @@
 /* lock.h - ensures one writer per run folder, one file system under it for all ranks, and one writer per out= of a
  * verb.
  *
- * <dir>/lock is held by flock(2), and names its holder (LockHolder). A thread increases its beat. A second job
- * changes nothing in the folder and ends with 73, unless the holder is gone. A holder that only seemed gone, because
- * its host hung, finds another name in the file. It writes no checkpoint any more and ends with 73, too.
+ * <dir>/lock is held by flock(2), and names its holder (LockHolder). A thread of the holder increases a number in the
+ * file, the beat. A second job changes nothing in the folder and ends with 73, unless the holder is gone. A holder that
+ * only seemed gone, because its host hung, finds another name in the file. It writes no checkpoint any more and ends
+ * with 73, too.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_LOCK_H
 #define TRAIN_GPT_RUN_GUARD_LOCK_H
@@ -26,8 +27,8 @@ typedef struct RunLock RunLock;
  *   exit 75  a request to stop came during the wait */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
-/* Writes the name of this job to the file, and starts its beat. A job that has no step to take never signs, so that the
- * folder stays unchanged. */
+/* Writes the name of this job to the lock file, and starts its beat. A job that has no step to take never calls this,
+ * so that the folder stays unchanged. */
 void lock_sign(RunLock *lock);
 
 /* lock_is_held reads the file, and returns 1 if this job still holds the folder. Any thread may call it. lock_is_lost
@@ -37,7 +38,7 @@ int  lock_is_lost(const RunLock *lock);
 /* Ends the job with exit 73, and names the present holder. */
 NORETURN void lock_fail(const RunLock *lock);
 
-void lock_release(RunLock *lock); /* gives the folder back, so that the next job does not wait for beats */
+void lock_release(RunLock *lock); /* gives up the lock, so that the next job need not wait for missing beats */
 
 /* Kinds of output of a verb.
  *   LOCK_INTO          the verb writes into the folder `output`, which is made with its parents; lock: .out.lock in it
@@ -73,19 +74,20 @@ typedef struct {
 LockHolder holder_self(const char *host);
 int        holder_lives(const LockHolder *h); /* returns 1 if the process of h runs; h must be of this host and boot */
 
-/* The text of the file has one line for each field. The beat comes last with a fixed number of digits, so that the
- * digits alone can be rewritten. */
+/* The text of a lock file has one line for each field of LockHolder. The beat comes last with a fixed number of digits,
+ * so that the digits alone can be rewritten. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
-int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* writes the text of the file and returns its length */
-/* reads the text of the file into *h; returns 0 if it is empty or no lock */
+/* Writes the text of a lock file to out. Returns its length. */
+int holder_format(const LockHolder *h, char out[HOLDER_TEXT]);
+/* Reads the text of a lock file into *h. Returns 0 if the text is empty or is no lock. */
 int holder_parse(const char *text, LockHolder *h);
 
-/* The observations so far of a job that wants the folder. */
+/* The observations of a job that wants the folder, since it began to look at the lock file. */
 typedef struct {
-    int    flocked;   /* 1 if another process has the file open and locked, by flock(2) */
+    int    flocked;   /* 1 if another process has the lock file open and locked, by flock(2) */
     int    no_flock;  /* the file system has no flock(2): a holder in another container of this host cannot be seen */
     int    lives;     /* 1 if the process of the holder runs (holder_lives) */
-    int    moved;     /* 1 if the file has changed since the first look */
+    int    moved;     /* 1 if the lock file has changed since the first look */
     double still_ms;  /* time since the first look, by the clock of this job, because the clocks of hosts may differ */
 } LockSeen;
 typedef enum { LOCK_TAKE, LOCK_WAIT, LOCK_REFUSE } LockDecision;

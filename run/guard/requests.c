@@ -1,5 +1,5 @@
-/* requests.c - see requests.h. The flags of the signals are at file scope because a signal handler has no other access
- * to them. */
+/* requests.c - collects requests to stop a run or to save it: see requests.h. The flags of the signals are at file
+ * scope because a signal handler has no other access to them. */
 #include "run/guard/requests.h"
 
 #include <errno.h>
@@ -23,12 +23,13 @@ static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 static volatile sig_atomic_t answers;
 enum { MOST_NEIGHBOURS = 1024 };
-/* [local rank] 1: this rank of the host ends the job after its own message */
+/* 1 at index k if local rank k of this host will end the job after its own message */
 static volatile sig_atomic_t has_reported[MOST_NEIGHBOURS];
 static volatile pid_t launcher; /* mpirun or its daemon on this host; 0: there is none */
-static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT of a launcher to its TERM */
+static const double LAUNCHER_MS = 5000.0; /* longest time from the SIGCONT that mpirun sends to its SIGTERM */
 
-/* Prints what a signal does, once. A TERM that the launcher sends after its CONT is answered even after a stop. */
+/* Prints what the program does about a signal. Only the first signal to stop is answered, but a SIGTERM that mpirun
+ * sends after its SIGCONT always is. */
 static void answer(int signal_number) {
     int is_launchers = signal_number == SIGTERM && launcher && clock_ms() - continued_ms < LAUNCHER_MS;
     const char *text = "train_gpt: stops after this step and saves\n";
@@ -68,7 +69,7 @@ static void on_request(int signal_number) {
  * save starts with the CONT. A CONT from another process ends a stop by SIGSTOP or a debugger. */
 static void on_continue(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number, (void)context;
-    if (info->si_code == SI_QUEUE) { /* sent by a rank of this host in world_tell_neighbours() */
+    if (info->si_code == SI_QUEUE) { /* sent by world_tell_neighbours() in another rank of this host */
         int local = info->si_value.sival_int;
         if (local >= 0 && local < MOST_NEIGHBOURS) has_reported[local] = 1;
         return;
@@ -190,7 +191,7 @@ double signals_continued_ms(void) { return continued_ms; }
 int    signals_reported(int local) { return local < MOST_NEIGHBOURS && has_reported[local]; }
 
 int signals_take_save(void) {
-    /* cleared only if it was set, so that a signal between the test and the clearing is not lost */
+    /* save_flag is cleared only if it was set, so that a signal between the test and the clearing is not lost */
     if (!save_flag) return 0;
     save_flag = 0;
     return 1;
@@ -208,15 +209,16 @@ static const double DISK_BYTES_PER_MS = 200e3;
 
 typedef enum { STOP, SAVE } RequestFile;
 
-/* Returns 1 if the file exists. Any kind of file counts, and a link is not followed. */
+/* Returns 1 if the request file, STOP or SAVE, exists. A folder, link or pipe of that name counts, too. A link is not
+ * followed. */
 static int is_there(const Requests *q, RequestFile file, char *path, size_t capacity) {
     struct stat st;
     snprintf(path, capacity, "%s/%s", q->dir, file == STOP ? "STOP" : "SAVE");
     return !(q->stuck & 1 << file) && lstat(path, &st) == 0;
 }
 
-/* Removes the file. Returns 1 if it existed and is gone. A file that cannot be removed would be a request for ever, so
- * it is ignored from then on. */
+/* Removes the request file, STOP or SAVE. Returns 1 if it existed and is gone. If it cannot be removed, it would be a
+ * request for ever, so it is ignored from then on. */
 static int take(Requests *q, RequestFile file) {
     char path[4200];
     if (!is_there(q, file, path, sizeof path)) return 0;

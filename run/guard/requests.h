@@ -1,20 +1,20 @@
 /* requests.h - collects the requests to stop a run or to save it, from signals, files and time, and brings them to all
  * ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, SIGHUP,    save and stop: exit 75. A second TERM or INT ends at once. HUP stays ignored
- *   <run.dir>/STOP                       under nohup
- *   SIGUSR2, <run.dir>/SAVE              save and continue
- *   run.max_minutes, SLURM_JOB_END_TIME  stop as above, so early that three checkpoints could be written before the
- *                                        time is over
- *   SIGCONT from mpirun                  save and stop; TERM follows after 1 s, KILL after 2 s: watchdog.c
- *   SIGCONT from a rank of this host,    that rank ends the job after its own message
- *   by sigqueue()
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP, the file <run.dir>/STOP: save and stop with exit code 75. A second TERM or INT
+ *   ends the job at once. HUP stays ignored under nohup.
+ *   SIGUSR2, the file <run.dir>/SAVE: save and continue.
+ *   run.max_minutes, SLURM_JOB_END_TIME: save and stop, so early that three checkpoints could be written before the
+ *   time is over.
+ *   SIGCONT from mpirun: save and stop. TERM follows after 1 s, KILL after 2 s (watchdog.c).
+ *   SIGCONT from a rank of this host, by sigqueue(): that rank ends the job after its own message.
  *
  * A step reads the requests once, and its reduction carries them to all ranks. Evaluations and samples read them
- * between their batches (requests_agree). If a request interrupts one, it is not logged, and the checkpoint is of the
- * same step. A resume first does the evaluation missing in the log, so that the log equals that of a run never stopped.
- * A sample is left out. Every start takes at least one step, unless a signal or STOP (not the time) ends the evaluation
- * before it. After the last step and its evaluation nothing is left to do: exit 0, despite any request.
+ * between their batches (requests_agree). An evaluation or sample that a request interrupts is not logged, and the
+ * checkpoint is of the same step. A resume first does the evaluation missing in the log, so that the log equals that of
+ * a run never stopped. It does not repeat the sample. Every start takes at least one step, unless a signal or STOP (not
+ * the time) ends the evaluation before it. After the last step and its evaluation nothing is left to do. The exit code
+ * is then 0, despite any request.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_REQUESTS_H
 #define TRAIN_GPT_RUN_GUARD_REQUESTS_H
@@ -39,7 +39,7 @@ void signals_keep(const char *path);
  * launcher. */
 void signals_answer(Launch launch);
 
-int signals_stop(void);      /* returns 1 from the first request to stop on */
+int signals_stop(void);      /* returns 1 once a request to stop has come, and from then on */
 int signals_take_save(void); /* returns 1 if a request to save came since the last call */
 /* Return clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY if none came. Any thread may call
  * them. */
@@ -62,25 +62,28 @@ typedef struct {
     Comm       *comm;       /* borrowed */
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
-    int         stop_was_there; /* rank 0: STOP existed at the start; it was removed and is obeyed */
-    int         stuck;      /* rank 0: set of bits 1 << file, for files that cannot be removed and are ignored */
+    /* rank 0: 1 if the file STOP existed at the start; it was removed and is obeyed */
+    int         stop_was_there;
+    /* rank 0: set of bits 1 << file, for request files that cannot be removed and are ignored */
+    int         stuck;
     double      save_ms;    /* duration of a save: estimated from its size; the caller sets it after each save */
     int         stepped;    /* 1 if this process has taken a step */
     int         stop;       /* 1 if all ranks know the request to stop */
-    int64_t     stride;     /* calls from one exchange to the next, equal on all ranks */
-    int64_t     left;       /* calls that are left until the next exchange */
-    double      asked_ms;   /* time of the last exchange, on clock_ms() */
+    int64_t     stride;     /* calls of requests_agree per exchange of requests; equal on all ranks */
+    int64_t     left;       /* calls of requests_agree until the next exchange of requests */
+    double      asked_ms;   /* time of the last exchange of requests, on clock_ms() */
 } Requests;
 
-/* Removes a STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored, because
- * it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: size of
- * all files of one checkpoint. Reads the end time of SLURM once. */
+/* Removes a file STOP that exists, and obeys it like one that comes later. A STOP that cannot be removed is ignored,
+ * because it would end every start after one step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes:
+ * size of all files of one checkpoint. Reads the end time of SLURM once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
 /* Called in every step. Returns 1 if this rank has a request to stop. Only rank 0 looks at files and time. next_ms: how
  * long the next step may take. */
 int  requests_stop(Requests *q, double next_ms);
-int  requests_save(Requests *q);              /* returns 1 after a new request to save; removes SAVE */
+/* Returns 1 after a new request to save, by SIGUSR2 or the file SAVE, which is removed. */
+int  requests_save(Requests *q);
 
 /* For work in batches, equally many on every rank. requests_begin is called before the first batch. requests_agree is
  * collective and called before each batch. It returns 1 if any rank has a request to stop. Most calls only count,

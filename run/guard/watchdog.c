@@ -1,5 +1,5 @@
-/* watchdog.c - see watchdog.h. Fields that change while both threads run are atomic. The watcher takes no lock that a
- * hung thread could hold, and writes to stderr without stdio. */
+/* watchdog.c - the thread that ends a job without progress: see watchdog.h. Fields that change while both threads run
+ * are atomic. The watchdog takes no lock that a hung thread could hold, and writes to stderr without stdio. */
 #include "run/guard/watchdog.h"
 
 #include <dirent.h>
@@ -23,13 +23,13 @@
 enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* longest time of a report, because the reader of stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
-/* Open MPI sends CONT at once, TERM after 1 s and KILL after 2 s */
+/* Times of mpirun (Open MPI) when it ends its ranks: TERM follows CONT after APART_MS, and KILL after ENDING_MS. */
 static const double APART_MS = 1000.0, ENDING_MS = 2000.0;
 static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not known yet */
-    Mesh              mesh;      /* set together with comm */
+    Mesh              mesh;      /* places of the ranks in the grid; set together with comm */
     Launch            launch;
     long              launcher;      /* process number of the launcher on this host; 0: none */
     char              launcher_name[16];
@@ -160,10 +160,10 @@ double watchdog_allows(const Watchdog *w) {
     return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
 }
 
-/* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. There are three signs.
- * A rank of this host is gone. Or there was no progress between the two signals of the launcher, for a rank of another
- * host. Or a signal came before the ranks knew each other. The signals of SLURM come together, and leave half a
- * minute. */
+/* Returns 1 if the launcher is ending its ranks because one has died. Nothing can be saved then. Any of three signs is
+ * enough. A rank of this host is gone. Or the two signals of the launcher came a second apart and this rank made no
+ * progress between them, because a rank of another host died. Or a signal came before the ranks knew each other. The
+ * signals of SLURM come together, and leave half a minute. */
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
@@ -174,8 +174,9 @@ static int is_bereft(const Watchdog *w) {
     return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 
-/* Ends this rank after another has died. The lowest remaining rank of the host prints the report for all. The ranks end
- * together, so that none mistakes another that ends now for the lost one. A rank that comes late prints nothing. */
+/* Ends this rank after another rank has died. The lowest remaining rank of the host prints the report for all. The
+ * ranks of the host end at the same moment, so that none mistakes another one that is just ending for the dead one. A
+ * rank that is late prints nothing. */
 static NORETURN void leave_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double told_ms = fmax(signals_continued_ms(), signals_ended_ms()), left_ms = told_ms + TOGETHER_MS - clock_ms();
@@ -215,7 +216,7 @@ static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
-        /* the whole process was stopped: count its silence from now on */
+        /* the whole process was stopped (SIGSTOP or debugger): count its silence from now on */
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us();
         if (is_bereft(w)) leave_bereft(w);
         if (is_orphan(w)) leave_orphan(w);

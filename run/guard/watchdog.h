@@ -37,9 +37,9 @@ double watchdog_allows(const Watchdog *w);
 
 /* Called before the first step. Forgets the pauses of the start, which are no measure of later ones. */
 void watchdog_forget_start(Watchdog *w);
-/* Called after the first step. */
+/* Called after the first step. From then on the limit follows from the pauses between ticks (watchdog_limit). */
 void watchdog_started(Watchdog *w);
-/* Called at the end of the run. From then on other ranks may be gone. */
+/* Called at the end of the run. From then on the watchdog accepts that other ranks are gone. */
 void watchdog_ends(Watchdog *w);
 
 #endif

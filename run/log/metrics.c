@@ -1,4 +1,5 @@
-/* metrics.c - see metrics.h. A line is one write, so that `tail -f` shows whole lines. A checkpoint syncs the file. */
+/* metrics.c - writes metrics.jsonl and loss.svg: see metrics.h. A line is one write, so that `tail -f` shows whole
+ * lines. A checkpoint syncs the file. */
 #include "run/log/metrics.h"
 
 #include <errno.h>
@@ -21,25 +22,26 @@ struct Metrics {
     MetricsAbout about;
     int      fd;
     int64_t  step;         /* completed steps that the file covers */
-    /* steps of the last lines of these kinds that stay; 0, -1 and -1: no such line */
+    /* steps of the last train, eval and task lines that a resume keeps; 0, -1 and -1: no such line */
     int64_t  last_train, last_eval, last_task;
-    int64_t  last_outer;   /* step of the last round of an island or server that stays; 0: none */
-    int64_t  trains, strangers;     /* number of lines of steps that stay, and of foreign lines between them */
-    int64_t  cut_strangers;         /* whole foreign lines that are cut off */
-    double   hours;        /* "hours" of the last line that stays; NaN: missing */
-    double   began_ms;     /* when this process opened the file, on clock_ms() */
+    int64_t  last_outer;   /* step of the last kept line of a round (outer.server); 0: none */
+    int64_t  trains, strangers;     /* number of kept train lines, and of foreign lines between kept lines */
+    int64_t  cut_strangers;         /* whole lines of other programs that are cut off */
+    double   hours;        /* "hours" of the last kept train line; NaN: missing */
+    double   began_ms;     /* time on clock_ms() at which this process opened the file */
     uint64_t bytes;        /* bytes of whole lines in the file           */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_capacity;
     int      error;        /* -errno of the last failed write; 0: no line waits */
-    int      warned;       /* 1 after the warning that a picture could not be written */
+    int      warned;       /* 1 after the warning that loss.svg could not be written */
     CurvePoint *eval;      /* owned [evals]: all evaluations in the file */
     int64_t  evals;
     Curve    curve;
     TensorBoard *board;    /* owned; NULL: none */
 };
 
-/* Returns the wall clock in seconds since 1970, to the millisecond. It does not show the order of lines. */
+/* Returns the wall clock in seconds since 1970, to the millisecond. It may jump, so it does not show the order of
+ * lines. */
 static double wall_time(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -50,7 +52,8 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, io_error_text(status));
 }
 
-/* Records a round. On a server rounds are points of the curve. On an island they add nothing to its steps. */
+/* Records a round of jobs that train together (outer.server). In the log of the server each round is a point of the
+ * curve. In the log of a job the train lines already have the steps, so the round adds no point. */
 static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
     m->last_outer = step;
     if (step > m->last_train && step > m->curve.last_step)
@@ -76,8 +79,9 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
     for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* fmin ignores a loss that is NaN */
 }
 
-/* Reads the lines that stay, and returns their bytes. The lines that stay end at the first line that is later than
- * `step` or out of order. Foreign bytes stay if one of our lines follows; at the end they count as torn. */
+/* Reads the lines that a resume after `step` keeps, and returns their bytes. These lines end before the first line that
+ * is later than `step` or out of order. Lines of other programs stay if one of our lines follows; at the end of the
+ * file they count as torn. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = io_open_stream(m->path, IO_READ);
     m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1;
@@ -98,7 +102,8 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         }
         if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
-        /* the lines skip the steps that other islands trained before this one joined */
+        /* The log has no lines of the steps that other jobs of outer.server trained before this one joined. They do not
+         * count as missing. */
         if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step;
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
@@ -142,7 +147,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    /* not checked if there are rounds, because the steps of an island begin where it joined */
+    /* not checked if the log has rounds (outer.server), because the steps of such a job begin where it joined */
     if (m->trains < step && m->last_outer == 0)
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
@@ -171,7 +176,7 @@ static void put(Line *l, const char *fmt, ...) {
 
 static void put_count(Line *l, const char *key, int64_t value) { put(l, ",\"%s\":%lld", key, (long long)value); }
 
-/* A value that is not finite becomes null. */
+/* Appends a key with a number to a line. A value that is not finite becomes null. */
 static void put_number(Line *l, const char *key, double value) {
     if (isfinite(value)) put(l, ",\"%s\":%.9g", key, value);
     else                 put(l, ",\"%s\":null", key);
@@ -220,7 +225,7 @@ void metric_add(StepMetrics *s, const char *name, double value) {
     s->more[s->mores++] = (Metric){name, value};
 }
 
-/* Appends the numbers of a step that not every run has. */
+/* Appends the numbers of a step that not every run has: communication times by axis, further metrics, bytes sent. */
 static void put_parts(Line *l, const StepMetrics *s) {
     for (int a = 0; a < AXES; a++) {
         char key[24];
@@ -233,7 +238,8 @@ static void put_parts(Line *l, const StepMetrics *s) {
             a == AXES - 1 ? "}" : "");
 }
 
-/* Appends the tokens of the sources of a blend, and the state of the machine. */
+/* Appends the tokens of each source of data.train (if it is a blend of sources), the memory used, and the readings of
+ * the GPU. */
 static void put_state(Line *l, const StepMetrics *s) {
     for (int i = 0; i < s->sources; i++)
         put(l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i],
@@ -249,7 +255,8 @@ static void put_state(Line *l, const StepMetrics *s) {
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    enum { IN_TENSORBOARD = 5 }; /* the first five of these numbers also go to TensorBoard */
+    /* Count of the metrics in `numbers`, from the first on, that also go to TensorBoard. */
+    enum { IN_TENSORBOARD = 5 };
     const Metric numbers[] = {
         {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
         {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
@@ -311,7 +318,7 @@ double metrics_eval_loss(const Metrics *m, int64_t step) {
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-/* Begins the line of an event. */
+/* Begins a line of metrics.jsonl with {"kind":"event"...}. */
 static Line event(const char *name, int64_t step) {
     Line l = {.used = 0};
     put(&l, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld,\"time\":%.3f", name, (long long)step, wall_time());
@@ -427,7 +434,7 @@ int metrics_catch_up(Metrics *m, char *fault) {
 const char *metrics_path(const Metrics *m) { return m->path; }
 int         metrics_fd(const Metrics *m) { return m->fd; }
 
-/* Draws the picture. If it cannot be written, the run continues after one warning. */
+/* Draws loss.svg. If it cannot be written, the run continues after one warning. */
 void metrics_draw(Metrics *m) {
     size_t bytes;
     char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);

@@ -20,32 +20,33 @@ typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
-    /* set of WITH_ flags: axes whose communication time is written on its own, such as replica_ms */
+    /* set of axes (bit 1 << axis) whose communication time has a key of its own in the line, such as replica_ms */
     unsigned timed;
-    double  axis_ms[AXES]; /* ms of communication, by axis */
+    double  axis_ms[AXES]; /* ms of communication along each axis of the grid of ranks */
     Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
     int     mores;
     int     has_sent;      /* 1 if `sent` is set */
-    int64_t sent[AXES];    /* bytes that a rank sends in the step, by axis */
+    int64_t sent[AXES];    /* bytes that a rank sends in the step along each axis of the grid */
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */
-    int     sources;       /* sources of a blend; 0: no blend */
+    int     sources;       /* number of sources if data.train is a blend (data sources mixed by weight); else 0 */
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
 /* Adds a number to the line of a step. A new number needs this call, and its row in docs/looking-at-runs.md. */
 void metric_add(StepMetrics *s, const char *name, double value);
 
-/* Numbers of a round of islands (run/outer/), from the server or from an island. */
+/* Numbers of a round of islands (jobs that train one model through a server, run/outer/). The server or an island logs
+ * them. */
 typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
-    int64_t tokens;        /* tokens since step 0, of all islands or of this one */
-    int     islands;       /* islands whose changes of weights (deltas) counted in the round */
-    int64_t staleness;     /* rounds by which the last change of weights of an island was late (outer.wait=none) */
+    int64_t tokens;        /* tokens since step 0: of all islands in the server's log, else of this island */
+    int     islands;       /* number of islands whose changes of weights (deltas) counted in the round */
+    int64_t staleness;     /* rounds by which the last delta of an island was late (outer.wait=none) */
     /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
     double  norm, ms, tokens_per_s, loss;
-    double  waited_ms;     /* time that training of an island waited in the whole round */
+    double  waited_ms;     /* ms that the training of an island waited in the whole round */
     int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
 } OuterMetrics;
 
@@ -60,15 +61,16 @@ typedef struct {
 typedef struct Metrics Metrics;
 
 /* Opens <dir>/metrics.jsonl for a run that continues after `step` completed steps. Cuts a torn last line and lines of
- * later steps. Step 0 empties the file. Foreign lines between ours stay, and warnings count them and the missing lines.
- * Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
+ * later steps. Step 0 empties the file. Lines of other programs between ours stay. Warnings give the number of these
+ * and of missing lines. Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
 /* Returns 1 if <dir>/metrics.jsonl has the train line of `step` but no evaluation after it, and is of a run that
  * evaluates. kind: LINE_EVAL for losses, LINE_TASK for tasks. Returns 1 at step 0, where the file is emptied. Changes
  * nothing. */
 int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
-/* writes a round; on a server the picture is drawn from rounds */
+/* Writes the line of a round of jobs that train together (outer.server). loss.svg of the server is drawn from these
+ * lines. */
 void     metrics_outer(Metrics *m, const OuterMetrics *o);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 /* writes one line for each task, all in one write */
@@ -87,8 +89,8 @@ void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms);
 void     metrics_skipped(Metrics *m, int64_t step, const char *why);
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
-/* Continues the log of an island at the later step `to`, where the other islands are, with an event that names
- * `from`. */
+/* Continues the log of a job with outer.server at the later step `to`, where the other jobs are. Adds an event that
+ * names `from`. */
 void     metrics_joined(Metrics *m, int64_t to, int64_t from);
 /* Writes the newest validation loss in the file, and the lowest finite one; NaN if there is none. */
 void     metrics_evals(const Metrics *m, double *last, double *best);

@@ -11,7 +11,7 @@
 
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
-/* Each class, the property that it sets, and its colours on light and dark screens. */
+/* Style classes of the pictures: the SVG property that each sets, and its colours on light and dark screens. */
 static const struct {
     const char *name, *property, *light, *dark;
 } COLOURS[] = {
@@ -273,14 +273,14 @@ enum { TICKS = 7, LOWER_TICKS = 4 };
 typedef struct {
     FILE        *out;
     const Curve *c;
-    /* [c->slots] of each slot: steps at its middle and at its end; smoothed loss, learning rate, mean gradient norm,
-     * NaN if there is none */
+    /* Arrays [c->slots] with a value for each slot: steps at its middle and at its end, smoothed loss, learning rate
+     * and mean gradient norm. NaN if a slot has no value. */
     double       middle[CURVE_SLOTS], end[CURVE_SLOTS], smooth[CURVE_SLOTS], rates[CURVE_SLOTS], norms[CURVE_SLOTS];
-    double       sorted[CURVE_SLOTS];  /* scratch */
+    double       sorted[CURVE_SLOTS];  /* scratch memory to sort losses */
     SvgPanel     loss, rate, norm;
 } Picture;
 
-/* Computes what is drawn of each slot. */
+/* Computes the points of each slot that are drawn: its steps, smoothed loss, learning rate, gradient norm. */
 static void find_points(Picture *p) {
     const Curve *c = p->c;
     curve_smooth(c, p->smooth);
@@ -342,7 +342,8 @@ static void lay_out(Picture *p) {
     p->loss = (SvgPanel){LEFT, RIGHT, TOP, BOTTOM, 0, end, 0, 1};
     p->rate = p->norm = (SvgPanel){LEFT, RIGHT, LOWER_TOP, LOWER_BOTTOM, 0, end, 0, 1};
     find_points(p);
-    /* values fall fast in the first twentieth of the steps, which counts only if there are no later steps */
+    /* Values fall fast in the first twentieth of the steps. So it counts for the ranges only if there are no later
+     * steps. */
     if (p->c->slots == 0 || p->middle[p->c->slots - 1] < settled) settled = 0;
     choose_loss_range(p, settled);
     choose_lower_ranges(p, settled);
@@ -383,7 +384,7 @@ static void draw_tokens(const Picture *p) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-/* Draws a line through the values y [c->slots] at the steps x, in a look (svg_pen). */
+/* Draws a line through the values y [c->slots] at the steps x. `look` has the attributes of its <path>. */
 static void draw_line(const Picture *p, const SvgPanel *panel, const double *x, const double *y, const char *look) {
     SvgPen pen = svg_pen(p->out, panel, look);
     for (int i = 0; i < p->c->slots; i++) svg_to(&pen, x[i], y[i]);
@@ -455,7 +456,7 @@ static void draw_nonfinite(const Picture *p) {
                     svg_x(&p->loss, p->middle[i]), BOTTOM);
 }
 
-/* Dashes distinguish the kinds of marks without their colour. */
+/* Names and styles of the marks for events. Each kind has dashes of its own, so that it is known without its colour. */
 static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
@@ -475,7 +476,8 @@ static void draw_marks(const Picture *p) {
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-/* Writes the last values at the right end of their curves, with a gap between them. */
+/* Writes the last training loss and the last evaluation loss at the right ends of their curves, with a gap between the
+ * two texts. */
 static void draw_last_values(const Picture *p) {
     const Curve *c = p->c;
     int          last = c->slots - 1;
@@ -494,7 +496,8 @@ static void draw_last_values(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Draws an entry of the legend: a short line in its look, and its name. Returns the x of the next entry. */
+/* Draws an entry of the legend: a short line with the attributes `look`, and its name. Returns the x of the next
+ * entry. */
 static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
     fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
             x + 29, y + 4, name);

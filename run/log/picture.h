@@ -64,7 +64,7 @@ char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes);
 
 /* --- elements of a picture ---------------------------------------------------------------------------------------- */
 
-enum { SVG_COLOURS = 8 };  /* classes c0 to c7; an element with such a class draws in currentColor */
+enum { SVG_COLOURS = 8 };  /* number of colour classes, c0 to c7; an element with such a class draws in currentColor */
 
 /* A rectangle of the picture, in pixels, and the values at its edges. */
 typedef struct {
@@ -91,11 +91,13 @@ void   svg_loss_range(SvgPanel *p, double low, double high, int most);
 /* Draws lines across the panel and their values at a side. SVG_RIGHT draws only the values. */
 typedef enum { SVG_LEFT, SVG_RIGHT } SvgSide;
 void   svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side);
-void   svg_frame(FILE *out, const SvgPanel *p);     /* draws the left and the lower edge */
+/* Draws the left and the lower edge of a panel. */
+void   svg_frame(FILE *out, const SvgPanel *p);
 /* Draws ticks and values below the panel. Below them it writes `name`, which says what is counted. whole: only whole
  * numbers. */
 void   svg_below(FILE *out, const SvgPanel *p, int whole, const char *name);
-void   svg_beside(FILE *out, const SvgPanel *p, const char *name); /* writes `name` upwards, left of the values */
+/* Writes `name` upwards, left of the values at the y axis of a panel. */
+void   svg_beside(FILE *out, const SvgPanel *p, const char *name);
 
 /* A line of points. svg_pen begins it in a look: the attributes of its <path>. A y that is not finite interrupts it.
  * svg_spread draws from the greatest to the least value at x. svg_pen_end ends it. */

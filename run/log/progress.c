@@ -1,5 +1,5 @@
-/* progress.c - see progress.h. Each line is one write. A number that is too long for its column loses digits, so that
- * the columns stay aligned. */
+/* progress.c - prints the lines of a run after the banner: see progress.h. Each line is one write. A number that is too
+ * long for its column loses digits, so that the columns stay aligned. */
 #include "run/log/progress.h"
 
 #include <math.h>
@@ -43,11 +43,11 @@ static ShortText rate_text(double value) {
 
 /* --- lines of fields ---------------------------------------------------------------------------------------------- */
 
-/* The fields of a line, in order. If the line is too long, fields of a high rank are left out. */
+/* The fields of a printed line, in order. If the line is too long, fields of a high rank are left out. */
 typedef struct {
     int  count;
     int  rank[FIELDS];
-    char text[FIELDS][FIELD_BYTES]; /* texts of the fields, with marks of core/terminal.h */
+    char text[FIELDS][FIELD_BYTES]; /* texts of the fields, with colour marks (core/terminal.h) */
 } Fields;
 
 static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -75,7 +75,7 @@ static void join(const Fields *f, char out[LINE_BYTES]) {
             used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
 }
 
-/* Prints the line of an evaluation or of a task. */
+/* Prints the line of an evaluation or of the scores of a task. */
 static void print_line(const Fields *f) {
     char line[LINE_BYTES];
     join(f, line);

@@ -38,8 +38,8 @@ Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, in
  * MFU, norm. s->ms is the whole wall time of the step. tok/s, MFU and ETA use the median of the last 20 steps. ETA is
  * the time until last_step. If MFU is not a number, its column is empty. */
 void progress_step(Progress *p, const StepMetrics *s);
-/* progress_task prints the scores of a task. progress_tasks prints how long all tasks took, and CORE if it is a
- * number. */
+/* progress_task prints the scores of a task. progress_tasks prints how long all tasks took. It also prints CORE, the
+ * mean score above guessing over the tasks of that benchmark, if it is a number. */
 void progress_task(Progress *p, int64_t step, const TaskScores *t);
 void progress_tasks(Progress *p, int64_t step, double core, double ms);
 /* Prints: val  120/600  20.0% | loss 2.1034 | bits/byte 3.0346 | -0.1234 best | 1.2s */

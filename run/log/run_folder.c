@@ -1,4 +1,4 @@
-/* run_folder.c - see run_folder.h. */
+/* run_folder.c - checks the files of a run folder, and keeps config and output in it: see run_folder.h. */
 #include "run/log/run_folder.h"
 
 #include <dirent.h>
@@ -42,7 +42,7 @@ enum { CONFIG, METRICS, LOG, PICTURE, LOCK, ALGORITHMS, LEASES, RUN_ID, NONCE, F
 static const char *const NAMES[FILES] = {"config.json", "metrics.jsonl", "log.txt", "loss.svg", "lock",
                                          "gemm.json",   "leases.jsonl",  "run_id",  ".nonce"};
 
-/* Returns whether this program may have written a file of that name with this start. */
+/* Returns 1 if this program may have written a file that begins like s. file: index of its name in NAMES. */
 static int is_ours(int file, Start s) {
     static const char METRICS_START[] = "{\"kind\":\"";
     switch (file) {
@@ -60,7 +60,7 @@ static int is_ours(int file, Start s) {
     }
 }
 
-/* Refuses a file or folder of another program. The message names another run.dir, which does not exist. */
+/* Refuses a file or folder of another program. The message proposes a run.dir that does not exist yet. */
 NORETURN static void refuse_foreign(const Config *c, const char *path, const char *what) {
     const char *dir = c->run.dir;
     size_t      length = strlen(dir);
@@ -82,7 +82,8 @@ static void check_file(const Config *c, int i) {
     char       *text = NULL;
     if (lstat(path.text, &st) != 0 || is_same_file(path.text, c->path)) return;
     if (S_ISDIR(st.st_mode)) refuse_foreign(c, path.text, "is a folder");
-    /* lock.c refuses links to files that are appended to. Other files are replaced whole. */
+    /* Links and pipes are left out here. lock.c refuses them for files that are appended to, and other files are
+     * replaced whole. */
     if (!S_ISREG(st.st_mode)) return;
     int64_t bytes = io_read_start(path.text, START_BYTES, &text);
     if (bytes < 0)

@@ -1,4 +1,4 @@
-/* run_log.c - see run_log.h. */
+/* run_log.c - reads metrics.jsonl, line by line or whole: see run_log.h. */
 #include "run/log/run_log.h"
 
 #include <errno.h>
@@ -109,7 +109,7 @@ LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers) {
     while (fgets(line, sizeof line, f)) {
         off_t  end = ftello(f);
         size_t bytes = (size_t)(end - at); /* computed from positions, because the line may contain NULs */
-        if (at < 0 || end <= at) break;    /* a pipe or device has no position */
+        if (at < 0 || end <= at) break;    /* a pipe or device, which has no position */
         if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
         *strangers += is_start && line[0];

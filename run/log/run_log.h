@@ -18,7 +18,7 @@ typedef struct {
     LineKind kind;
     int64_t  step;
     int64_t  tokens;     /* tokens since step 0; -1: missing */
-    int64_t  round;      /* round of a line of islands (LINE_OUTER); -1: missing */
+    int64_t  round;      /* number of the round in a line of the kind LINE_OUTER (outer.server); -1: missing */
     double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or missing */
     char     event[16];  /* name of an event (LINE_EVENT): "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;
@@ -28,17 +28,17 @@ enum { METRICS_LINE_BYTES = 2048 }; /* the longest line, with its line feed and 
 /* Parses line [bytes], which includes its '\n'. Returns its kind, or LINE_OTHER for a foreign or torn line. */
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
 
-/* Reads the next line in our form. Returns LINE_OTHER if there is none. A torn last line stays unread. strangers grows
- * by the number of whole foreign lines before it, or before the end of the file. Foreign bytes may be long, because a
- * power loss can leave gigabytes of NULs, and are read in chunks. */
+/* Reads the next line that this program wrote. Returns LINE_OTHER if there is none. A torn last line stays unread.
+ * strangers grows by the number of whole lines of other programs before it, or before the end of the file. Such bytes
+ * may be long, because a power loss can leave gigabytes of NULs, and are read in chunks. */
 LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers);
-/* Does the same without counting foreign lines. */
+/* Reads the next line like metrics_line_after(), but does not count the lines of other programs. */
 LineKind metrics_line_next(FILE *f, MetricsLine *out);
 /* Reads the next line of a kind. Returns 0 if there is none. */
 int      metrics_line_find(FILE *f, LineKind kind, MetricsLine *out);
 
 typedef struct {
-    int64_t step, tokens;                          /* step, and tokens up to it; -1: not known */
+    int64_t step, tokens;                          /* number of a step, and tokens up to it; -1: not known */
     double  time, hours, loss, lr, grad_norm, bpb; /* NaN: not known       */
 } LogPoint;
 

@@ -1,5 +1,6 @@
-/* tensorboard.c - see tensorboard.h. Records are TFRecords: length, its checksum, data, its checksum. The data is an
- * Event in the wire format of protocol buffers. Only these fields are written:
+/* tensorboard.c - writes the event file for TensorBoard: see tensorboard.h. Records are TFRecords: length, checksum of
+ * the length, data, checksum of the data. The data is an Event in the wire format of protocol buffers. Only these
+ * fields are written:
  *
  *   Event       1 double wall_time, 2 int64 step, 3 string file_version, 5 Summary, 7 SessionLog
  *   Summary     1 Value: 1 string tag, 2 float simple_value

@@ -18,7 +18,8 @@ typedef struct { const char *name; double value; } Metric;
 /* Opens a new file for points of the steps after `step`. time: seconds since 1970. Returns NULL after a warning if the
  * file cannot be made. All other calls accept NULL. */
 TensorBoard *tensorboard_open(const char *dir, int64_t step, double time);
-void tensorboard_forget(TensorBoard *t, int64_t step, double time); /* makes points after `step` invalid */
+/* Writes a mark that makes readers drop the points after `step`. */
+void tensorboard_forget(TensorBoard *t, int64_t step, double time);
 /* Adds points at a step. Values that are not finite are left out. */
 void tensorboard_add(TensorBoard *t, int64_t step, double time, const Metric *metric, int metrics);
 void tensorboard_close(TensorBoard *t);

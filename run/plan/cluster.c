@@ -1,4 +1,4 @@
-/* cluster.c - see cluster.h. */
+/* cluster.c - reads the description of a cluster, and computes times on it: see cluster.h. */
 #include "run/plan/cluster.h"
 
 #include <ctype.h>
@@ -345,14 +345,15 @@ static int link_between(const Cluster *c, int rank, int other) {
     return link;
 }
 
-/* Adds the hop from one rank to another to the reach of a group. */
+/* Adds the hop from one rank to another to the reach (farthest link, summed latency) of a group. */
 static void reach_on(const Cluster *c, Reach *r, int from, int to) {
     int link = link_between(c, to, from);
     if (link > r->farthest) r->farthest = link;
     r->latency_s += c->link[link].latency_s;
 }
 
-/* Computes the reach of the group of rank 0. The other groups lie on the cluster in the same way. */
+/* Computes the reach (farthest link, latency of a ring) of the group of rank 0. The other groups lie on the cluster in
+ * the same way. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = xmalloc(sizeof *ranks * (size_t)mesh_ranks(mesh), "a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};

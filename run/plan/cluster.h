@@ -25,7 +25,8 @@ typedef struct {
     double bytes_per_s;            /* rate of the memory of a GPU */
     Link   link[CLUSTER_LINKS];    /* links from near to far; the last connects all ranks */
     int    links;                  /* number of entries of `link` */
-    double product, attention, memory, link_efficiency; /* share of each rate above that programs reach, 0 to 1 */
+    /* shares, 0 to 1, of the peak rates that programs reach: FLOP/s of products and attention, memory, links */
+    double product, attention, memory, link_efficiency;
     double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
     double op_s;                   /* seconds that any operation takes before its work begins */
     double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
@@ -68,11 +69,11 @@ int      plan_file_number(PlanFile *f, const char *key, const cJSON *node, doubl
 double cluster_flops(const Cluster *c, DType type, int precision);
 
 /* Returns the seconds that one operation of a ledger computes, with matrix products at `flops` a second:
- *   products   FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate)
- *              in fp8 at the fp8 rate in place of `flops`
- *   attention  FLOP / (flops attention), at least bytes / (memory rate); with attention_passes, all scores
- *              are computed, at the efficiency of products, and pass through memory
- *   others     bytes / memory rate
+ *   Products: FLOP / (flops product sqrt(wave fill) k/(k + ramp)), at least bytes / (memory rate). In fp8 the fp8 rate
+ *   replaces `flops`.
+ *   Attention: FLOP / (flops attention), at least bytes / (memory rate). With attention_passes, all scores are
+ *   computed, at the efficiency of products, and pass through memory.
+ *   Other operations: bytes / memory rate.
  * The wave fill is the part of the multiprocessors that 128 x 256 tiles keep busy on average over all waves: the last
  * wave is not full. k is the inner size of a product. product, attention, memory and ramp are fields of the cluster. */
 double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes);
@@ -81,8 +82,10 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
  * over them. cluster_reach is for the ranks that differ along these axes of the grid. */
 typedef struct { int ranks, farthest; double latency_s; } Reach;
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes);
-Reach cluster_every_reach(const Cluster *c, int stride, int ranks); /* reach of ranks 0, stride, 2 stride, ... */
-Reach cluster_pair_reach(const Cluster *c, int rank, int other); /* reach for a message between two ranks */
+/* Returns the reach (farthest link, latency of a ring) of the group of ranks 0, stride, 2 stride, ... */
+Reach cluster_every_reach(const Cluster *c, int stride, int ranks);
+/* Returns the reach (farthest link, latency) of a message between two ranks. */
+Reach cluster_pair_reach(const Cluster *c, int rank, int other);
 /* Returns the seconds of a collective in which each rank sends `bytes` around a ring. They are bytes over the rate of
  * the farthest link, and a latency for each hop. The hops are those of the ring, or of a tree if that is less. rounds:
  * 2 for an all-reduce, otherwise 1. */

@@ -16,19 +16,21 @@ typedef struct {
     int64_t          act_bytes;
 } Sizes;
 
-/* Returns the workspace that layers/matmul.cu gives to cuBLASLt. */
+/* Returns the bytes of the workspace that layers/matmul.cu gives to cuBLASLt. */
 static int64_t workspace(void) { return 128 << 20; }
 
-/* Returns the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One kind is for
- * the gradient of a bias, by bias_backward, gelu, or the epilogue of a product (bias.cuh, linear.cu). The other is for
- * the weights of norms (norm.cu). */
+/* Returns the bytes of the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One
+ * kind is for the gradient of a bias, by bias_backward, an activation, or the epilogue of a product (bias.cuh,
+ * linear.cu). The
+ * other is for the weights of norms (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
     return 4 * ((PARTS + ASIDE) * z.widest + larger_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));
 }
 
-/* Returns the buffers of attention_backward.cu. These are lse and delta of padded queries, and delta. Sums of dq by
- * heads have at most 40 MiB. There are also sums of the rows of dqkv, and column sums of these. */
+/* Returns the bytes of the buffers of attention_backward.cu: log-sum-exp and delta for each padded query, and delta
+ * once more without padding; sums of dq by heads, at most 40 MiB; sums of the rows of dqkv, and column sums of
+ * these. */
 static int64_t attention(Sizes z) {
     enum { PADDED = 128, HEADS_BYTES = 40 << 20, KEYS = 64, ROWS = 16, PARTS = 8, COLUMN_PARTS = 128 };
     int64_t heads = z.B * dim_size(DIM_Q, z.shape) / shape_head_dim(z.shape) / z.tensor, D = shape_head_dim(z.shape);
@@ -38,12 +40,12 @@ static int64_t attention(Sizes z) {
            4 * (parts + COLUMN_PARTS) * columns;
 }
 
-/* Returns the buffers that sort tokens or rows of experts (embedding.cu, experts.cu). They hold 256 counts for each
- * 1,024 keys. */
+/* Returns the bytes of the buffers that sort tokens or rows of experts by key (embedding.cu, experts.cu). They hold 256
+ * counts for each 1,024 keys. */
 static int64_t sorted(int64_t keys) { return 4 * (5 * keys + 256 * (keys / 1024 + 1)); }
 
-/* Returns the buffers of fp8.cu and linear.cu. These are 8-bit copies of the three matrices of a product, plain and
- * transposed, and a gradient and the output of a norm in bf16. */
+/* Returns the bytes of the buffers of fp8.cu and linear.cu. These are 8-bit copies of the three matrices of a product,
+ * plain and transposed, and a gradient and the output of a norm in bf16. */
 static int64_t fp8(Sizes z, const Layout *l) {
     enum { ROWS = 16 };
     int64_t most = 0, rows = round_up(z.N * larger_of(1, z.shape.top_k), ROWS);
@@ -55,8 +57,8 @@ static int64_t fp8(Sizes z, const Layout *l) {
     return most + 2 * rows * (z.widest + z.shape.n_embd);
 }
 
-/* Returns the buffers of the Muon optimizer. matrices.c has two buffers for matrices that are being exchanged. muon.h
- * has four matrices in the type of the activations. */
+/* Returns the bytes of the buffers of the Muon optimizer. matrices.c has two buffers for matrices that ranks exchange.
+ * muon.h has four matrices in the type of the activations. */
 static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
     int64_t part = 0, whole = 0, newton = 0;

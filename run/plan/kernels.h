@@ -18,7 +18,9 @@ typedef enum { FAMILY_PRODUCT, FAMILY_ATTENTION, FAMILY_NORM, FAMILY_POINTWISE, 
                FAMILY_EMBEDDING, FAMILY_OPTIMIZER, FAMILY_OTHER, FAMILIES } KernelFamily;
 
 typedef struct {
-    const char  *op;        /* beginning of the operation's name in the ledger; NULL for all other operations */
+    /* beginning of the operation's name in a ledger (operations recorded by a dry run); NULL for all other
+     * operations */
+    const char  *op;
     KernelFamily family;
     int          launches;  /* number of kernels that one call launches */
     double       rate, limit; /* rate now; best rate known. FLOP/s for products and attention, otherwise bytes/s */
@@ -31,7 +33,7 @@ typedef struct {
     int        rows;                     /* number of rows; the last row is for all other operations */
     double     launch_s, launch_limit_s; /* seconds from the end of a kernel to the next, in a CUDA graph */
     double     host_s, host_limit_s;     /* seconds that a step waits for the host, which reads its numbers */
-    double     bytes_per_s;              /* memory rate that kernels reach; it limits products, too */
+    double     bytes_per_s;              /* bytes/s of memory that kernels reach; products are not faster either */
     char       source[RATES_SOURCE];     /* source of the measured rates; "" if none is measured */
 } KernelRates;
 
@@ -43,15 +45,15 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file);
 /* Returns the row with the longest name that the operation's name begins with: "matmul" also fits "matmul, gelu". If no
  * row fits, returns the row of all other operations. */
 const KernelRate *kernel_rate_of(const KernelRates *rates, const char *op);
-/* Returns the row with the rate and the source that hold for one entry of the ledger. Attention with 64 or 128 channels
- * a head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
+/* Returns `rate` with the rate and the source that hold for one operation of the ledger. Attention with 64 or 128
+ * channels a head has kernels on wgmma (tensor core instructions of Hopper), which have rates of their own. */
 KernelRate        kernel_rate_for(KernelRate rate, const LedgerEntry *e);
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
 /* Time of all calls of one operation with one shape in a step. */
 typedef struct {
-    const LedgerEntry *entry;    /* borrowed from the ledger */
+    const LedgerEntry *entry;    /* borrowed from the ledger of operations */
     const KernelRate  *rate;     /* borrowed from the rates */
     int64_t            launches; /* number of kernels that these calls launch */
     double             seconds, limit_s; /* seconds of all calls, at the present rate and at the best known rate */
@@ -60,7 +62,7 @@ typedef struct {
 typedef struct {
     KernelTime *kernel;          /* [kernels] longest first; owned */
     int         kernels;         /* number of entries of `kernel` */
-    int64_t     launches;        /* kernels that the step launches */
+    int64_t     launches;        /* number of kernels that the step launches */
     double      gaps_s, gaps_limit_s; /* seconds between kernels and waiting for the host: now, and at best */
     double      seconds, limit_s;     /* seconds of the whole step, kernels and gaps: now, and at best */
 } StepTimes;

@@ -1,4 +1,4 @@
-/* plan.c - see plan.h. Nothing here allocates the memory it counts. */
+/* plan.c - computes the memory and work of a run without allocating that memory: see plan.h. */
 #include "run/plan/plan.h"
 
 #include <stdarg.h>
@@ -31,7 +31,8 @@ static size_t largest_follower(const Config *c) {
 static size_t exchange_bytes(const Config *c, PlanRanks ranks, Mesh mesh, const Layout *layout, int64_t leaves) {
     int64_t C = c->model.shape.n_embd, KV = dim_size(DIM_KV, c->model.shape), tensor = mesh.size[AXIS_TENSOR];
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len, N = B * (T / mesh.size[AXIS_CONTEXT]);
-    int     nodes = 1, shards = mesh.size[AXIS_SHARD]; /* nodes of the trees whose buckets are sent between ranks */
+    /* nodes: most tree nodes of one rank; each has a bucket that is sent to another rank */
+    int     nodes = 1, shards = mesh.size[AXIS_SHARD];
     for (int r = 0; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
     return groups_buffer_bytes(mesh, ranks.comm, (int)c->parallel.expert) +

@@ -13,7 +13,7 @@
 /* The ranks of the job that a plan is for. */
 typedef struct {
     int      count;  /* number of ranks */
-    CommKind comm;   /* the library that sums gradients between them */
+    CommKind comm;   /* library that sums gradients between the ranks */
     int      stage;  /* pipeline stage to plan for; -1: the stage with the most memory */
     int      hosts;  /* hosts that the ranks are on; 0 if not known, which counts as one host */
     int      joined; /* 1: library_bytes includes the measured memory of NCCL; 0: reserve_bytes has an estimate of it */
@@ -27,7 +27,8 @@ typedef struct {
     int       parts;                        /* parts of the model on each pipeline stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* tokens of all ranks; micro-batches of each rank */
     double    flops_per_token;              /* FLOPs of the model for a token, computed by a formula */
-    /* work of one rank in a step, counted by a dry run: FLOPs, bytes read and written, bytes sent */
+    /* work of one rank in a step: FLOPs, bytes read and written, bytes sent; counted by a dry run, which computes
+     * nothing */
     double    step_flops, step_bytes, step_sent;
     double    sent[AXES];                   /* bytes sent, divided by axis of the grid */
 
@@ -42,15 +43,16 @@ typedef struct {
 
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;        /* exchange between ranks: chunks and, on a GPU, whole buckets */
-    size_t    host_copy_bytes;   /* the copy of a rank's state that a checkpoint is written from */
+    size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
-    size_t    island_bytes;      /* outer.server: weights of a round, its deltas, buffers of the connections */
+    size_t    island_bytes;      /* outer.server: weights of a round, their changes, buffers of the connections */
     size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
-    size_t    copies_bytes;      /* files of copies in memory, not pinned; on the CPU part of device_bytes */
+    size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
-    size_t    server_bytes;      /* memory of the first server (`train_gpt serve`), which leads; 0 without islands */
-    size_t    follower_bytes;    /* memory of the largest other server; 0 if there is one server */
+    /* memory of the first server (`train_gpt serve`), which leads; 0 without outer.server */
+    size_t    server_bytes;
+    size_t    follower_bytes;    /* memory of the largest server that does not lead; 0 if there is one server */
 } Plan;
 
 /* Returns the library that parallel.comm names. For "auto" it is NCCL if may_be_nccl is 1, otherwise the ring. */
@@ -94,15 +96,15 @@ void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk whe
 
 /* --- the memory of a server of islands: serve_memory.c ------------------------------------------------------------ */
 
-/* The bytes of a server, computed from the tables that it allocates from. `serve` allocates them; `plan` counts
- * them. */
+/* The memory of a server of islands (jobs that train one model together), computed from the tables that it allocates
+ * from. `train_gpt serve` allocates the memory; `train_gpt plan` counts it. */
 
 /* The weights x of a server and their optimizer states. The server that leads has the whole model in an optimizer of
  * one rank in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
-    Shards   *shards;    /* owned; without memory if the server has a part */
-    Optimizer optimizer; /* owned; without memory if the server has a part */
+    Shards   *shards;    /* owned; without memory on servers that do not lead */
+    Optimizer optimizer; /* owned; without memory on servers that do not lead */
     /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the server leads */
     float    *part;
 } ServeWeights;
@@ -114,11 +116,12 @@ void         serve_weights_destroy(ServeWeights *w);
 
 /* Bytes of memory of a server. Each connection needs CHANNEL_BYTES more. */
 typedef struct {
-    size_t weights;      /* the weights, and what an update of x needs */
+    size_t weights;      /* the weights x, and the memory that an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    /* outer.compress: the change of a round and its rounding errors; wait=none: what outer.least_islands hold */
+    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a record of the
+     * weights that each of outer.least_islands islands holds. */
     size_t changes;
-    size_t deltas;       /* deltas of the server's part, one for each of outer.least_islands islands */
+    size_t deltas;       /* the changes of weights (deltas) that outer.least_islands islands send */
     size_t all;          /* sum of the bytes above */
 } ServeBytes;
 ServeBytes serve_bytes(const Config *config, int part);

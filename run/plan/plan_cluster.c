@@ -15,7 +15,8 @@
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
                                               [RECOMPUTE_BLOCK] = "block"};
 
-/* Returns the goodput of a run on a cluster whose job fails every mtbf_hours on average. */
+/* Returns the goodput (share of time in which training runs) on a cluster whose job fails every mtbf_hours on
+ * average. */
 static Goodput goodput(const Config *c, Target on, double mtbf_hours, const Simulated *s) {
     const Cluster *cluster = on.cluster;
     ModelSpec      spec = config_model_spec(c, on.act, on.ranks, s->fullest, NULL);
@@ -242,7 +243,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Target  on = {precision_on(config, &cluster), asked.ranks, &cluster};
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
         fail(EXIT_CONFIG,
-             "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s",
+             "plan: mtbf_hours=%g needs both checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s, and "
+             "cluster=%s has not: add them to its file",
              asked.mtbf_hours, cluster.name);
     if (config->memory.offload)
         fail(EXIT_CONFIG,
@@ -254,12 +256,15 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         f = search(config, on, asked.held);
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
-            fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
+            fail(EXIT_CONFIG,
+                 "plan: search=true: the config allows no grid of %d ranks: change ranks= or batch.global_tokens%s%s",
                  asked.ranks, fault ? ": " : "", fault ? fault : "");
         }
         if (f.count == 0)
-            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more "
-                 "ranks, or other values of what is held", asked.ranks, cluster.name);
+            fail(EXIT_MEMORY,
+                 "plan: search=true: no grid of %d ranks of %s has room for this model and batch: give more ranks=, "
+                 "or leave out keys that fix a part of the grid",
+                 asked.ranks, cluster.name);
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, on);
     Config    c = asked.searches ? search_config(config, &s) : *config;

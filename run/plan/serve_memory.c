@@ -1,4 +1,5 @@
-/* serve_memory.c - the memory of a server of islands: see plan.h. */
+/* serve_memory.c - the memory of a server through which jobs train one model together (`train_gpt serve`): see
+ * plan.h. */
 #include "run/plan/plan.h"
 
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/rule.h"
 
-/* Divides the memory of a server among shards and optimizer of one rank. optimizer.name does not matter: a server
- * applies AdamW to all weights, or keeps its own momentum where AdamW keeps m. */
+/* Divides the memory of a server among the shards and the optimizer of one rank. optimizer.name does not matter. A
+ * server applies AdamW to all weights, or has only a momentum, which it keeps in place of AdamW's first moment. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     Layout     layout = model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL, 1, 0});
@@ -57,12 +58,13 @@ static void check_memory(const Config *c, int part) {
     ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);
     if (!all)
-        fail(EXIT_MEMORY, "a server of %s takes %s of memory, and this machine does not give it: %s for weights, %s "
-             "for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld)",
+        fail(EXIT_MEMORY,
+             "a server of %s takes %s of memory, more than this machine has free (lower outer.least_islands, or name "
+             "more servers in outer.server): %s for weights, %s for the copy of checkpoints, %s for changes "
+             "(outer.compress), %s for deltas (outer.least_islands = %lld)",
              part > 0 ? "a part of this model" : "this model", bytes_text((double)b.all).text,
-             bytes_text((double)b.weights).text, bytes_text((double)b.copy).text,
-             bytes_text((double)b.changes).text, bytes_text((double)b.deltas).text,
-             (long long)c->outer.least_islands);
+             bytes_text((double)b.weights).text, bytes_text((double)b.copy).text, bytes_text((double)b.changes).text,
+             bytes_text((double)b.deltas).text, (long long)c->outer.least_islands);
     free(all);
 }
 

@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. The ledger of a dry run becomes a list of durations for each pipeline stage. Clocks
- * replay the lists of all stages. */
+/* simulate.c - simulates a step of a grid of ranks: see simulate.h. A dry run records the operations of a step in a
+ * ledger. The ledger becomes a list of durations for each pipeline stage, and clocks replay the lists of all stages. */
 #include "run/plan/simulate.h"
 
 #include <math.h>
@@ -17,17 +17,17 @@
 typedef enum {
     PASSAGE_COMPUTE,  /* operations that take `seconds` */
     PASSAGE_BLOCKS,   /* a collective of `seconds` during which the rank does not compute */
-    PASSAGE_START,    /* starts a collective of `seconds` that runs while the rank computes */
-    PASSAGE_WAIT      /* waits for the collective of its line that started `back` before the latest */
+    PASSAGE_START,    /* starts a collective of `seconds`; the rank computes meanwhile */
+    PASSAGE_WAIT      /* waits for an earlier collective on `line`: the one `back` before its latest */
 } PassageKind;
-/* Lines of collectives; a wait counts back along one. There is one for each axis of the grid, and one for ranks that
- * share the state of the same experts. */
+/* Lines (queues) of collectives: one for each axis of the grid, and one for ranks that share the state of the same
+ * experts. A wait counts back along one line. */
 enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;
     Axis        axis;
     double      seconds, sent; /* duration; bytes sent */
-    int64_t     back; /* PASSAGE_WAIT: how many collectives on its line before the latest */
+    int64_t     back; /* PASSAGE_WAIT: which collective of `line`: 0 is the latest, 1 the one before */
     int         line; /* line of the collective: an axis, or LINE_OF_EXPERTS */
 } Passage;
 
@@ -39,15 +39,19 @@ typedef struct {
     double   message_bytes;   /* size of the message to another stage; 0 if none */
 } Chapter;
 
-/* Micro-batches of a step have three lists of durations: the first one, the last one, and all between. */
+/* Kinds of micro-batches of a step, each with its own list of durations: the first one, the last one, and all
+ * between. */
 enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
-    Chapter  begin, finish, update; /* sections before the works of a step; after them; the optimizer's update */
-    Chapter *work;            /* [works] owned: [parts][WORK_BACKWARD + 1][MICRO_KINDS]; each_work: one for each work */
+    /* durations before the micro-batches of a step, after them, and of the optimizer's update */
+    Chapter  begin, finish, update;
+    /* Owned [works]: the durations of each kind of work, as [parts][WORK_BACKWARD + 1][MICRO_KINDS]. With each_work, of
+     * each single work in order. */
+    Chapter *work;
     int64_t  works;           /* number of entries of `work` */
     int      parts, each_work; /* parts of the model on the stage; 1 if every work has its own list of durations */
-    size_t   scratch_bytes;   /* scratch memory of the dry run */
+    size_t   scratch_bytes;   /* scratch bytes that the step needs, from the dry run */
 } History;
 
 typedef struct {
@@ -113,8 +117,8 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
     } else if (axis == AXIS_STAGE) {
         if (!is_op || e->bytes == 0.0) return; /* an entry with 0 bytes is a receive */
-        /* The work lists send the messages of works. Messages of the tied embedding, at the end of the step, are waited
-         * for at once. */
+        /* A message of a forward or backward is sent when the work list says so, and only its size is kept here. A
+         * message of the tied embedding, at the end of the step, stops the stage for its duration. */
         double seconds = cluster_message_seconds(d->cluster, d->twins, e->bytes);
         if (is_work) c->message_bytes = e->bytes;
         else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, AXIS_STAGE});
@@ -153,7 +157,8 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
         int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
         int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
         to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
-        if (to->passages) to = &none; /* the first list of durations of this kind is used for all */
+        /* this kind of work already has its list of durations, which counts for all works of the kind */
+        if (to->passages) to = &none;
     }
     free(seen);
 }
@@ -168,7 +173,7 @@ static int history_is_of_list(const ModelSpec *stage) {
 static History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
     History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    /* enough micro-batches for all three kinds */
+    /* enough micro-batches for the first, a middle and the last one */
     int64_t fewest = stage.pipeline.parts > 1 ? 2 * stage.pipeline.stages : 3;
     int64_t run = h.each_work || stage.shards.micro_batches || micro_batches < fewest ? micro_batches : fewest;
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
@@ -200,9 +205,10 @@ typedef struct {
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
     Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    double        *end[LINES];      /* owned [ENDS]: ring of times when collectives end; the latest is `started` - 1 */
+    /* Owned [ENDS]: ring of the times at which the collectives of a line end. The latest is at (started - 1) % ENDS. */
+    double        *end[LINES];
     int64_t        started[LINES];
-    int64_t        at;              /* index of the next work in the list */
+    int64_t        at;              /* index in `list` of the next work */
     double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
     /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
     Message        in[2], out[2];
@@ -339,7 +345,7 @@ static void run_step(const Replay *r) {
 static ModelSpec spec_of(const Config *c, Target on, int stage) {
     DType     dry = on.act == F16 ? BF16 : on.act; /* BF16 has the size of F16, and a CPU build can run it dry */
     ModelSpec spec = config_model_spec(c, dry, on.ranks, stage, NULL);
-    int64_t   most = 4 * spec.pipeline.stages; /* more micro-batches are never in flight at once */
+    int64_t   most = 4 * spec.pipeline.stages; /* a stage never has more micro-batches in flight at once */
     spec.offload = (OptimizerMemory)c->memory.offload;
     spec.sizes = on.cluster->processors > 0 ? SIZES_OF_GPU : SIZES_OF_CPU;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
@@ -355,7 +361,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
-    /* an evaluation batch; loader_bytes does not count it */
+    /* bytes of the evaluation batch, which loader_bytes does not count */
     double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
     double batches = evaluation + (double)loader_bytes(spec.B, T, kept, spec.document_mask);
     return model + batches + cluster->reserved_bytes + gpu;
@@ -399,7 +405,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = xcalloc((size_t)P, sizeof *history, "simulating stages");
     r.stage = xcalloc((size_t)P, sizeof *r.stage, "simulating stages");
-    /* each stage has its own work list, and no two lists are alike */
+    /* With history_is_of_list each stage gets durations of its own, because no two stages have the same work list. */
     for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p;
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
@@ -407,7 +413,8 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
         if (like[p] == p) {
             ModelSpec spec = spec_of(c, on, p);
             spec.fp8_casts = spec.fp8 && on.cluster->fp8_casts;
-            spec.sizes = SIZES_OF_CPU; /* rates of clusters were chosen for these sizes */
+            /* the rates in configs/clusters/ were chosen for these sizes */
+            spec.sizes = SIZES_OF_CPU;
             history[p] = history_of(spec, micro_batches, &d);
         }
         s->history = &history[like[p]];
@@ -428,7 +435,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
             run_chapter(s, &s->history->update);
         }
     }
-    /* the reduction of the numbers of a step */
+    /* time of the reduction of the numbers of a step (loss, norm) over all ranks */
     double    numbers_s = cluster_collective_seconds(on.cluster, d.all, 0.0, 2);
     Simulated t = {.step_s = meet[1] - meet[0] + numbers_s};
     memcpy(t.sent, r.stage[0].sent, sizeof t.sent);

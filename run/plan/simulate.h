@@ -5,11 +5,11 @@
  * have the order in which stages compute and wait for each other's messages. Only the durations come from a model:
  * run/plan/cluster.h.
  *
- *   compute            a stage does one thing at a time
- *   tensor, context    collectives keep it from computing
- *   shard, replica     collectives follow each other on a clock of their own, from when they start; a wait ends when
- *                      its collective has ended. On clusters that do not overlap they keep the stage from computing
- *   stage              a message leaves when its receiver has begun the work before the one that receives it
+ *   Operations: a stage does one thing at a time.
+ *   Collectives of the axes tensor and context: the stage does not compute meanwhile.
+ *   Collectives of the axes shard and replica: they follow each other on a clock of their own, and a wait ends when its
+ *   collective has ended. On clusters without overlap the stage does not compute meanwhile.
+ *   Messages between stages: a message leaves when its receiver has begun the work before the one that receives it.
  */
 #ifndef TRAIN_GPT_RUN_PLAN_SIMULATE_H
 #define TRAIN_GPT_RUN_PLAN_SIMULATE_H

@@ -1,4 +1,4 @@
-/* sample.c - see sample.h.
+/* sample.c - draws text from a model, token by token: see sample.h.
  *
  * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over
  * the window fills them. Then a token needs only the rows of one token. A model that cannot keep them computes the
@@ -35,7 +35,7 @@ static uint32_t order_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Returns the weight of the logits of at least this order. weight NULL: each counts 1. */
+/* Returns the summed weight of the logits whose order (order_of) is at least `least`. weight NULL: each counts 1. */
 static double weight_from(const float *logits, int64_t vocab, const double *weight, uint32_t least) {
     double sum = 0;
     for (int64_t v = 0; v < vocab; v++)
@@ -43,8 +43,8 @@ static double weight_from(const float *logits, int64_t vocab, const double *weig
     return sum;
 }
 
-/* Returns the greatest order (order_of) such that logits of at least that order have the weight `wanted`. Only logits
- * from order `floor` on count. */
+/* Returns the greatest order (order_of) such that the logits of at least that order weigh `wanted` or more in sum. Only
+ * logits from order `floor` on count. */
 static uint32_t order_with(const float *logits, int64_t vocab, const double *weight, uint32_t floor, double wanted) {
     uint32_t least = 0;
     for (int bit = 31; bit >= 0; bit--) {
@@ -118,7 +118,7 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on the bytes of t->broken. Unless is_end, keeps a sequence that is not whole yet. */
+/* Passes on the bytes of t->broken. Unless is_end, keeps an unfinished UTF-8 sequence at their end. */
 static void put_printable(TextStream *t, int is_end) {
     const unsigned char *s = (const unsigned char *)t->broken.bytes;
     size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
@@ -134,7 +134,8 @@ static void put_printable(TextStream *t, int is_end) {
     drop_front(&t->broken, at);
 }
 
-/* The first place at which a stop text begins. is_whole: all of it is there. At the end only a whole one counts. */
+/* The first place at which a stop text begins. is_whole: the stop text is complete there. At the end of the text only a
+ * complete one counts. */
 typedef struct { size_t at; int is_whole; } Found;
 static Found find_stop(const TextStream *t, int is_end) {
     for (size_t at = 0; at < t->held.count; at++)
@@ -155,7 +156,7 @@ TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t by
     return (TextStream){.put = put, .ctx = ctx};
 }
 
-/* Passes on the held bytes up to a stop text. */
+/* Passes on the bytes of t->held that come before a stop text. */
 static void release(TextStream *t, int is_end) {
     Found found = find_stop(t, is_end);
     append(&t->broken, t->held.bytes, found.at);
@@ -247,7 +248,8 @@ void prompt_free(Prompt *p) {
     p->id = NULL;
 }
 
-/* Returns the token at which the window over `count` tokens begins. The last window began at `from`. */
+/* Returns the index of the first token of the window, which is the end of `count` tokens. The last window began at
+ * `from`. */
 static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
     while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
     return from;
@@ -262,7 +264,7 @@ typedef struct {
     Stream   *s;
     Tensor    on_device;  /* borrowed: inputs of the model                     */
     int64_t   positions;  /* positions of the model, over all context ranks    */
-    int64_t   from;       /* the window begins at ids[from]                    */
+    int64_t   from;       /* index of the window's first token in the ids of the text */
     int       is_kept;    /* keys and values of all tokens but the newest are kept */
     int32_t  *window;     /* owned [2 positions]: ids of the window            */
     float    *logits;     /* owned [vocab]                                     */
@@ -290,7 +292,7 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens, tensor_none()}; /* the targets are not read, so tokens stand for them */
+    Batch  batch = {tokens, tokens, tensor_none()}; /* no targets are read, so `tokens` is passed for them, too */
     device_from_host(w->s, tokens, w->window + w->positions);
     pipeline_forward(w->p, w->s, batch);
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
@@ -313,7 +315,7 @@ static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Adds the text of one id. */
+/* Adds the text of one token id to a text. */
 static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int is_first) {
     char  *bytes = NULL;
     size_t count = 0;

@@ -29,12 +29,12 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 
 /* --- text for a terminal or a pipe, from the bytes of one token after the other ----------------------------------- */
 
-/* Passes text on as soon as it is certain:
- *   It is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
- *   It contains nothing of a stop text, because the text ends before the first one. */
+/* A stream that passes text on in chunks, as soon as it is certain that:
+ *   The chunk is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
+ *   The chunk has no part of a stop text, because the text ends before the first stop text. */
 typedef struct { char *bytes; size_t count, room; } TextBytes;
 typedef struct {
-    void (*put)(void *ctx, const char *text, size_t bytes); /* receives text that is certain */
+    void (*put)(void *ctx, const char *text, size_t bytes); /* receives the next chunk of the text */
     void  *ctx;
     const char *const *stop; /* borrowed [stops], none of them empty */
     int    stops;
@@ -44,7 +44,8 @@ typedef struct {
 } TextStream;
 
 TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
-/* Adds bytes. Only stop texts that t->stop has at that time count, so a prompt is added before they are set. */
+/* Adds bytes to the text. Stop texts that are set later do not apply to them, so a prompt is added before t->stop is
+ * set. */
 void       text_stream_add(TextStream *t, const char *bytes, size_t count);
 /* Passes on the bytes that are held, and frees the memory. */
 void       text_stream_end(TextStream *t);

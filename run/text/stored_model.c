@@ -1,4 +1,4 @@
-/* stored_model.c - see stored_model.h. */
+/* stored_model.c - opens a checkpoint for verbs that compute with its model: see stored_model.h. */
 #include "run/text/stored_model.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static int read_json(const char *path, int may_lack, Json *json) {
 
 /* --- shape -------------------------------------------------------------------------------------------------------- */
 
-/* Checks the shape against the limits of a config. The message has the names of config.json. */
+/* Checks the shape against the limits of a config. The message uses the key names of Hugging Face's config.json. */
 static void refuse_limits(ModelShape shape, const char *path) {
     char  text[1024];
     char *fault = config_check_shape(shape);
@@ -80,7 +80,7 @@ ModelShape stored_shape(const char *checkpoint) {
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
-/* Adds an id to the ends. Returns 1, or 0 if the vocabulary does not have it. */
+/* Adds an id to the tokens that end a text. Returns 1, or 0 if the vocabulary does not have it. */
 static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const char *path) {
     double value = number_value(id);
     if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)
@@ -179,7 +179,7 @@ static char *tokenizer_of_run(const char *run) {
     if (cJSON_IsString(item) && item->valuestring[0]) found = xstrdup(item->valuestring, "the path of a tokenizer");
     for (const cJSON *one = cJSON_IsArray(train) ? train->child : train; one;
          one = cJSON_IsArray(train) ? one->next : NULL) {
-        /* an entry of data.train is an object with "path" in a blend, otherwise a text */
+        /* in a blend of data sources an entry of data.train is an object with "path", otherwise a text */
         const cJSON *name = cJSON_IsObject(one) ? json_member(one, "path") : one;
         if (cJSON_IsString(name)) dataset_files(name->valuestring, &files);
     }

@@ -34,8 +34,9 @@ void       stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, Mes
 /* Returns the positions to compute with: `asked`, the key positions=, or `positions` if that is 0 (not given). Exit 64
  * if the model has fewer. */
 int64_t    stored_positions(const char *verb, int64_t asked, int64_t positions, ModelShape shape);
-/* Returns how many positions texts of `tokens` tokens need memory for, at most `positions`: whole steps of sampling, or
- * with is_doubled one of the lengths that scored texts are computed at. Results are the same as with memory for all. */
+/* Returns the number of positions to allocate memory for, at most `positions`, if texts have `tokens` tokens. The
+ * number is a whole number of gpt_sample_step(), or with is_doubled a length of gpt_scored_length(). Results are the
+ * same as with memory for all positions. */
 int64_t    stored_room(int64_t positions, int64_t tokens, int is_doubled, const Groups *groups);
 /* Returns the spec of the model in fp32, for at most B sequences of T tokens. groups NULL: one rank. */
 ModelSpec  stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *groups);

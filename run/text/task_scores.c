@@ -1,4 +1,4 @@
-/* task_scores.c - see task_scores.h. */
+/* task_scores.c - scores the answers of a model to the questions of a task: see task_scores.h. */
 #include "run/text/task_scores.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
-/* A text of a question, with the length of its row. */
+/* A text of a question, with its length in tokens as a row of a batch. */
 typedef struct {
     int64_t question, text, length;
 } Row;

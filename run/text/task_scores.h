@@ -34,7 +34,7 @@ typedef struct {
     /* accuracy by sums divided by lengths, and its standard error; NaN for tasks of continuations */
     double      acc_norm, acc_norm_stderr;
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
-    double      centered;         /* with tasks of CORE: 0 is guessing, 1 is all correct; else NaN */
+    double      centered;         /* tasks of the benchmark CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;
 
 /* Collective. Scores a task. Returns 0 if stop() ended it. */
@@ -42,7 +42,8 @@ int    task_score(const Scorer *s, const Task *t, TaskScores *out);
 /* Collective. Computes the sums that scores come from. log_p [texts]: log p of the scored tokens. missed [texts]: how
  * many of these are not the likeliest token. Returns 0 if stop() ended it. */
 int    task_sums(const Scorer *s, const Task *t, double *log_p, double *missed);
-/* Returns the mean of the centered scores, or NaN if no task belongs to CORE. */
+/* Returns CORE, the mean of the centered scores (above guessing) of the tasks of that benchmark, or NaN if no task
+ * belongs to it. */
 double task_core(const TaskScores *scores, int tasks);
 
 #endif

@@ -1,4 +1,4 @@
-/* tasks.c - see tasks.h. Keeps questions as tokens, and reads a file of either form. */
+/* tasks.c - reads files of questions, JSONL or llm.c's hellaswag_val.bin, and keeps them as tokens: see tasks.h. */
 #include "run/text/tasks.h"
 
 #include <errno.h>
@@ -81,7 +81,7 @@ typedef struct {
     int32_t *token;
     int64_t  count, scored;
     double   length;
-} Text; /* the tokens are owned */
+} Text; /* token: owned */
 
 static int is_white(utf8proc_int32_t c) { /* returns 1 for the white space of Python's str.isspace */
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
@@ -138,7 +138,7 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader, whole, of_context, has_start, &alone);
     x.count = encode(reader, whole, size - 1, has_start, &x.token);
-    /* the continuation begins with a start token of its own */
+    /* drops the start token if the continuation begins with one of its own */
     if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0])
         memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
@@ -240,9 +240,11 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 /* --- a question --------------------------------------------------------------------------------------------------- */
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
-    /* one token more than positions, because the last one is no input; nanochat counts it as one */
+    /* The number of tokens to keep is one more than positions, because the last token is no input. For CORE it is
+     * positions, as in nanochat. */
     int64_t keep = reader.positions + !t->is_core;
-    /* A choice of CORE may be the beginning of another. It is then never the likeliest. */
+    /* A choice in a task of CORE may be the beginning of another choice. A choice without tokens of its own is never
+     * the likeliest. */
     for (int i = 0; i < texts; i++) {
         for (int64_t k = 0; k < text[i].count; k++)
             if (text[i].token[k] >= reader.tokenizer->vocab_size)
@@ -303,10 +305,10 @@ int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, 
 
 /* --- hellaswag_val.bin of llm.c ----------------------------------------------------------------------------------- */
 
-/* The file has a header of 256 int32: magic, version, number of questions, bytes of the longest question. Each question
- * is uint16: 65535, its bytes with these three words, its number, the index of the right answer, the number of answers.
- * Then come the number of tokens of the context and these tokens, and for each answer the number of its tokens and
- * these. The context has no start token. */
+/* The file hellaswag_val.bin of llm.c has a header of 256 int32: magic, version, number of questions, bytes of the
+ * longest question. Each question is uint16: 65535, its bytes with these three words, its number, the index of the
+ * right answer, the number of answers. Then come the number of tokens of the context and these tokens, and for each
+ * answer the number of its tokens and these. The context has no start token. */
 enum { MAGIC = 20240522, VERSION = 1, HEADER = 1024, START = 65535, MOST_ANSWERS = 256 };
 
 static int32_t word32(const unsigned char *data, int i) {

@@ -20,7 +20,7 @@ typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskK
 
 /* A text whose last `scored` tokens are scored. It starts with `shared` tokens of the first text of its question. */
 typedef struct {
-    int64_t at;                   /* index of its first own token in Task.token */
+    int64_t at;                   /* index in Task.token of the text's first own token, after the shared ones */
     int32_t shared, own, scored;
     double  length;               /* divisor of the text's sum in acc_norm: number of characters, or of tokens */
 } TaskText;
@@ -30,12 +30,12 @@ typedef struct { int64_t first; int32_t texts, gold; } Question;
 typedef struct {
     char     *name, *path;        /* owned */
     TaskKind  kind;
-    int       is_core;            /* 1 if the task belongs to CORE (docs/evaluation.md) */
+    int       is_core;            /* 1 if the task belongs to the benchmark CORE (docs/evaluation.md) */
     int       by_tokens;          /* 1: acc_norm divides by tokens (CORE, hellaswag_val.bin of llm.c) */
     double    baseline;           /* score that guessing gives */
     Question *question;           /* owned [questions] */
     TaskText *text;               /* owned [texts]     */
-    int32_t  *token;              /* owned [tokens]: own tokens of all texts */
+    int32_t  *token; /* owned [tokens]: tokens of all texts, without those shared with the first text of a question */
     int64_t   questions, texts, tokens, token_room;
     int64_t   cut;                /* texts that lost tokens on the left, because the model has fewer positions */
     uint64_t  fingerprint;        /* XXH3 hash of the whole task */

@@ -42,7 +42,7 @@ static Dataset check_data(const char *key, const StringList *globs, const Config
     line(key, "%d file%s, %s tokens, %s sample%s: %s%s", data.shards, plural(data.shards),
          grouped_text(data.tokens, tokens), grouped_text(data.samples, samples), plural(data.samples), use,
          sample_count_unread(&count, data.seq_len, "; ", unread));
-    if (data.blend) { /* prints how much each source of the blend contributes to the whole run */
+    if (data.blend) { /* prints how much each data source of the blend contributes to the whole run */
         SourceUse source[BLEND_SOURCES];
         int       sources = blend_use(&data, c, run_samples, source);
         for (int i = 0; i < sources; i++) line("", "%s", source[i].text);
@@ -70,7 +70,7 @@ static void print_understood(const Config *c, int ranks) {
     line("run folder", "%s", c->run.dir);
 }
 
-static int ranks; /* 0 if not given */
+static int ranks; /* value of the key ranks=; 0 if not given */
 static const VerbKey CHECK_KEYS[] = {
     {"ranks", "8", NULL, "check for a job of so many ranks", .whole = &ranks, .least = 1, .most = 1000000,
      .unset = "1"},

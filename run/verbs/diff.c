@@ -236,7 +236,7 @@ static int verb_diff(int argc, char **argv) {
     else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints();
     else if (kind[0] == OF_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
-        cJSON *json[2]; /* resolved like in a run: with presets, defaults and derived sizes */
+        cJSON *json[2]; /* the two configs, resolved like in a run: with presets, defaults and derived sizes */
         for (int k = 0; k < 2; k++) {
             Config config;
             char  *faults = config_load_elsewhere(side[k], NULL, 0, 0, &config);

@@ -28,13 +28,13 @@ static const int64_t DEFAULT_TOKENS = 131072; /* equal to the default of the con
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *data, *tokenizer, *out; /* values of the keys; NULL if not given */
+    const char *data, *tokenizer, *out; /* values of the keys of the same names; NULL if not given */
     RunLock    *lock;             /* owned: lock of the file `out`; NULL on ranks that do not write it */
     const char *task_list;        /* value of tasks=; NULL if not given */
     const char *task[MOST_TASKS];
     int         tasks, is_json;
-    int64_t     tokens, batch;    /* tokens is -1 if not given */
-    int64_t     positions;        /* 0 if not given */
+    int64_t     tokens, batch;    /* values of tokens= (-1 if not given) and batch= */
+    int64_t     positions;        /* value of positions=; 0 if not given */
     MeshSizes   grid;
 } asked = {.tokens = -1, .grid.replicas = 1};
 static const VerbKey EVAL_KEYS[] = {
@@ -65,7 +65,7 @@ static const VerbKey EVAL_KEYS[] = {
 typedef struct {
     Manifest     manifest;        /* owned if is_run is 1 */
     const cJSON *val;             /* borrowed: data.val of the run; NULL if there is none */
-    int64_t      seq_len, tokens; /* 0 if not known */
+    int64_t      seq_len, tokens; /* batch.seq_len and eval.tokens of the run; 0 if not known */
     int          is_run, masks;   /* is_run: state.json was read; masks: data.document_mask was on in the run */
 } RunWords;
 
@@ -289,7 +289,8 @@ static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
     char checkpoint[4096];
     verb_read("eval", 2, argc, argv, VERB_NOTHING);
-    for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) { /* divides the list in place */
+    /* splits the list of task files at its commas, in place */
+    for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) {
         comma = access(word, F_OK) == 0 ? NULL : strchr(word, ','); /* a file name may contain commas */
         if (comma) *comma++ = 0;
         if (asked.tasks == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
@@ -300,7 +301,8 @@ static int verb_eval(int argc, char **argv) {
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;
-    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* the length of sequences in training */
+    /* no longer than the sequences of the training run */
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len;
     T = stored_positions("eval", asked.positions, T, shape);
     if (verb_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());

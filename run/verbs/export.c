@@ -120,7 +120,7 @@ static void find_checkpoint(Export *e) {
     if (!stays)
         fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
     weights_set_check_json(e->checkpoint.text);
-    /* a file that is open survives pruning */
+    /* an open file stays readable if the checkpoint is pruned meanwhile */
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text);
     /* the run of the checkpoint is RUN, if the real path of the checkpoint is in RUN/checkpoints */
     static const char between[] = "/checkpoints";
@@ -192,7 +192,7 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
 
 /* --- README.md: the model, its training, data and losses, and how to load it, for the Hugging Face hub ------------ */
 
-typedef struct { int64_t step; double loss; } Loss; /* step is -1 if there is none */
+typedef struct { int64_t step; double loss; } Loss; /* a loss and its step; step is -1 if there is none */
 typedef struct { Loss train, val, best; } Losses;
 
 /* Reads the losses of the steps up to last_step from metrics.jsonl of a run. run "": the checkpoint belongs to no

@@ -97,7 +97,7 @@ static void PRINTF_LIKE(1, 2) report_row(const char *fmt, ...) {
 
 /* --- what a path is ----------------------------------------------------------------------------------------------- */
 
-enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200, NAMED = 3 /* data files and checkpoints that are named */ };
+enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200, NAMED = 3 /* NAMED: most data files and checkpoints listed by name */ };
 
 static int holds(const char *folder, const char *pattern) {
     IoPaths found = {NULL, 0};
@@ -256,7 +256,8 @@ static void inspect_shards(const char *folder) {
 
 /* --- weights: tensors, types, parameters, norm, range, NaN and Inf ------------------------------------------------ */
 
-enum { BAD_NAMED = 5 }; /* by default only so many tensors with values that are not finite are named */
+/* BAD_NAMED: most tensors with NaN or Inf that are listed by name, unless tensors=true */
+enum { BAD_NAMED = 5 };
 
 typedef struct {
     WeightsStats all;
@@ -736,14 +737,15 @@ static void inspect_file(const char *path) {
         Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
         if (has_ending(path, ".idx") && access(bin.text, R_OK) == 0) inspect_shard(bin.text);
         else inspect_other(path, &start);
-    } else if (magic == 20240520 || magic == 20240801 || /* shard_open() reports a fault of their headers */
+    /* The magic numbers of llm.c's token shards. shard_open() reports faults of their headers. */
+    } else if (magic == 20240520 || magic == 20240801 ||
                (has_ending(path, ".bin") &&
                 shard_parse_header(byte, given, (uint64_t)start.bytes, 0, &header, fault) == 0))
         inspect_shard(path);
     else {
         const char *kind = shard_text_kind(byte, given);
         int may_be_json = kind ? strcmp(kind, "parquet") != 0 : text_wide_encoding(byte, given) != ENCODING_FOUND;
-        /* also reads packed JSON, and JSON with a byte order mark */
+        /* inspect_read_json also reads compressed JSON, and JSON with a byte order mark */
         cJSON *json = may_be_json ? inspect_read_json(path) : NULL;
         int    is_json = json && (cJSON_IsObject(json) || (kind && strcmp(kind, "JSON") == 0));
         if (is_json) inspect_json(path, json);

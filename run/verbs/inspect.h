@@ -6,7 +6,7 @@
 
 typedef enum {
     PATH_FILE,
-    PATH_CHECKPOINT,  /* a step folder, by its state.json                      */
+    PATH_CHECKPOINT,  /* a checkpoint folder (step_...), recognized by its state.json */
     PATH_RUN,         /* a folder with config.json and metrics or checkpoints  */
     PATH_WEIGHTS,     /* a folder with .safetensors files                      */
     PATH_SHARDS,      /* a folder with token files                             */

@@ -217,7 +217,8 @@ static void check_keys(void) {
 static int verb_plan(int argc, char **argv) {
     if (argc < 2) verb_misused("plan", "it needs a config file");
     int overrides = 0;
-    for (int i = 2; i < argc; i++) { /* former versions had this key; false was its default */
+    /* removes zero_bubble=false, a key of former versions with its default */
+    for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "zero_bubble=false") == 0) continue;
         if (strncmp(argv[i], "zero_bubble=", 12) == 0)
             fail(EXIT_CONFIG,
@@ -228,12 +229,13 @@ static int verb_plan(int argc, char **argv) {
     check_keys();
     asked.on.held = search_held(argv + 2, overrides);
     Config config;
-    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0 if their number is checked later */
+    /* 0 if the number of ranks is checked later */
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks;
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
     char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
                                  : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    /* the folder of the weights may be made later */
+    /* checks the JSON files of the initial model, but not its weights, which may be made later */
     if (config.model.init_from[0]) weights_set_check_json(config.model.init_from);
     if (asked.fits) {
         int fit = search_fit(&config, asked.ranks);
@@ -260,7 +262,8 @@ static int verb_plan(int argc, char **argv) {
         /* the scratch memory of a rank depends on its number of threads */
         device_open(0, cores > asked.ranks ? cores / asked.ranks : 1);
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    int      per_host = device_is_host() ? 0 : device_count(); /* on CPUs the number of hosts is not known: 0 */
+    /* GPUs per host: as many as on this host; 0 on CPUs, where the number of hosts is not known */
+    int      per_host = device_is_host() ? 0 : device_count();
     int      hosts = per_host > 0 ? (asked.ranks + per_host - 1) / per_host : 0;
     /* a CUDA build without a GPU assumes a GPU for each rank */
     int      may_be_nccl = per_host >= asked.ranks || (!device_is_host() && !present);
@@ -268,11 +271,11 @@ static int verb_plan(int argc, char **argv) {
     Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm, -1, hosts, 0});
     double   rate = 0.0;
     if (present) {
-        device_open(0, cores);                             /* the measurement uses all cores */
+        device_open(0, cores);                             /* opens the device with all cores for the measurement */
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, (size_t)asked.memory_bytes);
-    if (asked.ledger) { /* every operation of a step of one rank, as a dry run records it */
+    if (asked.ledger) { /* prints every operation of a step of one rank, as a dry run (without computing) records it */
         Ledger step = {0};
         model_dry(config_model_spec(&config, plan.act, plan.ranks.count, plan.ranks.stage, NULL), plan.micro_steps,
                   &step);

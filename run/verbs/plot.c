@@ -42,7 +42,7 @@ void plot_smooth(const LogPoint *train, int64_t trains, double *smooth) {
 
 /* --- labels ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* bytes of a value */ };
+enum { MOST_KEYS = 1024, KEY_BYTES = 128, MOST_SHOWN = 40 /* MOST_SHOWN: most bytes of a value in a label */ };
 
 typedef struct { char text[KEY_BYTES]; } Key;
 
@@ -99,7 +99,8 @@ void plot_label(PlotRun *run, int runs) {
         int is_double = 0; /* 1 if another run's folder has the same name; the path then distinguishes them */
         for (int k = 0; k < runs; k++) is_double |= k != i && strcmp(run[k].log.name, run[i].log.name) == 0;
         snprintf(run[i].name, sizeof run[i].name, "%s", is_double ? run[i].log.dir : run[i].log.name);
-        for (int k = 0; k < keys && run[i].log.config; k++) { /* appends " · key=value" */
+        /* appends " · key=value" for each key that differs between the runs */
+        for (int k = 0; k < keys && run[i].log.config; k++) {
             const cJSON *value = config_value(run[i].log.config, key[k].text);
             char        *text = value ? cJSON_PrintUnformatted(value) : NULL;
             const char  *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
@@ -123,7 +124,8 @@ static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoi
     fputc('"', f);
     for (int i = 0, length; log->name[i]; i += length ? length : 1) {
         length = utf8_bytes(log->name + i, strnlen(log->name + i, 4));
-        if (length == 0) fputc('?', f); /* programs that read tables expect UTF-8 */
+        /* a byte that is not UTF-8 becomes '?', because programs that read tables expect UTF-8 */
+        if (length == 0) fputc('?', f);
         else fprintf(f, log->name[i] == '"' ? "\"\"" : "%.*s", length, log->name + i);
     }
     fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);

@@ -24,7 +24,7 @@
 #include "run/text/sample.h"
 #include "run/verbs/verbs.h"
 
-static const char *listen_at, *asked_part; /* NULL if not given */
+static const char *listen_at, *asked_part; /* values of listen= and part=; NULL if not given */
 static const VerbKey SERVE_KEYS[] = {
     {"listen", "0.0.0.0:7000", NULL, "listen on this address, where it has another name here", .text = &listen_at,
      .unset = "outer.server"},
@@ -94,8 +94,7 @@ static void load_weights(Serving *s) {
     else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
-             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its "
-             "own",
+             "%s stands at step %lld, where no round of outer.every = %lld ends: give the server a run.dir of its own",
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
@@ -107,7 +106,7 @@ static void open_run(Serving *s) {
     s->train = dataset_open("data.train", c->data.train.item, c->data.train.share, c->data.train.count,
                             c->batch.seq_len, c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
-    checkpoint_precheck_source(c, &s->tokenizer);
+    checkpoint_precheck_source(&s->config, &s->tokenizer);
     World *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);
     device_open(DEVICE_NONE, world_threads(w));
@@ -216,8 +215,9 @@ static void serve_rounds(Serving *s) {
     if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
 }
 
-/* Waits until the islands have fetched the last weights and left. Waits at least `minutes`, so that late islands get an
- * answer, too. Without an answer each of them would end with 77, however often it is started. */
+/* Waits until the islands (training jobs) have fetched the last weights and left. Waits at least `minutes`, so that
+ * late islands get an answer, too. An island without an answer would end with exit code 77, however often it is
+ * started. */
 static void see_them_off(Serving *s, double minutes) {
     double      until_ms = clock_ms() + minutes * 60e3;
     ServerRound over;
@@ -226,7 +226,7 @@ static void see_them_off(Serving *s, double minutes) {
         server_turn(s->server, TURN_MS, &over);
 }
 
-/* Serves islands of a run that was already over at the start. Writes nothing. */
+/* Serves training jobs of a run that was already over at the start. Writes nothing. */
 static void serve_finished(Serving *s) {
     const Config *c = &s->config;
     double        minutes = c->outer.linger_minutes;

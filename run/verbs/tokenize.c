@@ -367,7 +367,9 @@ static void take_text(void *writer, const char *text, size_t bytes) {
 static void end_document(void *writer) {
     Writer *w = (Writer *)writer;
     if (w->windows > 0)
-        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1); /* -1: the next document is held out */
+        /* Only in the last document text is cut. The text of an earlier one belongs to training as a whole, because the
+         * next document is held out. */
+        put_window(w, w->document == w->held.documents ? cut_in(w, 1) : -1);
     if (w->is_row && w->last != '\n' && job.tokenizer.kind == TOKENIZER_BYTES)
         encoder_put(&w->encoder, "\n", 1);
     encoder_end(&w->encoder);
@@ -490,7 +492,8 @@ static void write_notes(void) {
     size_t  size;
     int64_t tokens = train.tokens + val.tokens, bytes = train.bytes + val.bytes;
     if (job.tokenizer_path) copy_tokenizer();
-    if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows are included */
+    /* a token is a byte, and the newlines between rows count */
+    if (job.tokenizer.kind == TOKENIZER_BYTES) bytes = tokens;
     FILE *notes = memory_file_open(&text, &size);
     fprintf(notes,
             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, "

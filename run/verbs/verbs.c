@@ -1,4 +1,5 @@
-/* verbs.c - see verbs.h. Reads arguments, prints help and --version, calls the verb, and has the verb `schema`. */
+/* verbs.c - the command line of all verbs: see verbs.h. Reads arguments, prints help and --version, calls the verb, and
+ * has the verb `schema`. */
 #include "run/verbs/verbs.h"
 
 #include <cjson/cJSON.h>
@@ -95,7 +96,7 @@ static double read_number(const char *verb, const VerbKey *k, const char *text) 
     return value;
 }
 
-/* Returns the index of the text among the words. */
+/* Returns the index of the text among the words. Otherwise ends the program with exit 64. */
 static int read_word(const char *verb, const VerbKey *k, const char *const *words, const char *text) {
     char list[LIST_BYTES] = "";
     for (int i = 0; words[i]; i++) {
@@ -137,8 +138,8 @@ static void take_value(const char *verb, const VerbKey *k, const char *text) {
 
 const char *verb_given[MOST_KEYS + 1];
 
-/* Keys of the config may be given twice, and the last one counts. So scripts can append the keys of the user to their
- * own. A key of the verb is refused then, as a config refuses it. */
+/* Reads the arguments. A key of the config may be given twice, and the last value counts, so that scripts can append
+ * the keys of the user to their own. A key of the verb that is given twice is refused. */
 int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest) {
     const VerbKey *keys = verb_find(verb)->keys;
     const char    *word[MOST_KEYS] = {NULL}; /* first word of argv that has the key of this row */
@@ -367,7 +368,8 @@ int verb_main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a write beyond a file-size limit then fails with an error that names the path */
     start_computing();
     int status = EXIT_DONE, is_help = 0, is_version = is_one_of(argv[1], VERSION_WORDS);
-    for (int i = 2; i < argc; i++) /* "sample --help"; "tokenize help" is help unless a file of that name exists */
+    /* Looks for a request for help: "sample --help", or "tokenize help" unless a file named help exists. */
+    for (int i = 2; i < argc; i++)
         is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
     if (is_version) print_version();
     else if (!verb) print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */

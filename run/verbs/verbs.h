@@ -33,17 +33,17 @@ typedef struct {
     const char  *fallback;        /* the default, read like a typed value; "": none; NULL: `unset` says what holds */
     const char  *help;
     const char **text;
-    int         *flag;            /* "true" or "false" */
-    int         *choice;          /* least + the index among `words` */
-    int         *whole;           /* a whole number: "8", "1e3" */
-    int64_t     *count;           /* a whole number: "131072", "5e9" */
-    int64_t     *bytes;           /* a size: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
+    int         *flag;            /* takes 1 for "true", 0 for "false" */
+    int         *choice;          /* takes `least` + the index of the typed word in `words` */
+    int         *whole;           /* takes a whole number, such as "8" or "1e3" */
+    int64_t     *count;           /* takes a whole number, such as "131072" or "5e9" */
+    int64_t     *bytes;           /* takes a size in bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18 */
     double      *number;
-    void       (*take)(const char *value); /* reads the value itself */
+    void       (*take)(const char *value); /* function that reads the value */
     double       least, most;     /* limits of a number; sizes have no `most` */
-    const char *const *words;     /* ends with NULL */
+    const char *const *words;     /* allowed words of `choice`; ends with NULL */
     const char  *unset;           /* describes what holds without the key; NULL without `fallback`: it is required */
-    int          may_be_empty;    /* 1 if "key=" is a text */
+    int          may_be_empty;    /* 1 if the value may be empty, as in "key=" */
     int          may_repeat;      /* 1 if the key may be given several times */
 } VerbKey;
 
@@ -89,7 +89,7 @@ int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest)
 /* Names of the keys that verb_read() found in argv. Ends with NULL. */
 extern const char *verb_given[];
 
-/* Keys of verbs that read texts, and their values. The caller frees verb_inputs.skip. */
+/* Values of INPUT_KEYS, the keys of verbs that read texts. The caller frees verb_inputs.skip. */
 extern DocumentOptions verb_inputs;
 void verb_take_skip(const char *value);
 #define INPUT_KEYS                                                                                                     \

@@ -39,7 +39,7 @@ enum { WATCH_RECENT = 20, WATCH_TAIL = 64 };
 
 typedef enum {
     WATCH_EMPTY,     /* no step yet, and no process holds the folder    */
-    WATCH_STARTING,  /* no step yet                                     */
+    WATCH_STARTING,  /* no step yet, but a process holds the folder     */
     WATCH_RUNNING,
     WATCH_STOPPED,   /* ended in order before step run.steps */
     WATCH_DONE,      /* ended at step run.steps              */
@@ -51,7 +51,7 @@ typedef struct {
     const char *dir;                   /* borrowed */
     char        name[256];
     WatchState  state;
-    int64_t     steps;                 /* run.steps of its config; 0 if not known */
+    int64_t     steps;                 /* run.steps of the run's config; 0 if not known */
     MetricsLine last, eval;            /* newest step and newest evaluation; step is -1 if there is none */
     double      recent_ms[WATCH_RECENT]; /* ms of the last steps; the newest at index (seen - 1) % WATCH_RECENT */
     int64_t     seen;                  /* number of steps read so far */
@@ -73,7 +73,7 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    /* a round is a line of a server's log */
+    /* in the log of a server (`train_gpt serve`) the lines are rounds (LINE_OUTER) */
     } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) {
         int64_t before = w->last.step > 0 ? w->last.step : 0;
         double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;

@@ -150,10 +150,10 @@ OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_
 OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b))
 OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
 OP(proj_delta, linear_delta_backward(s, b->dx, b->delta, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
-OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
+OP(fc_f, linear_activation_forward(s, ACTIVATION_GELU_NEW, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
 OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
 OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
-OP(out_b, linear_gelu_backward(s, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
+OP(out_b, linear_activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
 /* Runs the last product of a branch and the norm after it. The residual is added in the product if its kernel can, else
  * in the norm. */
 static void joined(Bench *b, Tensor x, Tensor w) {
@@ -165,9 +165,9 @@ static void joined(Bench *b, Tensor x, Tensor w) {
 }
 OP(proj_joined, (void)s; joined(b, b->x, b->proj_w))
 OP(out_joined, (void)s; joined(b, b->gelu, b->out_w))
-OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
-OP(gelu_b, gelu_backward(s, b->dfc, tensor_none(), b->gelu, b->fc))
-OP(gelu_bias, gelu_backward(s, b->dfc, b->dfc_b, b->gelu, b->fc))
+OP(gelu_f, activation_forward(s, ACTIVATION_GELU_NEW, b->gelu, b->fc))
+OP(gelu_b, activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, tensor_none(), b->gelu, b->fc))
+OP(gelu_bias, activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, b->dfc_b, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
@@ -240,14 +240,14 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"linear_residual_forward:attproj+norm", proj_joined, a * (6 * N * C + C * C) + 8 * N, 2 * N * C * C},
         {"linear_backward:attproj", proj_b, a * (3 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
         {"linear_delta_backward:attproj", proj_delta, a * (4 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
-        {"linear_gelu_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
+        {"linear_activation_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
         {"linear_backward:fc", fc_b, a * (6 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"linear_forward:fcproj", out_f, a * (5 * N * C + 4 * C * C), 8 * N * C * C},
         {"linear_residual_forward:fcproj+norm", out_joined, a * (9 * N * C + 4 * C * C) + 8 * N, 8 * N * C * C},
-        {"linear_gelu_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
-        {"gelu_forward", gelu_f, 8 * N * C * a, 0},
-        {"gelu_backward", gelu_b, 12 * N * C * a, 0},
-        {"gelu_backward:bias", gelu_bias, 12 * N * C * a, 0},
+        {"linear_activation_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
+        {"activation_forward", gelu_f, 8 * N * C * a, 0},
+        {"activation_backward", gelu_b, 12 * N * C * a, 0},
+        {"activation_backward:bias", gelu_bias, 12 * N * C * a, 0},
         {"swiglu_forward", swiglu_f, 6 * N * C * a, 0},
         {"swiglu_backward", swiglu_b, 10 * N * C * a, 0},
         {"head_forward", head_f, a * (n * C + V * C + n * V), 2 * n * C * V},

@@ -12,7 +12,7 @@ ln -s "$tree/configs" "$tree/datasets" "$work"; ln -s "$tree/$B/train_gpt" "$wor
 export OMP_NUM_THREADS=1
 expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; status=1; fi; }
 
-# Takes the commands of that section of docs/islands.md, one per line.
+# Takes the commands of the section "Three islands" of docs/islands.md, one per line.
 sed -n '/^## Three islands/,/^## [^T]/p' docs/islands.md | sed -n 's/^    //p' | sed -e ':a' -e '/\\$/N; s/ *\\\n */ /; ta' > "$work/commands"
 cd "$work" || exit 1
 # shown PATTERN: prints the one command that matches. A training command gets the number of steps that the caller of

@@ -1,11 +1,15 @@
-/* abort.c - a job that ends badly on purpose, for test_abort.sh. `abort HOW` says how; the other ranks wait in a
- * collective meanwhile.
- *   one      rank 1 finds bad data          early    every rank finds a fault before comm_create
- *   all      every rank finds the same      early1   rank 1 alone does
- *   check    rank 1 meets the impossible    fine     nothing happens
- *   segv     the last rank crashes          exit     the last rank leaves with code 3, exit0 with 0, behind MPI's back
- *   nccl     no fault but EMU_NCCL_FAULT's, and a build without NCCL; an exchange at the end, with nccl-gathers two gathers
- */
+/* abort.c - a job that ends badly on purpose, for test_abort.sh. `abort HOW` says how. The ranks without a fault wait
+ * in a collective meanwhile.
+ *   early    every rank finds a fault in the config before it joins the other ranks
+ *   early1   rank 1 alone finds a fault in the config before it joins the other ranks
+ *   all      every rank finds the same bad data
+ *   one      the last rank finds bad data
+ *   check    a CHECK fails on the last rank
+ *   segv     the last rank crashes
+ *   exit     the last rank leaves with code 3, without telling MPI; exit0: with code 0
+ *   nccl     no fault of its own: the environment variable EMU_NCCL_FAULT adds one, or the build has no NCCL. It runs
+ *            reductions, and an exchange at the end, or with nccl-gathers two gathers
+ *   fine     nothing happens */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

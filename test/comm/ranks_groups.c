@@ -97,7 +97,7 @@ static void members_are_in_order(void **state) {
     comm_free(NULL);
 }
 
-/* Makes a group of a group, and a group whose name is too long. */
+/* Makes a group of ranks out of another group, with a name that is too long. The name is cut, and sums are right. */
 static void groups_of_groups(void **state) {
     (void)state;
     Group half = cut(1);

@@ -32,7 +32,7 @@ static int64_t wrong_sums(const float *x, int64_t from, int64_t to) {
     return wrong;
 }
 
-/* Returns the last kind to test: NCCL if it is built in and every rank has a GPU. */
+/* Returns the last kind of communication (CommKind) to test: NCCL if it is built in and every rank has a GPU. */
 static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_NCCL : COMM_MPI; }
 
 static void sums_are_exact_with(CommKind kind) {
@@ -256,7 +256,7 @@ static void times_add_up(void **state) {
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0 && after.sends == 0);
     comm_times(world);
     comm_all_reduce(world, tensor_1d(x, F32, n)), comm_barrier(world);
-    comm_forget_times(world); /* forgets all times except that of NCCL's bucket, which arrives late */
+    comm_forget_times(world); /* forgets all times except that of NCCL's last bucket, which is only known later */
     times = comm_times(world);
     comm_barrier(world), comm_forget_times(world);
     after = comm_times(world);

@@ -106,7 +106,8 @@ static void dead_neighbours_are_seen(void **state) {
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     *known = stopped;
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
-    kill(stopped, SIGCONT); /* lets the stopped process end; as long as nobody has waited for it, it counts as gone */
+    /* lets the stopped process end; until its parent waits for it, it is a zombie, which counts as gone */
+    kill(stopped, SIGCONT);
     waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
     EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
     waitpid(stopped, NULL, 0);

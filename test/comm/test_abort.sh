@@ -19,7 +19,8 @@ expect() {
         echo "not ok $name: status $got, not $status; \"$text\" in $told lines of:"; sed 's/^/    /' "$out"
     fi
 }
-# alone NAME STATUS TEXT [VARIABLE=VALUE...]: the same check for one process without a launcher.
+# alone NAME STATUS TEXT [VARIABLE=VALUE...]: checks exit status and TEXT, as expect does, of one process without a
+# launcher.
 alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
 
 if [[ $B == *nompi* ]]; then

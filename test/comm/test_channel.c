@@ -25,7 +25,7 @@ typedef struct {
     pthread_t thread;
     int       stop;
     uint64_t  sent, received; /* bytes that the last ended channel sent, and bytes that it received */
-    char      fault[512];     /* reason why that channel broke */
+    char      fault[512];     /* reason why the last ended channel broke */
     int       code;
 } Echo;
 

@@ -103,7 +103,7 @@ static void fill(float *x, int64_t n) {
     uint32_t r = 12345;
     for (int64_t i = 0; i < n; i++) {
         r = r * 1664525u + 1013904223u;
-        x[i] = ldexpf((float)(int32_t)r, -40 + (int)(i / 999)); /* each block of values has another size */
+        x[i] = ldexpf((float)(int32_t)r, -40 + (int)(i / 999)); /* each block of 999 values has another magnitude */
     }
 }
 

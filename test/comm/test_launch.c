@@ -87,11 +87,11 @@ static void mpirun_and_srun_are_told_apart(void **state) {
     assert_int_equal(launch_is_mpirun((Launch){0, 0, 1, 0}), 0);
     assert_int_equal(launch_is_mpirun((Launch){1, 1, 2, 1}), 1);
     setenv("SLURM_STEP_ID", "0", 1), setenv("SLURM_PROCID", "1", 1), setenv("SLURM_STEP_NUM_TASKS", "4", 1);
-    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 0}), 0); /* srun */
-    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 0); /* srun --mpi=pmi2 */
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 0}), 0); /* not mpirun: a task of srun */
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 0); /* not mpirun: a task of srun --mpi=pmi2 */
     assert_int_equal(launch_is_mpirun((Launch){1, 6, 8, 1}), 1); /* MPICH's mpirun, whose proxies srun started */
     setenv("OMPI_COMM_WORLD_RANK", "1", 1);
-    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 1); /* Open MPI's mpirun in a job */
+    assert_int_equal(launch_is_mpirun((Launch){1, 1, 4, 1}), 1); /* Open MPI's mpirun in a SLURM job */
     clear();
 }
 
@@ -117,7 +117,7 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    launch_explain_alone(); /* subcommands call this, and it must print nothing about tasks */
+    launch_explain_alone(); /* subcommands call launch_explain_alone, which must print nothing about tasks */
     launch_explain_tasks();
     Comm *c = world_all(world_join(launch_detect()));
     world_threads(comm_world(c));

@@ -15,7 +15,7 @@ commands() {
 }
 # compiles ARCHITECTURES PTX: checks for which architectures the printed commands compile machine code and PTX.
 compiles() {
-    local line; line=$(grep -m 1 'nvcc .* -o .*/layers/gelu.o' "$WORK/said")
+    local line; line=$(grep -m 1 'nvcc .* -o .*/layers/activation.o' "$WORK/said")
     [ "$(grep -oE 'code=sm_[0-9a-f]+' <<< "$line" | sed 's/code=sm_//' | xargs)" = "$1" ] && [ "$(grep -oE 'code=compute_[0-9a-f]+' <<< "$line")" = "code=compute_$2" ]
 }
 left_out() { grep -q "left out: .*$1" "$WORK/said"; }

@@ -28,7 +28,7 @@ static void paper_add(Paper *p, double x, int64_t times) {
     for (int64_t t = 0; t < times; t++) {
         uint8_t *digit = signbit(x) ? p->down : p->up;
         unsigned carry = 0;
-        /* adds eight bits of `whole` at a time, from the lowest, at bit place + bit */
+        /* adds `whole` to the big integer `digit` at bit `place`, eight bits at a time from the lowest */
         for (int bit = 0; bit < 53; bit += 8) {
             unsigned value = (unsigned)(whole >> bit & 0xff) << ((place + bit) % 8);
             int      at = (place + bit) / 8;

@@ -31,7 +31,7 @@ static int leave(void **state) {
     return 0;
 }
 
-/* Returns the results of the next calls of failpoint `name`, one digit each. 1 means that the call fails. */
+/* Returns the results of the next calls of failpoint `name`, one digit each: 1 if the call fails, 0 if not. */
 static const char *fates(const char *name, int calls) {
     static char text[16];
     for (int i = 0; i < calls; i++) text[i] = failpoint(name).error ? '1' : '0';
@@ -48,7 +48,7 @@ static void test_which_call(void **state) {
     rules("io.write@1:EIO; io.fsync@2:fail;io.write@4:ENOSPC");
     assert_string_equal(fates("io.write", 5), "10010");
     assert_string_equal(fates("io.fsync", 3), "010");
-    /* the rule's name is only the beginning of this name, so it does not match */
+    /* a rule for io.write does not match io.writeback, although that name begins so */
     assert_string_equal(fates("io.writeback", 3), "000");
     assert_int_equal(failpoint_calls("io.write"), 5);
     assert_int_equal(failpoint_calls("io"), 11);
@@ -83,8 +83,9 @@ static void test_rank(void **state) {
     assert_string_equal(fates("a.b", 2), "10");
 }
 
-/* Runs a process that makes the call twice and writes a byte after each. Sets *status to its exit status. Returns the
- * bytes written before the process ended, or before it was killed because it hung. */
+/* Runs a process under a fault rule. The process calls the failpoint a.b twice and writes a byte after each call. Sets
+ * *status to its exit status. Returns the bytes written before the process ended, or before it was killed because it
+ * hung. */
 static int fate_of_process(const char *rule, int *status) {
     int  pipes[2];
     char bytes[8];

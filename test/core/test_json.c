@@ -286,7 +286,8 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
-/* Lists soft faults in file order, marks their entries and still builds the tree. Any other fault ends parsing. */
+/* The parser lists soft faults in file order, marks their entries and still builds the tree. Soft faults are duplicate
+ * keys and numbers that cannot be kept exactly. Any other fault ends parsing. */
 static void test_soft_faults(void **state) {
     (void)state;
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"

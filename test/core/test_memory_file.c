@@ -99,11 +99,11 @@ static void the_end_names_purpose_and_size(void **state) {
     (void)state;
     static const char *const SIZE[] = {"1023 bytes", "3.0 KiB", "12.3 MiB", "5 bytes", "3 bytes", "17592186044416.0 MiB"};
     for (int i = 0; i < (int)(sizeof SIZE / sizeof *SIZE); i++) {
-        char  want[100];
+        char  want[150];
         Child c = child_run(allocate, &i);
-        snprintf(want, sizeof want, "train_gpt: no memory for a test: %s wanted\n", SIZE[i]);
+        snprintf(want, sizeof want, "train_gpt: no memory for a test: %s wanted; free memory on this host, or", SIZE[i]);
         assert_int_equal(c.code, EXIT_MEMORY);
-        assert_string_equal(c.said, want);
+        assert_memory_equal(c.said, want, strlen(want));
     }
 }
 

@@ -125,7 +125,8 @@ static void permute_is_a_permutation(void **state) {
             }
             free(seen);
         }
-    uint64_t big = 3ull << 40; /* far above 32 bits, results are still in range, and different places still differ */
+    /* in a permutation of far more than 2^32 items, results are in range, and two places have different items */
+    uint64_t big = 3ull << 40;
     assert_true(rng_permute(1, big, 5, 0) < big && rng_permute(1, big, 5, 0) != rng_permute(2, big, 5, 0));
 }
 

@@ -42,7 +42,7 @@ static int read_all(const char *name, DocumentOptions options, char fault[DOCUME
 static void the_user_wins_over_a_guess(void **state) {
     (void)state;
     static const struct { const char *name, *content; DocumentOptions options; const char *text, *fault; } CASES[] = {
-        /* the name and the contents decide */
+        /* without keys of the user, the file's name and its contents decide whether it is read as rows */
         {.name = "a", .content = ROWS, .text = "<a><b>"},
         {.name = "a.jsonl", .content = ROWS, .text = "<a><b>"},
         {.name = "a.NDJSON", .content = ROWS, .text = "<a><b>"},
@@ -62,7 +62,8 @@ static void the_user_wins_over_a_guess(void **state) {
         {.name = "a.parquet", .content = "<html>not found</html>\n", .fault = "a.parquet is no parquet file"},
         {.name = "a.parquet", .content = "words\n", FORMAT(TEXT), .text = "(words\n>"},
         {.name = "a", .content = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n", .fault = "is a pointer of Git LFS"},
-        /* the first lines decide */
+        /* without keys of the user and without a telling name, the file's first lines decide whether it is read as
+         * rows */
         {.name = "a", .content = "\n\r\n \t\n" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf" ROWS, .text = "<a><b>"},
         {.name = "a", .content = "\xef\xbb\xbf\n  " ROWS, .text = "<a><b>"},
@@ -117,7 +118,7 @@ static void few_invalid_bytes_are_kept(void **state) {
     (void)state;
     char fault[DOCUMENT_FAULT_CHARS] = "", *text = malloc(200000);
     memset(text, 'x', 200000);
-    /* 1 % of the whole text, but 5 % of its beginning, where all of them are */
+    /* the invalid bytes are 1 % of the whole text, but all of them are in its first fifth, where they are 5 % */
     for (int i = 0; i < 2000; i++) text[i * 20] = '\xe9';
     write_file("few", text, 200000);
     assert_int_equal(read_all("few", (DocumentOptions){.field = NULL}, fault), 0);

@@ -126,7 +126,9 @@ static void rows_are_told_from_text(void **state) {
     for (size_t i = 0; i < sizeof BLANK / sizeof *BLANK; i++) assert_int_equal(is_object(BLANK[i]), -1);
     char deep[300] = "{\"a\":";
     memset(deep + 5, '[', 100), memset(deep + 105, ']', 100), deep[205] = '}';
-    assert_int_equal(is_object(deep), 1); /* recognized as a row; reading it is refused, with the name of the limit */
+    /* a line that is nested too deeply is recognized as a row, so that reading it is refused with the name of the
+     * limit */
+    assert_int_equal(is_object(deep), 1);
 }
 
 /* The list of the line's fields in a message is cut, however long their names are. */

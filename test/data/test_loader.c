@@ -12,7 +12,7 @@ enum { T = 6 };
 
 static Dataset open_data(void) {
     write_counting_shard("a.bin", 6 * 17 + 1, 0);
-    /* 37 samples are not a multiple of a step's samples, so epochs end inside steps */
+    /* a.bin and b.bin have 37 samples, not a multiple of a step's samples, so epochs end inside steps */
     write_counting_shard("b.bin", 6 * 20 + 3, 10000);
     static const char *const globs[] = {"?.bin"};
     return dataset_open("data.train", globs, NULL, 1, T, 50000);
@@ -141,8 +141,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* If training is slower than the loader's thread, it gets the batch that is due, not the newest. That batch does not
- * change. */
+/* If training is slower than the loader's thread, training gets the batch that is due, not the newest one. The loader
+ * does not change that batch meanwhile. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

@@ -209,7 +209,7 @@ typedef struct {
     int64_t data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows;
     const char *says;       /* text in the message; NULL: the file is accepted, with group_rows rows */
     int64_t     repetition; /* repetition of the column: 0 required, 1 optional, 2 repeated */
-    int64_t     levels;     /* encoding of the levels; in PAGE_DATA_V2 their bytes */
+    int64_t     levels;     /* encoding of the definition levels; in a page of PAGE_DATA_V2 the number of their bytes */
 } Lie;
 
 /* Writes a file with a page and a footer of one row group with the column "text". Both have the false numbers of x. */
@@ -318,7 +318,7 @@ static void indices_are_checked(void **state) {
     at += h.packed_bytes;
     at += page_header_parse((uint8_t *)at, size - (size_t)(at - data), &h);
     assert_int_equal(h.kind, PAGE_DATA);
-    at += 4 + at[0]; /* behind the levels and their length */
+    at += 4 + at[0]; /* moves `at` past the definition levels and the four bytes of their length */
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         memcpy(at, CASES[i].bytes, strlen(CASES[i].bytes));
         write_file(copy, data, size);

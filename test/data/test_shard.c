@@ -160,7 +160,8 @@ static void wide_text_is_told_from_tokens(void **state) {
     }
     uint16_t ids[4000];
     srand(5);
-    for (int draw = 0; draw < 500; draw++) { /* small ids may have any share, and there may be few different ids */
+    /* accepted as tokens: ids of which any share is small, and files of few different ids */
+    for (int draw = 0; draw < 500; draw++) {
         int count = draw < 250 ? 4000 : 16 + draw % 64, low = draw % 100;
         for (int i = 0; i < count; i++) ids[i] = (uint16_t)(rand() % 100 < low ? rand() % 700 : rand() % 50257);
         assert_string_equal(parse_for(50257, ids, 2 * (size_t)count), "tokens");
@@ -477,14 +478,15 @@ static void other_bus_errors_are_not_ours(void **state) {
 
 static void foreign_tokens_are_found_wherever_they_are(void **state) {
     (void)state;
-    enum { N = 2500000 }; /* more than two blocks of the search for foreign tokens, and an incomplete one */
+    /* number of tokens: two blocks and a part of a third, in which tokens outside the vocabulary are searched */
+    enum { N = 2500000 };
     int64_t at[] = {0, 1, 31, 1048575, 1048576, 1048577, N / 2, 2097151, 2097152, N - 2, N - 1};
     uint8_t *file = malloc(1024 + 2 * N);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         put_header(file, 20240520, 1, N);
         for (int64_t k = 0; k < N; k++) memcpy(file + 1024 + 2 * k, &(uint16_t){(uint16_t)(k % 256)}, 2);
         memcpy(file + 1024 + 2 * at[i], &(uint16_t){i % 2 ? 256 : 65535}, 2);
-        /* a later foreign token, which must not hide the first one */
+        /* a later token outside the vocabulary, which must not hide the first one */
         memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2);
         write_file("f", file, 1024 + 2 * N);
         Shard s = shard_open("f", 0);

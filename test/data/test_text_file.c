@@ -148,8 +148,9 @@ static void bytes_that_are_no_utf8_are_counted(void **state) {
                                             "\xc0\x80",
                                             "\xf4\x90\x80\x80",
                                             "\xe0\x80\x80"};
+        /* data begins with 50 plain characters, so that the bytes after them do not look like UTF-16 */
         char *text, data[400] = "12345678901234567890123456789012345678901234567890",
-                    fault[TEXT_FILE_FAULT_CHARS]; /* the length is odd, because text of even length could be UTF-16 */
+                    fault[TEXT_FILE_FAULT_CHARS];
         size_t  bytes = 50, length;
         int64_t invalid, due = 0;
         for (int parts = rand() % 12; parts > 0; parts--)

@@ -49,7 +49,8 @@ static void other_vocabularies_know_ids_only(void **state) {
 /* --- one tokenizer in several kinds of files ---------------------------------------------------------------------- */
 
 /* Describes a tokenizer to make: the bytes, then "ab", "bc", "abc", "bcd", <|endoftext|>, "pq", "qr". swaps: "qr" is
- * merged before "pq". */
+ * merged before "pq". takes_whole: bpe_take_whole is called. lone: "xyz" is a token that no merges make. ends_as_text:
+ * <|endoftext|> is no special token. has_no_end: there is no <|endoftext|>. */
 typedef struct { int swaps, takes_whole, lone, ends_as_text, has_no_end; const char *pattern; } Made;
 
 static Bpe *made(const Made *m) {
@@ -62,7 +63,7 @@ static Bpe *made(const Made *m) {
     bpe_add_merge(b, 'p', 'q', m->swaps ? 5 : 4, 261), bpe_add_merge(b, 'q', 'r', m->swaps ? 4 : 5, 262);
     if (m->ends_as_text) bpe_add(b, 260, "<|endoftext|>", 13);
     else if (!m->has_no_end) bpe_add_special(b, 260, "<|endoftext|>", 13);
-    if (m->lone) bpe_add(b, 263, "xyz", 3); /* adds a token that no merges make */
+    if (m->lone) bpe_add(b, 263, "xyz", 3);
     if (m->takes_whole) bpe_take_whole(b);
     return b;
 }

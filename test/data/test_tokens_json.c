@@ -57,7 +57,7 @@ static void counts_are_those_of_the_shards(void **state) {
     (void)state;
     write_counting_shard("train_000000.bin", 30, 0);
     write_counting_shard("train_000001.bin", 12, 0);
-    /* there is no data file of val, so nothing contradicts the note */
+    /* there is no data file of validation tokens, so nothing contradicts the noted val_tokens */
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 7}");
     assert_ends(0, look, "train_*.bin", NULL);
     write_notes("{\"train_tokens\": 41}");
@@ -65,7 +65,8 @@ static void counts_are_those_of_the_shards(void **state) {
     write_counting_shard("val_000000.bin", 9, 0);
     write_notes("{\"train_tokens\": 42, \"val_tokens\": 8}");
     assert_ends(EXIT_DATA, look, "train_*.bin", "val_tokens 8, and the shards beside it hold 9", NULL);
-    write_file("train_000002.bin", "\1\0\2\0", 4); /* a file of another program, without a header */
+    /* a file of another program, without a header, so the number of tokens is unknown and not compared */
+    write_file("train_000002.bin", "\1\0\2\0", 4);
     write_notes("{\"train_tokens\": 41}");
     assert_ends(0, look, "train_*.bin", NULL);
 }

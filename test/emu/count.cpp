@@ -67,10 +67,11 @@ struct Instruction {
     const char *p[WARP_LANES];
     uint32_t    bytes;
 };
-struct Site { /* one code address that accesses memory, as one warp runs it */
-    /* number of instructions that each lane has begun here, and number of complete ones */
+struct Site { /* One code address that accesses memory, as one warp runs it. */
+    /* number of instructions at this address that each lane has begun, and number of complete ones */
     uint32_t                 begun[WARP_LANES], done;
-    std::vector<Instruction> open;                    /* instructions begun here; those before `first` are complete */
+    std::vector<Instruction> open;                    /* instructions begun at this address; those before `first` are
+                                                       * complete */
     size_t                   first;
     bool                     is_shared;
 };
@@ -133,8 +134,8 @@ static void note_part(const char *p, size_t n, uint32_t at, bool is_shared) {
     if (s.first == s.open.size()) s.open.clear(), s.first = 0;
 }
 
-/* The last access that count_whole has counted. The compiler's own accesses for it follow, and are not counted
- * again. */
+/* The last access that count_whole has counted. The compiler may split this access; its parts follow, and are not
+ * counted again. */
 static struct { const Fiber *by; const char *from, *to; bool writes; } whole;
 
 void count_access(const void *pointer, size_t n, bool writes, uint32_t at) {

@@ -13,7 +13,8 @@ import os
 import sys
 
 COLUMNS = {"kernel": ["conflicts", "again"], "operation": ["traffic"]}
-# The ratios are sums over all shapes of a test, so a new case changes them too. They may grow by this factor.
+# Factor by which a kernel's or operation's ratio may grow over the table's. Ratios are over sums of all shapes of a
+# test, so a new case changes them too.
 WORSE = 1.1
 
 
@@ -31,7 +32,7 @@ def counted(path):
         if what == "kernel":
             _, passes, least, asked, moved = n
             rows[what, name] = [passes / least if least else 1.0, asked / moved if moved else 1.0]
-        elif n[2] and n[1]:  # fills have no bytes, because they run no kernel in the emulator
+        elif n[2] and n[1]:  # lines without bytes are left out: a fill runs no kernel in the emulator
             rows[what, name] = [n[2] / n[1]]
     return rows
 

@@ -215,7 +215,7 @@ void     bulk_wait(int pending, bool read);
 unsigned cluster_rank();
 void     cluster_arrive(const char *file, int line);
 void     cluster_wait(const char *file, int line);
-/* arrives at the mbarrier at the same place in the shared memory of block `rank` of the cluster */
+/* arrives at the mbarrier of block `rank` of the cluster that is at the same place in that block's shared memory */
 void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line);
 void     set_registers(int n, bool raise, const char *file, int line);
 

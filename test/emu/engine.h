@@ -144,7 +144,7 @@ struct Barrier {
     const char          *file;
     int                  line;
     std::vector<Fiber *> waiting;
-    /* Only the address of this field is used. The race checker orders the threads that arrived without waiting through
+    /* Only the address of this field is used: the race checker orders threads that arrive without waiting through
      * it. */
     char                 arrivals;
 };
@@ -170,8 +170,9 @@ struct Launch {
     const char           *name, *file;
     int                   line;
     dim3                  grid, block;
-    unsigned              cluster; /* blocks in a cluster, which are adjacent along x */
-    bool                  early;   /* starts before earlier kernels have ended; its threads call await_kernels */
+    unsigned              cluster; /* number of blocks in a cluster, which are adjacent along x */
+    bool                  early;   /* the kernel starts before earlier kernels have ended; its threads call
+                                    * await_kernels */
     /* bytes of dynamic shared memory; limit of dynamic and static shared memory together */
     size_t                shared_bytes, most_shared;
     const void           *kernel;
@@ -205,7 +206,7 @@ struct Engine {
     unsigned           ready_warps;
     int                threads, warp_count, live; /* threads, warps and live threads of all blocks that run now */
     int                block_threads;
-    unsigned           block; /* number in the grid of the first block that runs now */
+    unsigned           block; /* index in the grid of the first block that runs now */
     unsigned           cluster_phase;
     int                cluster_arrived;
 
@@ -306,7 +307,7 @@ struct Allocation {
     char      *base;
     size_t     bytes;
     MemoryKind kind;
-    /* cell of each two bytes, for the race checker; inside shadow_memory, made at the first access */
+    /* for the race checker: one Cell for each two bytes; lies inside shadow_memory, made at the first access */
     Cell      *shadow;
     void      *shadow_memory;
     bool       initialised; /* for the race checker: the whole allocation was written in one operation */
@@ -327,7 +328,7 @@ void     race_syncwarp(int warp);
 /* passes the warp's clock, and the clocks that it knows, to `object`, for example an mbarrier */
 void     race_release(void *object, int warp);
 void     race_acquire(void *object, int warp);
-/* notes that from now on the hardware may write here at any time */
+/* notes that from now on the hardware may write these bytes of shared memory at any time */
 void     race_pending(void *shared, size_t n, const char *file, int line);
 /* returns the present clock of this thread's warp, which stamps later accesses of the hardware for the thread */
 uint64_t race_stamp();

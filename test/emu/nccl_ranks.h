@@ -20,7 +20,8 @@ struct ncclComm {
     int                           ranks, rank;
     bool                          blocking, finalized;
     ncclResult_t                  state;     /* the result of ncclCommGetAsyncError */
-    std::function<ncclResult_t()> pending;   /* the operation in progress; it runs when the state is asked for */
+    std::function<ncclResult_t()> pending;   /* the operation in progress; it runs when ncclCommGetAsyncError asks for
+                                              * the state */
     int64_t                       collectives, groups; /* collectives and groups of messages called so far */
     std::atomic<bool>             aborted;
     /* blocks of each kernel of NCCL, which is also the number of channels: config.maxCTAs */
@@ -121,7 +122,7 @@ ncclResult_t world_make(ncclComm_t comm, ncclUniqueId id) {
     return ncclSuccess;
 }
 
-/* On the leader, after all ranks have arrived: sends the list to all. */
+/* Sends the list of all ranks to every rank. Only the leader calls it, after all ranks have arrived. */
 ncclResult_t answer(ncclComm_t comm) {
     comm->answered = true;
     memcpy(&comm->came[2 * comm->meeting.size()], comm->mine, sizeof comm->mine);
@@ -149,7 +150,7 @@ ncclResult_t world_made(ncclComm_t comm) {
     if (!comm->answered) return answer(comm);
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
-    /* Waits until all ranks have come here too. */
+    /* Creating a communicator waits until all ranks have called it, too. */
     MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world);
     MPI_Comm_dup(comm->world, &comm->calls);
     MPI_Group_free(&members);

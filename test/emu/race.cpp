@@ -33,7 +33,7 @@ enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1, BULK = ~0u - 2 };
 static struct {
     bool               compiled_in, paused;
     uint32_t           launch;
-    Cell              *shared; /* cells of the shared memory of all blocks of a cluster */
+    Cell              *shared; /* cells of the shared memory of all blocks of the cluster that runs */
     std::vector<uint32_t> fences[MAX_THREADS]; /* clocks at which each thread made a proxy fence */
     /* for each cell of the arena: how many fences its last writer had made before it wrote */
     std::vector<uint32_t> fenced;
@@ -179,7 +179,8 @@ static void print_place(const char *label, uint32_t at) {
 
 /* --- an access ---------------------------------------------------------------------------------------------------- */
 
-enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: a copy was started that may write here at any time from now on */
+enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy was started that may write these bytes at any
+                                             * time from now on */
 
 static Cell *shadow_of(Allocation &a) {
     if (a.shadow) return a.shadow;
@@ -281,7 +282,8 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     }
 }
 
-/* Inlined into each hook, where size and kind are constants, because half of a kernel's time is spent here. */
+/* Checks an access of kind `kind` for races. Inlined into each hook, where size and kind are constants, because half of
+ * a kernel's time is spent here. */
 [[gnu::always_inline]] static inline void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread,
                                                 uint32_t clock) {
     const char  *p = (const char *)pointer;
@@ -306,7 +308,7 @@ static void fence_cells(size_t first, size_t n, const void *p, uint32_t at, int 
     for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
 }
 
-/* Handles an access of instrumented code: of a kernel, or of a host function in a .cu file. */
+/* Checks an access of instrumented code: of a kernel, or of a host function in a .cu file. */
 [[gnu::always_inline]] static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
     if (!on()) return;
     uint32_t at = (uint32_t)(uintptr_t)return_address - 1;

@@ -75,7 +75,8 @@ extern "C" {
 
 /* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
 
-/* Waits for all queued work, because a real driver may do so before it makes a graph or loads the graph's kernels. */
+/* The emulated driver waits for all queued work, because a real driver may do so before it makes a graph or loads the
+ * graph's kernels. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
     if (library_messages > 0)
         fail("a graph is made while %d messages of NCCL are in flight: it may wait for them, and they for a rank that waits for this one",

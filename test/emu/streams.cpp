@@ -17,7 +17,7 @@ namespace emu {
 static CUstream_st               default_stream;
 static std::vector<cudaStream_t> streams = {&default_stream};
 static std::vector<Capture *>    captures;
-static int                       phase_left; /* calls until other streams are held */
+static int                       phase_left; /* number of calls until other streams are held */
 static std::recursive_mutex      door;
 
 using Lock = std::lock_guard<std::recursive_mutex>;

@@ -39,10 +39,10 @@ struct Capture {
 /* NVIDIA's headers leave these two types incomplete. */
 struct CUstream_st {
     Capture         *capture;          /* NULL if not under capture */
-    /* under capture: number of operations recorded so far, and the number that another stream has waited for */
+    /* under capture: number of operations recorded so far, and how many of them another stream has waited for */
     uint64_t         position, joined;
     bool             waits_for_default;
-    bool             is_held;          /* held: the stream's work runs only if the host waits for it */
+    bool             is_held;          /* the stream is held: its work runs only if the host waits for it */
     int              library_blocks;   /* multiprocessors that NCCL's kernels on the stream may hold */
     std::deque<Work> work;
 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The emulator of CUDA kernels: the clean cases pass in all variants, and some planted faults are caught. `make
-# emu-planted` tests all faults.
+# Tests the emulator of CUDA kernels: the cases without faults pass in all variants, and some planted faults are caught.
+# `make emu-planted` tests all faults.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=emu SAN=-plain emu-cases
 needs BACKEND=emu emu-cases

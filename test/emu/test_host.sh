@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Host code of the CUDA build with the emulated libraries. They refuse what the real ones refuse: GPUs of other ranks,
-# memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain builds without
-# sanitizers.
+# Tests the host code of the CUDA build with the emulated libraries. They refuse what the real ones refuse: GPUs of
+# other ranks, memory that NCCL takes, receives that wait, communicators that were aborted, old drivers. SAN=-plain
+# builds without sanitizers.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/emu.sh"
 needs BACKEND=cpu SAN= build/cpu/train_gpt
 needs BACKEND=emu all

@@ -30,7 +30,7 @@ expect "the goal is told" grep -q "goal of 684000 tokens/s is 95.8 ms" <<< "$tex
 expect "another model has no such goal" [ "$(plan model.n_layer=6 | grep -c goal)" -eq 0 ]
 expect "fp8: no cast of its own for attention's gradient" [ "$(plan precision=fp8 | grep -E '^estimate fp8_cast' | tee "$WORK/casts" | grep -c 'x 2304')" -eq 0 ]
 expect "  but for the norms' and for attention's output" grep -q 'x 768' "$WORK/casts"
-echo '{"source": "a card", "kernels": {"gelu_forward": 1.5e12, "matmul": 9e14}}' > "$WORK/rates.json"
+echo '{"source": "a card", "kernels": {"activation_forward": 1.5e12, "matmul": 9e14}}' > "$WORK/rates.json"
 expect "measured rates are marked as such" [ "$(plan rates="$WORK/rates.json" | grep -cE '^measured matmul  ')" -gt 5 ]
 expect "a card without rates: exit 64" eval 'plan gpu=a100 > /dev/null; [ $? -eq 64 ]'
 expect "fp32: exit 64" eval 'plan precision=fp32 > /dev/null; [ $? -eq 64 ]'

@@ -159,7 +159,7 @@ timed_both() { [ "$(sets | wc -l)" -ge 4 ] && ! sets | sed 's/fp32,/fp32 added,/
 expect "products that set gradients are timed, and the same that add" timed_both
 expect "fp8: the same bits again" ended fp8.again
 expect "fp8: the same bits again: equal" same_weights "$WORK/fp8.again" "$WORK/fp8" step_00000006
-writers() { grep -oE '^\(?fp8_(gelu|swiglu|norm)_(for|back)ward_kernel' "$WORK/kernels" | sort -u | wc -l; }
+writers() { grep -oE '^\(?fp8_(activation|swiglu|norm)_(for|back)ward_kernel' "$WORK/kernels" | sort -u | wc -l; }
 expect "fp8: norms, activations and gradients write 8 bits at once" [ "$(writers)" -eq 5 ]
 expect "parallel.deterministic, 1 rank" ended ordered
 expect "parallel.deterministic, one micro-batch a rank" ended ordered.one

@@ -44,7 +44,7 @@ static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, const W
 enum { UNIT_WORDS = 8, UNIT_BYTES = 16 };
 template <class F> static void gather(uint16_t *to, uint64_t descriptor, int rows, bool mn_major, MmaType type, const WgmmaOp &op, F f) {
     int down = mn_major ? UNIT_WORDS : 1, along = mn_major ? 1 : UNIT_WORDS, step = mn_major ? 16 : 1;
-    for (int k = 0; k < 16; k += along) /* a row is 16 words of two bytes, for 8-bit types too */
+    for (int k = 0; k < 16; k += along) /* a row has 16 words of two bytes; for 8-bit types a word holds two elements */
         for (int r = 0; r < rows; r += down) {
             char    *p = place_of(descriptor, r, is_8_bit(type) ? 2 * k : k, mn_major, op);
             uint16_t word[UNIT_WORDS];

@@ -102,8 +102,8 @@ begin() {
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
-# gone SECONDS: checks that all ranks end within SECONDS of a quiet machine; on this machine within $PATIENCE times as
-# long. Sets $TOOK to the time they took.
+# gone SECONDS: checks that all ranks end within SECONDS times $PATIENCE, which is above 1 on a slow machine. Sets $TOOK
+# to the seconds they took.
 gone() {
     local at=$EPOCHREALTIME
     while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done

@@ -12,13 +12,14 @@ for each in 1 2; do
     expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
 done
 
-# Rank 1 for mpirun is the first on hostB, and its weights become wrong. The job numbers ranks by host, so there it is
-# rank 2.
+# Flips a bit in the weights of mpirun's rank 1, which is the first rank on hostB. The job numbers ranks by host, so its
+# message calls that rank 2.
 TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
     expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 2 \(hostB.* differ" \
     two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
 
-# In the first grid the tensor ranks fit on one host, however mpirun places the ranks. In the second they do not.
+# Two grids of tensor ranks. Those of the first fit on one host, however mpirun places the ranks. Those of the second do
+# not, so a warning is expected.
 WIDE="model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=0 eval.every=0"
 MPIRUN="--map-by node" two_hosts 2 $WIDE parallel.tensor=2 parallel.pipeline=2 run.dir="$WORK/grid" > "$WORK/out" 2> "$WORK/grid.err"
 expect "tensor ranks within hosts, stages across" [ $? -eq 0 ]

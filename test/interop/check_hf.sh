@@ -62,7 +62,7 @@ expect "from several files and from one: the same weights" same_weights "$WORK/f
 expect "sample takes its folder" quiet "$TRAIN" sample "$WORK/made/sharded" tokens=8
 expect "a head of its own is refused" exits 65 'lm_head.weight is not the embedding' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
 
-# The tokenizers in checkpoint folders: bytes, one learnt here, and a .tiktoken file converted to tokenizer.json.
+# Tests the tokenizers in checkpoint folders: bytes, one learnt here, and a .tiktoken file converted to tokenizer.json.
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 python3 -c 'print("Zo\u00eb: \u4f60\u597d\U0001f600\n\t  It'"'"'s 12,345 words\u2026 the quick brown fox jumps   over 3.14\n\n  end")' > "$WORK/prose"
 "$TRAIN" train-tokenizer "$WORK/text.txt" "$WORK/prose" out="$WORK/bpe" vocab_size=320 > /dev/null

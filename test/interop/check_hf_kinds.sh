@@ -19,7 +19,7 @@ SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 optimizer.learning_rate=
 there qwen3-moe 2 model.arch=qwen3-moe model.head_dim=24 moe.experts=8 moe.top_k=2 moe.n_inner=32 parallel.zero_stage=3
 
 "$PYTHON" test/interop/check_hf.py make_kinds "$WORK/made" || exit 1
-from() { # from NAME KEY=VALUE...: trains a model made by transformers at a rate of 0, which must not change it.
+from() { # from NAME KEY=VALUE...: trains a model that transformers made, at a rate of 0. Its logits must not change.
     local name=$1; shift
     same "its own $name" "$WORK/made/$name"
     train model.vocab_size=300 model.n_layer=1 run.steps=1 optimizer.learning_rate=0 eval.every=0 run.dir="$WORK/from-$name" \

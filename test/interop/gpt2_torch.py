@@ -30,7 +30,7 @@ def read_safetensors(path):
 
 def logits(folder, tokens):
     config = json.load(open(f"{folder}/config.json"))
-    assert config["architectures"] == ["GPT2LMHeadModel"] and config["activation_function"] == "gelu_new" and config["tie_word_embeddings"]
+    assert config["architectures"] == ["GPT2LMHeadModel"] and config["tie_word_embeddings"]
     weights = read_safetensors(f"{folder}/model.safetensors")
     assert not any(name.startswith("lm_head") for name in weights)
     heads, eps = config["n_head"], config["layer_norm_epsilon"]
@@ -42,8 +42,11 @@ def logits(folder, tokens):
     def conv1d(x, name):  # the weights are stored as [in, out], as in GPT-2's Conv1D
         return x @ weights[name + ".weight"] + weights[name + ".bias"]
 
-    def gelu(x):
-        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+    activation = {
+        "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
+        "relu2": lambda x: torch.clamp(x, min=0) ** 2,
+        "silu": lambda x: x * torch.sigmoid(x),
+    }[config["activation_function"]]
 
     def attention(x, name):
         T, C = x.shape
@@ -56,7 +59,7 @@ def logits(folder, tokens):
     for i in range(config["n_layer"]):
         block = f"transformer.h.{i}"
         x = x + attention(norm(x, block + ".ln_1"), block + ".attn")
-        x = x + conv1d(gelu(conv1d(norm(x, block + ".ln_2"), block + ".mlp.c_fc")), block + ".mlp.c_proj")
+        x = x + conv1d(activation(conv1d(norm(x, block + ".ln_2"), block + ".mlp.c_fc")), block + ".mlp.c_proj")
     return norm(x, "transformer.ln_f") @ weights["transformer.wte.weight"].T
 
 

@@ -209,7 +209,7 @@ static void test_first_step(void **state) {
     tensor_set(grad, 0, 1.0f), tensor_set(grad, 1, -1e-3f), tensor_set(grad, 2, 1e6f), tensor_set(grad, 3, 0.0f);
     update_one(&s, p, m, v, p, grad, h, 1.0f);
     static const double want[] = {0.99, 1.01, 0.99, 1.0};
-    /* eps/|g| is at most 1e-5, which is relative to a step of 0.01 */
+    /* eps / |g| is at most 1e-5, so eps changes a step of 0.01 by at most 1e-7 */
     for (int i = 0; i < 4; i++) assert_true(fabs((double)tensor_get(p, i) - want[i]) < 2e-7);
     tensor_set(p, 3, 2.0f);
     h.weight_decay = 0.5f, h.step = 2;

@@ -55,12 +55,12 @@ static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
     o->dw = stage_tensor(s, F32, 2, K, M), o->db = stage_tensor(s, F32, 1, M, 1), o->dbias = stage_tensor(s, F32, 1, K, 1);
     o->y64 = stage_doubles(s, N * M), o->dx64 = stage_doubles(s, N * K), o->dpre64 = stage_doubles(s, N * K);
     o->dw64 = stage_doubles(s, K * M), o->db64 = stage_doubles(s, M);
-    gelu_forward(&s->stream, o->x, o->pre);
+    activation_forward(&s->stream, ACTIVATION_GELU_NEW, o->x, o->pre);
     device_sync(&s->stream);
     double *x64 = stage_widen(s, o->x), *w64 = stage_widen(s, o->w), *dy64 = stage_widen(s, o->dy);
     ref_linear_forward(o->y64, x64, w64, stage_widen(s, o->b), N, K, M);
     for (int pass = 0; pass < 2; pass++) ref_linear_backward(o->dx64, o->dw64, o->db64, dy64, x64, w64, N, K, M);
-    ref_gelu_backward(o->dpre64, o->dx64, stage_widen(s, o->pre), N * K);
+    ref_activation_backward(ACTIVATION_GELU_NEW, o->dpre64, o->dx64, stage_widen(s, o->pre), N * K);
     return o;
 }
 
@@ -76,7 +76,7 @@ static void ops_queue(Ops *o) {
     device_zero(s, o->dbias);
     linear_forward(s, o->y, o->x, o->w, o->b);
     linear_backward(s, o->dx, o->dw, o->db, o->dy, o->x, o->w);
-    linear_gelu_backward(s, o->dpre, o->dbias, o->dw, o->db, o->dy, o->x, o->pre, o->w);
+    linear_activation_backward(s, ACTIVATION_GELU_NEW, o->dpre, o->dbias, o->dw, o->db, o->dy, o->x, o->pre, o->w);
 }
 
 static void ops_check(Ops *o) {
@@ -99,7 +99,8 @@ static void ops_clear(Ops *o) {
 }
 
 typedef struct { int64_t N, K, M; } Shape;
-/* shapes in which all accesses are wide, none are, or all except those to 16-bit rows of 40 */
+/* Shapes [N,K,M] whose matrices allow only wide accesses; no wide accesses; wide ones except to 16-bit rows of 40
+ * elements. */
 static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}};
 
 /* A second process that uses the first one's table computes the same bits and adds nothing to the table. */
@@ -115,7 +116,7 @@ static void test_replay(void **state) {
                    db = stage_copy(&o->s, o->db), dbias = stage_copy(&o->s, o->dbias);
             int              count = matmul_algorithms.count;
             MatmulAlgorithm *stored = malloc(sizeof *stored * (size_t)(count + 1));
-            /* products whose names do not appear in the table of those chosen by timing */
+            /* number of products whose algorithm was not chosen by timing */
             int              unnamed = 0;
             for (int a = 0; a < count; a++) {
                 stored[a] = matmul_algorithms.record[a];

@@ -103,7 +103,8 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
     ref_attention_delta(delta64, stage_widen(&s, dy), stage_widen(&s, y), B * T, h.query, h.size);
     attention_delta(&s.stream, delta, dy, y);
     assert_close(delta, delta64, F32, bound_sum(h.size));
-    /* The second run overwrites the first one's results with the same bits. The emulator runs only once, over NaN. */
+    /* The second run overwrites the first one's results with the same bits. On the emulator, which is slow, there is
+     * one run. */
     if (!stage_is_slow()) attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     /* backward, this time with a given delta and sums for the bias */
     int has_bias = attention_backward(&s.stream, dqkv, dbias, dy, y, lse, delta, qkv, tensor_none(), h);
@@ -198,8 +199,8 @@ static void test_columns(void **state) {
         }
 }
 
-/* The emulator runs two of the first four shapes for each type, because the code that finds a rank's rows is the same
- * for all types. */
+/* Tests context ranks with several shapes and types. The emulator runs two of the first four shapes for each type,
+ * because the code that finds a rank's rows is the same for all types. */
 static void test_context(void **state) {
     (void)state;
     static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
@@ -229,7 +230,7 @@ static void test_shapes(void **state) {
             /* left out, because T = 130 already has three tiles like those of T = 257 */
             if (stage_is_slow() && ACT_TYPES[t] == F32 && shapes[i][1] == 257) continue;
             for (int spread = 1; spread <= 3; spread += 2) {
-                /* the emulator runs one of the two spreads */
+                /* the slow emulator runs one of the two spreads of the values */
                 if (stage_is_slow() && (i + t + spread / 2) % 2) continue;
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
             }

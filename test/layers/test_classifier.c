@@ -161,7 +161,7 @@ static void test_parts(void **state) {
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512},
-                                        {1, 24570, 24576} /* nearly 48 KiB on a GPU, with static memory */, {3, 50257, 50304}};
+                                        {1, 24570, 24576} /* nearly 48 KiB of shared memory */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             for (int k = 0; k < 2 * COUNT(TERMS); k += shapes[i][1] > 1000 && k == 1 ? 2 * COUNT(TERMS) - 3 : 1)

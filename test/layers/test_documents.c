@@ -162,7 +162,7 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) {
             HeadShape h = {shapes[i][3], shapes[i][4], shapes[i][5]};
             if (h.size > 128 && stage_act_types() == 3) continue; /* only the CPU has heads of this size */
-            if (stage_is_slow() && (i + t) % 3 == 2) continue;    /* the emulator runs two of the three types */
+            if (stage_is_slow() && (i + t) % 3 == 2) continue;    /* the slow emulator runs two of the three types */
             compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], h, 1 + 2 * (i % 2));
         }
 }
@@ -248,7 +248,8 @@ static void test_context(void **state) {
         {2, 1, 256, 50, {1, 1, 16}}, {2, 2, 256, 150, {2, 1, 64}}, {3, 2, 384, 100, {2, 2, 5}}, {4, 1, 512, 300, {1, 1, 80}}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 2 : COUNT(cases)); i++)
-            if (!stage_is_slow() || i != 1 - a) /* fp32 runs one of the first two shapes, bf16 the other, fp16 both */
+            if (!stage_is_slow() || i != 1 - a) /* the slow emulator runs one of the first two shapes in fp32, the other
+                                                 * in bf16, and both in fp16 */
                 compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].every, cases[i].h);
 }
 

@@ -119,8 +119,9 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Expert e has counts[e] rows. The gaps between matrices must stay unchanged. Backward runs twice on sums that are not
- * zero, or on fresh sums: NaN, which must become zero even for an expert without rows. */
+/* Compares the products of experts, forward and backward. Expert e has counts[e] rows. The gaps between matrices must
+ * stay unchanged. Backward runs twice on sums that are not zero, or on fresh sums: NaN, which must become zero even for
+ * an expert without rows. */
 static void compare_products(DType act, const int32_t *counts, int64_t E, int64_t M, int64_t K, int64_t gap, int is_fresh) {
     Stage   s = stage_create(STAGE_SCRATCH);
     int64_t stride = M * K + gap;

@@ -6,8 +6,8 @@
 
 static DType type_of(int which) { return which == FP8_DY ? E5M2 : E4M3; }
 
-/* Asserts what an op has noted about one of its tensors, `times` times: the largest size and the counts of lost
- * values. */
+/* Asserts what an op has noted about one of its tensors, `times` times: the largest absolute value and the counts of
+ * lost values. */
 static void assert_noted(Fp8 f, int which, RefLost lost, int times) {
     float amax;
     stage_settle();

@@ -1,4 +1,4 @@
-/* test_fp8_outputs.c - fp8_gelu_forward, fp8_gelu_backward, fp8_swiglu_forward, fp8_swiglu_backward,
+/* test_fp8_outputs.c - fp8_activation_forward, fp8_activation_backward, fp8_swiglu_forward, fp8_swiglu_backward,
  * fp8_layernorm_forward, fp8_rmsnorm_forward and fp8_attention_backward: the ops that write 8-bit codes directly. The
  * codes equal float64's rounding of what the same op in bf16 stores, in its own order and transposed. A matrix product
  * of the codes has the bits of a product that casts its bf16 input. Maxima and counts are equal, too. */
@@ -95,22 +95,23 @@ static void assert_lost(Case *k, int which, int is_long) {
     if (is_long) assert_true(lost[0] > 0 && lost[1] > 0);
 }
 
-static void gelu(int64_t N, int64_t M, float fault) {
+static void activation(Activation kind, int64_t N, int64_t M, float fault) {
     Case   k = case_of(N, M, E4M3);
     Tensor x = input(&k, N, M, 1, 12, fault);
-    gelu_forward(&k.s.stream, k.plain, x);
-    fp8_gelu_forward(&k.s.stream, k.codes, x, k.f);
+    activation_forward(&k.s.stream, kind, k.plain, x);
+    fp8_activation_forward(&k.s.stream, kind, k.codes, x, k.f);
     assert_codes(&k), assert_products(&k), assert_lost(&k, FP8_X, N * M > 1000);
     stage_destroy(&k.s);
 }
 
-/* Tests the gradient with column sums for the bias, whose bound holds for any order of additions, and without. */
-static void gelu_grad(int64_t N, int64_t M, float fault) {
+/* Tests the gradient of an activation in 8 bits, without and with column sums for the bias. The bound of these sums
+ * holds for any order of additions. */
+static void activation_grad(Activation kind, int64_t N, int64_t M, float fault) {
     Case    k = case_of(N, M, E5M2);
     Tensor  x = input(&k, N, M, 1, 6, fault), dy = input(&k, N, M, 2, 20, 0.0f), dbias = stage_random(&k.s, F32, 1, M, 1, 3, 1, 0);
     double *sums = stage_widen(&k.s, dbias);
-    gelu_backward(&k.s.stream, k.plain, tensor_none(), dy, x);
-    fp8_gelu_backward(&k.s.stream, k.codes, N % 32 && fault != 0.0f ? tensor_none() : dbias, dy, x, k.f);
+    activation_backward(&k.s.stream, kind, k.plain, tensor_none(), dy, x);
+    fp8_activation_backward(&k.s.stream, kind, k.codes, N % 32 && fault != 0.0f ? tensor_none() : dbias, dy, x, k.f);
     for (int64_t i = 0; i < N * M; i++) sums[i % M] += (double)tensor_get(k.plain, i);
     if (fault == 0.0f) assert_close(dbias, sums, F32, bound_sum(N));
     if (N * M < 100000) assert_codes(&k);
@@ -160,8 +161,8 @@ static void norm(NormKind kind, NormUse use, int64_t N, int64_t C, float fault, 
     stage_destroy(&k.s);
 }
 
-/* Tests sequences of documents of `every` tokens; 0: each sequence is one document. If no kernel can write codes, the
- * op changes nothing. */
+/* Tests attention's backward pass with gradients in 8 bits, in sequences of documents of `every` tokens; 0: each
+ * sequence is one document. If no kernel can write codes, the op changes nothing. */
 static void attention(int64_t B, int64_t T, int64_t H, int64_t every) {
     enum { D = 64 };
     HeadShape h = {H, H, D};
@@ -191,11 +192,13 @@ static void test_activations(void **state) {
     static const int64_t shapes[][2] = {{16, 16}, {48, 80}, {144, 64}, {272, 144}};
     for (int i = 0; i < COUNT(shapes); i++) {
         float fault = FAULTS[i % COUNT(FAULTS)];
-        gelu(shapes[i][0], shapes[i][1], fault);
-        gelu_grad(shapes[i][0], shapes[i][1], fault);
+        for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
+            activation(kind, shapes[i][0], shapes[i][1], fault);
+            activation_grad(kind, shapes[i][0], shapes[i][1], fault);
+        }
         swiglu(shapes[i][0], shapes[i][1], fault);
     }
-    gelu_grad(16400, 16, 0.0f); /* so many rows that a block computes two tiles */
+    activation_grad(ACTIVATION_GELU_NEW, 16400, 16, 0.0f); /* so many rows that a block computes two tiles */
 }
 
 /* One warp computes a row of up to 2048 channels and writes 8 bits. Longer rows, and rows with weights that are not

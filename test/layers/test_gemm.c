@@ -153,20 +153,21 @@ static void test_products(void **state) {
 
 /* --- ops ----------------------------------------------------------------------------------------------------------- */
 
-/* Computes gelu of pre as stored, in the product's epilogue and in a separate kernel. Both give the same bits. */
-static void check_gelu(DType act, int64_t N, int64_t K, int64_t M) {
+/* Computes an activation of pre as stored, in the product's epilogue and in a separate kernel. Both give the same
+ * bits. */
+static void check_activation(Activation kind, DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
     Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), plain = stage_tensor(&s, act, 2, N, M);
-    Tensor gelu = stage_tensor(&s, act, 2, N, M);
+    Tensor apart = stage_tensor(&s, act, 2, N, M);
     ask("own");
-    linear_gelu_forward(&s.stream, y, pre, x, w, b);
+    linear_activation_forward(&s.stream, kind, y, pre, x, w, b);
     assert_int_equal(own_records(), has_own());
     linear_forward(&s.stream, plain, x, w, b);
     assert_same_bits(pre, plain);
-    gelu_forward(&s.stream, gelu, pre);
-    assert_same_bits(y, gelu);
+    activation_forward(&s.stream, kind, apart, pre);
+    assert_same_bits(y, apart);
     stage_destroy(&s);
 }
 
@@ -217,19 +218,19 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     stage_destroy(&s);
 }
 
-static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
+static void check_backward(Activation kind, DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dpre = stage_tensor(&s, act, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);
     Tensor dbias = stage_random(&s, F32, 1, K, 1, 8, 1, 0), dbias0 = stage_copy(&s, dbias);
-    gelu_forward(&s.stream, x, pre);
+    activation_forward(&s.stream, kind, x, pre);
     double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
     ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
-    ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
+    ref_activation_backward(kind, dpre64, dx64, stage_widen(&s, pre), N * K);
     ask("own");
     double *dbias64 = stage_widen(&s, dbias);
-    linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
+    linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
     assert_int_equal(own_records(), 2 * has_own());
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(N + 1));
@@ -242,12 +243,12 @@ static void check_backward(DType act, int64_t N, int64_t K, int64_t M) {
     for (uint32_t cluster = 1; has_own() && cluster <= 2; cluster++) {
         force_way(cluster, 1);
         memcpy(dbias.data, dbias0.data, tensor_bytes(dbias0));
-        linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
+        linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
         assert_same_bits(dpre, dpre_first);
         assert_same_bits(dbias, first);
     }
     /* runs once more without column sums */
-    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
+    linear_activation_backward(&s.stream, kind, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_same_bits(dpre, dpre_first);
     stage_destroy(&s);
 }
@@ -282,9 +283,11 @@ static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
 static void test_ops(void **state) {
     (void)state;
     for (int t = has_own(); t < stage_act_types(); t++) {
-        check_gelu(ACT_TYPES[t], 150, 64, 264);
+        for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
+            check_activation(kind, ACT_TYPES[t], 150, 64, 264);
+            check_backward(kind, ACT_TYPES[t], 300, 136, 72);
+        }
         for (int is_head = 0; is_head < 2; is_head++) check_residual(ACT_TYPES[t], 150, 72, 264, is_head);
-        check_backward(ACT_TYPES[t], 300, 136, 72);
         check_delta(ACT_TYPES[t], 300, 3, 64, 72);
         check_delta(ACT_TYPES[t], 150, 2, 128, 136);
         /* heads of 32 channels, for which a kernel computes delta after the product */

@@ -30,7 +30,7 @@ static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 31, 1000, 4096, 8193, 65536 + 1, 1200007};
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int t = 0; t < 2; t++) { /* words of 4 bytes, then words of 2 */
+        for (int t = 0; t < 2; t++) { /* tensors with elements of 4 bytes, then of 2 */
             Stage    s = stage_create(0);
             Tensor   x = stage_random(&s, ACT_TYPES[t], 1, sizes[i], 1, (uint64_t)i, 2, 0);
             uint64_t due = plain((const unsigned char *)x.data, tensor_bytes(x));

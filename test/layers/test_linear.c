@@ -1,4 +1,4 @@
-/* test_linear.c - linear_forward, linear_gelu_forward, linear_backward and linear_gelu_backward. */
+/* test_linear.c - linear_forward, linear_activation_forward, linear_backward and linear_activation_backward. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t N, K, M; double *y, *x, *w, *b, *dy; } Case;
@@ -9,12 +9,12 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, k->N * k->M);
 }
 
-/* The gradient of y = gelu(pre) w + b with respect to pre, compared by differences. */
-typedef struct { Case linear; double *pre; } GeluCase;
+/* The gradient of y = f(pre) w + b with respect to pre, compared by differences. */
+typedef struct { Case linear; Activation kind; double *pre; } ActivationCase;
 
-static double gelu_objective(void *ctx) {
-    GeluCase *k = (GeluCase *)ctx;
-    ref_gelu_forward(k->linear.x, k->pre, k->linear.N * k->linear.K);
+static double activation_objective(void *ctx) {
+    ActivationCase *k = (ActivationCase *)ctx;
+    ref_activation_forward(k->kind, k->linear.x, k->pre, k->linear.N * k->linear.K);
     return objective(&k->linear);
 }
 
@@ -36,12 +36,14 @@ static void test_differences(void **state) {
     assert_true(difference_proves(objective, &k, k.w, dw, K * M));
     assert_true(difference_proves(objective, &k, k.b, db, M));
 
-    GeluCase g = {k, stage_random_doubles(&s, N * K, 5, 2, 0)};
-    double  *dpre = stage_doubles(&s, N * K);
-    ref_gelu_forward(g.linear.x, g.pre, N * K);
-    ref_linear_backward(dx, dw, db, g.linear.dy, g.linear.x, g.linear.w, N, K, M);
-    ref_gelu_backward(dpre, dx, g.pre, N * K);
-    assert_true(difference_proves(gelu_objective, &g, g.pre, dpre, N * K));
+    double *dpre = stage_doubles(&s, N * K);
+    for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
+        ActivationCase a = {k, kind, stage_random_doubles(&s, N * K, 5, 2, 0)};
+        ref_activation_forward(kind, a.linear.x, a.pre, N * K);
+        ref_linear_backward(dx, dw, db, a.linear.dy, a.linear.x, a.linear.w, N, K, M);
+        ref_activation_backward(kind, dpre, dx, a.pre, N * K);
+        assert_true(difference_proves(activation_objective, &a, a.pre, dpre, N * K));
+    }
     stage_destroy(&s);
 }
 
@@ -63,7 +65,7 @@ static void test_linear_records(void **state) {
 
     Tensor y = stage_tensor(&s, F32, 2, N, M), gelu = stage_tensor(&s, F32, 2, N, M), dx = stage_tensor(&s, F32, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 0, 0, 0), db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
-    linear_gelu_forward(&s.stream, gelu, y, x, w, b);
+    linear_activation_forward(&s.stream, ACTIVATION_GELU_NEW, gelu, y, x, w, b);
     linear_backward(&s.stream, dx, dw, db, dy, x, w);
     assert_close(y, (const double *)record_find(&f, "linear.y")->data, F32, bound_sum(K + 1));
     assert_close(gelu, (const double *)record_find(&f, "linear.gelu")->data, F32, bound_sum(K + 24));
@@ -85,9 +87,9 @@ static void test_gelu_records(void **state) {
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
     Tensor  dpre = stage_tensor(&s, F32, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 0, 0, 0),
            db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
-    linear_gelu_backward(&s.stream, dpre, tensor_none(), dw, db, dy, x, pre, w);
+    linear_activation_backward(&s.stream, ACTIVATION_GELU_NEW, dpre, tensor_none(), dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
-    /* one more term for the rounding of x */
+    /* the bound has one more term, for the rounding of x */
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1));
     assert_close(db, (const double *)record_find(&f, "linear_gelu.db")->data, F32, bound_sum(N));
     record_unload(&f);
@@ -98,40 +100,50 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0),
            b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
-    Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), gelu = stage_tensor(&s, act, 2, N, M);
-    double *y64 = stage_doubles(&s, N * M), *gelu64 = stage_doubles(&s, N * M);
+    Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), joined = stage_tensor(&s, act, 2, N, M),
+           apart = stage_tensor(&s, act, 2, N, M);
+    double *y64 = stage_doubles(&s, N * M), *joined64 = stage_doubles(&s, N * M);
     ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_widen(&s, b), N, K, M);
     linear_forward(&s.stream, y, x, w, b);
     assert_close(y, y64, act, bound_sum(K + 1));
-    linear_gelu_forward(&s.stream, gelu, pre, x, w, b);
-    assert_same_bits(pre, y);
-    ref_gelu_forward(gelu64, stage_widen(&s, pre), N * M); /* the expected values are gelu of pre as stored */
-    assert_close(gelu, gelu64, act, bound_sum(24));
+    for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
+        linear_activation_forward(&s.stream, kind, joined, pre, x, w, b);
+        assert_same_bits(pre, y);
+        ref_activation_forward(kind, joined64, stage_widen(&s, pre), N * M); /* expects f of pre as stored */
+        assert_close(joined, joined64, act, bound_sum(24));
+        activation_forward(&s.stream, kind, apart, pre);
+        assert_same_bits(joined, apart);
+    }
     stage_destroy(&s);
 }
 
-static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
+static void compare_backward(Activation kind, DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K),
            w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, K), dpre = stage_tensor(&s, act, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);
-    gelu_forward(&s.stream, x, pre);
+    activation_forward(&s.stream, kind, x, pre);
     double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw),
            *db64 = stage_widen(&s, db);
     for (int pass = 0; pass < 2; pass++)
         ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
-    ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
+    ref_activation_backward(kind, dpre64, dx64, stage_widen(&s, pre), N * K);
     linear_backward(&s.stream, dx, dw, db, dy, x, w);
     Tensor  dbias = stage_random(&s, F32, 1, K, 1, 8, 1, 0);
     double *dbias64 = stage_widen(&s, dbias);
-    linear_gelu_backward(&s.stream, dpre, dbias, dw, db, dy, x, pre, w);
+    linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
     stage_settle();
+    if (device_is_host()) { /* the CPU's joined op has the bits of the two ops; a GPU's product may not round between */
+        Tensor apart = stage_tensor(&s, act, 2, N, K);
+        activation_backward(&s.stream, kind, apart, tensor_none(), dx, pre);
+        assert_same_bits(dpre, apart);
+    }
     /* adds the columns of dpre as stored */
     for (int64_t i = 0; i < N * K; i++) dbias64[i % K] += (double)tensor_get(dpre, i);
     assert_close(dbias, dbias64, F32, bound_sum(N));
     assert_close(dx, dx64, act, bound_sum(M));
-    /* dy w^T is rounded when it is stored, before it is multiplied by gelu' */
+    /* dy w^T is rounded when it is stored, before it is multiplied by f' */
     assert_close(dpre, dpre64, act, bound_bf16(M + 24, 2.0, 0.0));
     assert_close(dw, dw64, act, bound_sum(2 * N));
     assert_close(db, db64, act, bound_sum(2 * N));
@@ -140,7 +152,7 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
 
 /* Each op sets a fresh dw (NaN), with or without column sums of dy. The next call adds to it. */
 static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
-    enum { PLAIN_OP, WITHOUT_BIAS, DELTA_OP, GELU_OP, OPS };
+    enum { PLAIN_OP, WITHOUT_BIAS, DELTA_OP, ACTIVATION_OP, OPS };
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0), none = tensor_none();
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, K), delta = stage_tensor(&s, F32, 2, 1, N);
@@ -151,7 +163,8 @@ static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
         double *twice = stage_doubles(&s, K * M);
         for (int pass = 0; pass < 2; pass++, dw.is_fresh = 0) {
             if (op == DELTA_OP) linear_delta_backward(&s.stream, dx, delta, dw, db, dy, x, w);
-            else if (op == GELU_OP) linear_gelu_backward(&s.stream, dx, none, dw, db, dy, x, x, w);
+            else if (op == ACTIVATION_OP)
+                linear_activation_backward(&s.stream, ACTIVATION_GELU_NEW, dx, none, dw, db, dy, x, x, w);
             else linear_backward(&s.stream, dx, dw, db, dy, x, w);
             for (int64_t i = 0; i < K * M; i++) twice[i] += dw64[i];
             assert_close(dw, twice, act, bound_sum(2 * N));
@@ -167,7 +180,8 @@ static void test_shapes(void **state) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
-            compare_backward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
+            for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++)
+                compare_backward(kind, ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
             compare_fresh(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
         }
 }

@@ -39,7 +39,8 @@ static void test_sizes(void **state) {
     for (int i = 0; i < COUNT(sizes); i++) compare(sizes[i]);
 }
 
-/* Computed by hand: a first gradient of 2 makes m = 0.1 and the direction 0.05 * 2 + 0.95 * 0.1. */
+/* Compares the first step with one computed by hand: a gradient of 2 makes m = 0.1 and the direction 0.05 * 2 + 0.95 *
+ * 0.1. */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -29,8 +29,8 @@ static void test_sizes(void **state) {
         for (int side = NEURON_ROWS; side <= NEURON_COLUMNS; side++) compare(sizes[i][0], sizes[i][1], sizes[i][2], (NeuronSide)side);
 }
 
-/* Computed by hand: two rows of lengths 1 and 3 move equally far in the first step, and the norm of the update becomes
- * sqrt(2). */
+/* Compares the first step with one computed by hand: two rows of lengths 1 and 3 move equally far, and the norm of the
+ * update becomes sqrt(2). */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(STAGE_SCRATCH);

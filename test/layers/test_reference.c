@@ -13,8 +13,8 @@ static double objective(void *ctx) {
     return dot(k->y, k->dy, N * C);
 }
 
-/* Finite differences refuse common mistakes in layernorm's gradient: without either mean, without rstd, or with the
- * gradient of another row. */
+/* Finite differences refuse common mistakes in layernorm's gradient: one of its two means is missing, rstd is missing,
+ * or it is the gradient of another row. */
 static void test_differences_refuse(void **state) {
     (void)state;
     Case   k;

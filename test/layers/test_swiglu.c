@@ -2,8 +2,8 @@
 #include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
-/* Terms for which the bound allows. The argument of the exponential is that of silu, and a fast exponential has an
- * error of |x| roundings. |x| < 24 while the result matters; beyond, silu is x or under 10^-9. */
+/* Number of roundings that the bound allows. The argument of the exponential is that of silu, and a fast exponential
+ * has an error of |x| roundings. |x| < 24 while the result matters; beyond, silu is x or under 10^-9. */
 enum { SWIGLU_TERMS = 24 };
 
 typedef struct { int64_t N, F; double *y, *gate_up, *dy; } Case;

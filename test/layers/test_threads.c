@@ -17,7 +17,8 @@ static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t see
 /* returns a tensor of zeros for sums that ops add to */
 static Tensor zeros(Stage *s, int64_t a, int64_t b) { return stage_random(s, F32, b ? 2 : 1, a, b ? b : 1, 9, 1, 0); }
 
-/* A product of several tiles in each direction. The inner length of its weight gradient is larger than a strip. */
+/* A product of several tiles in each direction. The inner length of its weight gradient is larger than a strip of
+ * layers/matmul.c (STRIP_K). */
 static Outputs linear(Stage *s, DType act) {
     int64_t N = 1100, K = 420, M = 1205;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
@@ -134,7 +135,8 @@ static void compare(Op *op, DType act) {
 
 static void test_all(void **state) {
     (void)state;
-    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU build has no such choice */
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* skipped on a GPU, whose results do not depend on the number of
+                                                       * CPU threads */
     Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
                         grouped_heads, rope, classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)

@@ -8,7 +8,8 @@
 #include "model/optimizer.h"
 #include "model/gpt.h"
 
-/* STEPS_EMULATED: on the emulator a graph is made in the first step and run in the second */
+/* STEPS_EMULATED: number of steps on the emulator, which is slow; a graph is made in the first step and run in the
+ * second */
 enum { STEPS = 20, STEPS_EMULATED = 3, WARMUP = 5, SEQUENCES = 4 };
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 

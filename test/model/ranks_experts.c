@@ -93,7 +93,7 @@ static void balance(Model *m) {
     free(counts);
 }
 
-/* the largest errors of a run; last: its last loss; rounds: the most rounds of a block */
+/* the largest errors of a run; last: loss of its last step; rounds: the most rounds in which a block exchanged rows */
 typedef struct { double loss, norm, gradient, weight, last; int64_t rounds; } Errors;
 
 static Errors train(const Grid *g) {

@@ -8,7 +8,8 @@
 
 enum { LAYERS = 4, BUCKETS = LAYERS + 2 };
 
-/* The backward pass of a block, as the tested kind of model has it. It also notes the time at which it ends. */
+/* ended_ms: time at which the backward pass of each block ended. noted_kind: the kind of model under test, with a
+ * backward pass that also notes these times. */
 static double     ended_ms[LAYERS];
 static BlockKind  noted_kind;
 static int        left = LAYERS;
@@ -40,7 +41,9 @@ static void first_sends_precede_the_end_of_backward(void **state) {
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     shards_finish(m->shards, &m->stream);
 
-    CommTrace trace[BUCKETS]; /* the buckets: the last norm, the blocks from last to first, and the embeddings */
+    /* one trace for each bucket, in the order of backward: the last norm, the blocks from last to first, the
+     * embeddings */
+    CommTrace trace[BUCKETS];
     int       traced = world_trace(comm_world(world), trace, BUCKETS);
     EXPECT_ON_ALL(left == 0);
     EXPECT_ON_ALL(traced == (comm_size(world) > 1 ? BUCKETS : 0));

@@ -20,7 +20,7 @@ static int64_t bits_of(float x) {
     return bits;
 }
 
-/* Adds a step to the history, with this maximum in all cells. */
+/* Adds a step to the history. The maximum of every tensor (cell) in that step is amax. */
 static void add(Fp8History *h, float amax) {
     int64_t values[3 * FP8_BLOCK_CELLS];
     for (int64_t c = 0; c < h->cells; c++) values[c] = bits_of(amax);

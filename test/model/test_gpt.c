@@ -53,7 +53,7 @@ static void test_nan(void **state) {
     nan_leaves_no_trace();
 }
 
-/* A second run has the same bits as the first. */
+/* Two models that are trained on the same batches have equal bits in losses, gradients and weights. */
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
@@ -71,7 +71,7 @@ static void test_repeat(void **state) {
 }
 
 /* Runs one sequence of 17 tokens, once in memory for four sequences of 40 after other work, and once in memory made for
- * it. */
+ * it. Losses and gradients must agree. */
 static void test_smaller_batch(void **state) {
     (void)state;
     Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),
@@ -172,7 +172,7 @@ static void test_initial(void **state) {
             double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2.0 * (double)SHAPE.n_layer) : 0.02;
             assert_true(fabs(mean) <= 5.0 * std / sqrt(n));
             assert_true(fabs(sqrt(square) / std - 1.0) <= 5.0 / sqrt(2.0 * n));
-            /* drawn by the global offset, so that no two tensors are equal */
+            /* the expected values are drawn at the parameter's global offset, so no two tensors have the same values */
             rng_normal(part, p->elems, 7, (uint64_t)p->offset, 0.0f, p->init_std);
             assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         }

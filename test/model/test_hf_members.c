@@ -1,11 +1,12 @@
 /* test_hf_members.c - the list of members of Hugging Face's config.json: names of keys, settings that are not used,
- * flags, and plain names of tensors. */
+ * flags, activations, and plain names of tensors. */
 #include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h> /* after error.h, because cmocka's macro fail() would change the declarations there */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,8 +83,35 @@ static void names_lose_what_programs_add(void **state) {
     assert_int_equal(strlen(hf_plain_name(longest, plain)), HF_NAME_BYTES - 1);
 }
 
+/* Words of Hugging Face are read, and each activation is written and read back. */
+static void activations_have_words(void **state) {
+    (void)state;
+    static const struct { const char *word; Activation kind; } words[] = {
+        {"gelu_new", ACTIVATION_GELU_NEW}, {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW},
+        {"gelu_fast", ACTIVATION_GELU_NEW}, {"relu2", ACTIVATION_RELU2}, {"silu", ACTIVATION_SILU},
+        {"swish", ACTIVATION_SILU}};
+    char text[HF_CONFIG_BYTES];
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        snprintf(text, sizeof text, "{\"activation_function\": \"%s\"}", words[i].word);
+        cJSON *config = cJSON_Parse(text);
+        assert_int_equal(hf_config_activation(config, "config.json", ARCH_GPT2), words[i].kind);
+        assert_int_equal(hf_config_activation(config, "config.json", ARCH_LLAMA), ACTIVATION_SILU);
+        cJSON_Delete(config);
+    }
+    for (int kind = 0; kind < ACTIVATION_COUNT; kind++) {
+        ModelShape shape = GPT2_SHAPE(2, 3, 42, 40, 256);
+        shape.activation = kind;
+        hf_config_text(shape, -1, "float32", text);
+        cJSON *config = cJSON_Parse(text);
+        assert_non_null(strstr(text, ACTIVATION_NAMES[kind]));
+        assert_int_equal(hf_config_shape(config, "config.json").activation, kind);
+        cJSON_Delete(config);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_have_words),
         cmocka_unit_test(keys_have_the_names_of_members),
         cmocka_unit_test(settings_that_change_a_text_are_named),
         cmocka_unit_test(names_lose_what_programs_add),

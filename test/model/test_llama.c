@@ -37,8 +37,9 @@ static int as_qwen3(void **state) {
     return 0;
 }
 
-/* The bounds for bf16 that test_gpt.c derives, with as many rounded values on the longest path. In each of the two
- * blocks, the norms of qwen3's heads round one more value and a weight, in forward and in backward. */
+/* Checks the gradients and the loss in bf16, with the bounds that test_gpt.c derives from the rounded values on the
+ * longest path. In each of the two blocks, the norms of qwen3's heads round one more value and a weight, in forward and
+ * in backward. */
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);

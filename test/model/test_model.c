@@ -13,7 +13,7 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
     Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
-                     tensor_none()}; /* all tokens are 0 */
+                     tensor_none()}; /* no starts of documents; the tokens, in memory of zeros, are all 0 */
     OptimizerStep  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     masters_init(&m->optimizer, &m->stream, 1, NULL, NULL);
@@ -183,7 +183,7 @@ static void test_two_dimensions(void **state) {
     assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);
     assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
     size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
-    /* in bf16: the two buffers for gathered blocks, and this rank's shards */
+    /* weights in bf16: the two buffers for gathered blocks, and this rank's shards */
     assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);
     /* masters, m and v of this rank's shards */
     assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN);

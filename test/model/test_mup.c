@@ -27,7 +27,7 @@ static const Param *row_of(const Layout *layout, const char *end) {
     return NULL;
 }
 
-/* A base of the model's own width changes no bit. */
+/* With a base of the model's own width and head size every factor of µP is exactly 1. */
 static void test_base(void **state) {
     (void)state;
     static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
@@ -42,7 +42,8 @@ static void test_base(void **state) {
     }
 }
 
-/* The width is four times the base's, and heads are 16 times as large as the base's, so b = 1/2. */
+/* Checks the factors of µP in every row. The width is four times the base's, and heads are 16 times as large as the
+ * base's, so b = 1/2. */
 static void test_rows(void **state) {
     (void)state;
     ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,

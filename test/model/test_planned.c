@@ -91,7 +91,8 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
  * with a shorter last one. */
 static void test_step(void **state) {
     (void)state;
-    if (strcmp(device_backend(), "cpu") != 0) skip(); /* on a GPU the workspace is the same for all products */
+    /* skipped on a GPU, where the workspace is the same for all products */
+    if (strcmp(device_backend(), "cpu") != 0) skip();
     static const int64_t vocabularies[] = {256, 389}, sizes[][2] = {{1, 7}, {2, 40}, {3, 67}};
     for (int v = 0; v < COUNT(vocabularies); v++)
         for (int b = 0; b < COUNT(sizes); b++)

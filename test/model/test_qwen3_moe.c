@@ -21,7 +21,7 @@ static int with_bias(void **state) {
     return 0;
 }
 
-/* Each assignment is counted once, even if it is computed again. */
+/* Each assignment of a token to an expert is counted once, even if recomputation makes it again. */
 static void test_counts(void **state) {
     (void)state;
     for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {

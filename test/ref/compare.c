@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Writes stdout line by line. Else a child that a test forks would write lines of its parent again. */
+/* Makes stdout line-buffered. Otherwise a child that a test forks would print buffered lines of its parent again. */
 __attribute__((constructor)) static void write_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
 
 double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }

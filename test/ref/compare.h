@@ -1,10 +1,10 @@
 /* compare.h - bounds for the difference between an op and its float64 reference. The bounds are derived, never tuned.
  *
- * Let u = 2^-24. A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u
- * sqrt(n) times its typical size. Each addition rounds by at most u times the partial sum, and the roundings are
- * independent. The typical size is the root mean square (rms) of the tensor, because a single element may be small by
- * cancellation. K = 8 covers the largest of some 10^5 such errors (4.5 standard deviations) and the handful of
- * roundings of each term:
+ * Let u be the relative error of rounding to a type, and u32 = 2^-24 that of f32. A sum of n terms in f32, in any order
+ * that does not grow one partial sum alone, errs by about u32 sqrt(n) times its typical size. Each addition rounds by
+ * at most u32 times the partial sum, and the roundings are independent. The typical size is the root mean square (rms)
+ * of the tensor, because a single element may be small by cancellation. K = 8 covers the largest of some 10^5 such
+ * errors (4.5 standard deviations) and the handful of roundings of each term:
  *
  *     |got - want| <= K u32 sqrt(n) (|want| + rms)  +  r u |want| (1 + 2^-7)  +  K u inner rms
  *
@@ -21,9 +21,11 @@
 #define COMPARE_K 8.0
 
 typedef struct {
-    double terms;     /* n in the formula above: number of terms in the sum for one element */
-    double roundings; /* r in the formula above: 1, or more if factors of the result are stored before */
-    /* error of terms that are rounded to 16 bits, in units of u rms (the third term above); ignored for F32 */
+    double terms;     /* number of terms in the sum for one element (n in the formula above) */
+    /* number of roundings of the result: 1, or more if factors of it are stored before (r in the formula above) */
+    double roundings;
+    /* error of a sum of terms that are rounded to 16 bits, in units of u rms (inner in the formula above); ignored for
+     * F32 */
     double inner;
     double size;      /* typical size of the terms if they cancel; else 0 */
 } Bound;

@@ -261,7 +261,7 @@ def document_records():
         for cut in cuts:
             starts[b, cut:] = cut
     position, document = torch.arange(T), starts
-    # [query, key] whether the query sees the key
+    # [sequence, query, key]: true if the query sees the key
     seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])
     qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
     q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
@@ -306,7 +306,15 @@ def initial(name, shape):
     return exact(*shape, scale=scale)  # biases are random too, because zeros would hide faults
 
 
-def model_loss(p, inputs, targets):
+def gelu_new(x):
+    return F.gelu(x, approximate="tanh")
+
+
+# Functions of the MLP that have a record of their own: the name of the record, and the function.
+ACTIVATIONS = {"relu2": lambda x: F.relu(x) ** 2}
+
+
+def model_loss(p, inputs, targets, activation=gelu_new):
     def norm(x, name):
         return F.layer_norm(x, (C,), p[name + ".weight"], p[name + ".bias"], 1e-5)
 
@@ -320,7 +328,7 @@ def model_loss(p, inputs, targets):
         q, k, v = (t.reshape(batch, T, H, C // H).transpose(1, 2) for t in conv1d(norm(x, h + "ln_1"), h + "attn.c_attn").split(C, 2))
         scores = (q @ k.transpose(2, 3) / (math.sqrt(C // H) / SCORES)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
         x = x + conv1d((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, C), h + "attn.c_proj")
-        x = x + conv1d(F.gelu(conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc"), approximate="tanh"), h + "mlp.c_proj")
+        x = x + conv1d(activation(conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc")), h + "mlp.c_proj")
     logits = norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T * LOGITS
     return F.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
 
@@ -366,6 +374,20 @@ def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss,
     return losses, norms, rates
 
 
+def activation_records(name, before, tokens):
+    """The model of gpt.rec with another function in its MLPs: gradients of the first step, losses and norms of all."""
+    w = Writer("gpt_" + name)
+    p = {key: leaf(t) for key, t in before.items()}
+
+    def first_step():
+        for key, t in p.items():
+            w.put("grad." + key, t.grad, "float32")
+
+    losses, norms, _ = train(p, tokens, [adamw_of(list(p.values()))], first_step, lambda *of: model_loss(*of, ACTIVATIONS[name]))
+    w.put("loss", losses, "float64"), w.put("grad_norm", norms, "float64")
+    print("gpt_" + name, "losses", losses, "norms", norms)
+
+
 def final_records(w, p, name, numbers):
     losses, norms, rates = numbers
     for key, t in p.items():
@@ -376,10 +398,10 @@ def final_records(w, p, name, numbers):
 
 # --- llama --------------------------------------------------------------------------------------------------------------------------
 
-# SCALING of positions: factor, low, high, original positions
+# KEYS: heads of keys and values; INNER: width of the MLP; SCALING of positions: factor, low, high, original positions
 KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)
 LLAMA = 2, 4, 48, 389, 40, 4, 20
-HEAD, HEAD_NORMS = 12, False  # qwen3 sets these: heads of another size, with norms
+HEAD, HEAD_NORMS = 12, False  # head size and whether heads have norms; as_qwen3 changes both
 
 
 def as_qwen3():
@@ -387,7 +409,7 @@ def as_qwen3():
     EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
-EXPERTS = None  # only qwen3-moe sets it
+EXPERTS = None  # sizes of the experts; None in models without experts
 
 
 def EXPERT_ROWS():
@@ -610,6 +632,8 @@ if __name__ == "__main__":
     L, H, C, V, T, B, STEPS = at_gpt
     muon_records(*gpt)
     mup_records("mup_gpt", *gpt, model_loss)
+    for name in ACTIVATIONS:
+        activation_records(name, *gpt)
     muon_records(*gpt, name="muon_polar", polar=True)
     muon_records(*gpt, name="normuon", normuon=True)
     L, H, C, V, T, B, STEPS = GRID

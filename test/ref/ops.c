@@ -118,17 +118,37 @@ void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, c
         for (int64_t m = 0; m < M; m++) db[m] += dy[n * M + m];
 }
 
-static const double gelu_slope = 0.79788456080286535588; /* sqrt(2/pi) */
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-void ref_gelu_forward(double *y, const double *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = 0.5 * x[i] * (1.0 + tanh(gelu_slope * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
+/* Returns f(x), and f'(x) in *slope. */
+static double activation(Activation kind, double x, double *slope) {
+    static const double gelu_slope = 0.79788456080286535588; /* sqrt(2/pi) */
+    double t = tanh(gelu_slope * (x + 0.044715 * x * x * x)), p = sigmoid(x);
+    switch (kind) {
+        case ACTIVATION_GELU_NEW:
+            *slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * gelu_slope * (1.0 + 3.0 * 0.044715 * x * x);
+            return 0.5 * x * (1.0 + t);
+        case ACTIVATION_RELU2:
+            *slope = x > 0.0 ? 2.0 * x : 0.0;
+            return x > 0.0 ? x * x : 0.0;
+        case ACTIVATION_SILU:
+            *slope = p + x * p * (1.0 - p);
+            return x * p;
+        case ACTIVATION_COUNT: break;
+    }
+    return *slope = NAN;
 }
 
-void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n) {
+void ref_activation_forward(Activation kind, double *y, const double *x, int64_t n) {
+    double slope;
+    for (int64_t i = 0; i < n; i++) y[i] = activation(kind, x[i], &slope);
+}
+
+void ref_activation_backward(Activation kind, double *dx, const double *dy, const double *x, int64_t n) {
+    double slope;
     for (int64_t i = 0; i < n; i++) {
-        double t = tanh(gelu_slope * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
-        double slope = gelu_slope * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
-        dx[i] = dy[i] * (0.5 * (1.0 + t) + 0.5 * x[i] * (1.0 - t * t) * slope);
+        activation(kind, x[i], &slope);
+        dx[i] = dy[i] * slope;
     }
 }
 

@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "layers/layers.h"
+
 void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, const int32_t *starts,
                            int64_t B, int64_t T, int64_t C);
 void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, const int32_t *starts,
@@ -18,12 +20,12 @@ void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *
                            int64_t N, int64_t C, double eps);
 /* sums [C] += column sums of x [N,C]. If x is the gradient of an output, this is the gradient of the output's bias. */
 void ref_column_sums(double *sums, const double *x, int64_t N, int64_t C);
-/* dresidual may be NULL. The op computes mean and rstd again from x. */
+/* dresidual may be NULL. Computes mean and rstd again from x. */
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps);
 
 void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double *w, int64_t N, int64_t C, double eps);
-/* dresidual may be NULL. The op computes rstd again from x. */
+/* dresidual may be NULL. Computes rstd again from x. */
 void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
                           const double *w, int64_t N, int64_t C, double eps);
 
@@ -31,8 +33,8 @@ void ref_linear_forward(double *y, const double *x, const double *w, const doubl
 void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w,
                          int64_t N, int64_t K, int64_t M);
 
-void ref_gelu_forward(double *y, const double *x, int64_t n);
-void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
+void ref_activation_forward(Activation kind, double *y, const double *x, int64_t n);
+void ref_activation_backward(Activation kind, double *dx, const double *dy, const double *x, int64_t n);
 
 /* gate_up [N,2F] has F gate values, then F up values */
 void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F);

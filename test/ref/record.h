@@ -34,7 +34,7 @@ typedef struct {
 /* Stops the program with a message if the file is missing or damaged. */
 RecordFile    record_load(const char *path);
 void          record_unload(RecordFile *file);
-const Record *record_find(const RecordFile *file, const char *name); /* stops the program if it is missing */
+const Record *record_find(const RecordFile *file, const char *name); /* stops the program if the record is missing */
 double        record_value(const Record *r, int64_t i);
 
 /* record_begin starts a file of records; `out` must be open on an empty file. record_append adds a tensor. */

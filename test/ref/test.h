@@ -36,10 +36,10 @@ static const DType ACT_TYPES[] = {F32, BF16, F16};
         if (!(error_ <= 1e-12)) fail_msg("%s differs from %s by %.3g", #got, r_->head.name, error_);                   \
     } while (0)
 
-/* Asserts that two tensors have equal bits. */
 /* Redefined here to wait for the work of all stages before an element is read or written. */
 #define tensor_get(t, i)    (stage_settle(), tensor_get(t, i))
 #define tensor_set(t, i, x) (stage_settle(), tensor_set(t, i, x))
+/* Asserts that two tensors have equal bits. */
 #define assert_same_bits(a, b) stage_settle(), assert_memory_equal((a).data, (b).data, tensor_bytes(b))
 
 #endif

@@ -167,8 +167,8 @@ def table(at_hand):
 
 SIZES = ("124m", "355m", "774m", "1558m")
 KERNELS = ("layernorm_forward", "residual_layernorm_forward", "layernorm_backward", "classifier_forward_backward", "adamw_update", "embedding_forward",
-           "embedding_backward", "attention_forward", "attention_backward", "linear_forward:qkv", "linear_backward:qkv", "linear_gelu_forward:fc",
-           "linear_gelu_backward:fcproj", "head_forward", "head_backward")
+           "embedding_backward", "attention_forward", "attention_backward", "linear_forward:qkv", "linear_backward:qkv", "linear_activation_forward:fc",
+           "linear_activation_backward:fcproj", "head_forward", "head_backward")
 
 
 def gpu_found():

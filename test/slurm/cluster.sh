@@ -21,8 +21,8 @@ cluster_start() {
     [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
     mkdir "$cluster/state"
-    # No munge, no cgroups, no database. The configured processors are more than the machine has, so that jobs never
-    # wait for each other. KILL follows TERM after 5 s.
+    # This SLURM needs no munge, no cgroups and no database. The configured processors are more than the machine has, so
+    # that jobs never wait for each other. KILL follows TERM after 5 s.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)

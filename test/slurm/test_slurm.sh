@@ -32,8 +32,8 @@ until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes; here it waits for two
-# seconds, because its credential looks old.
+# over JOB: succeeds if the job has ended. SLURM lets a requeued job wait for two minutes. This function shortens that
+# to two seconds; if the job began earlier, SLURM would take its credential for the old one.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
@@ -41,8 +41,8 @@ over() {
     *) false ;;
     esac
 }
-# ends JOB STATE EXITCODE: waits until the job ends with this state and code. The time limit is only for a job that
-# hangs, on any busy machine.
+# ends JOB STATE EXITCODE: waits until the job ends with this state and code. The time limit is so long that only a job
+# that hangs reaches it, on a busy machine, too.
 ends() {
     until_true 1200 over "$1"
     [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
@@ -65,7 +65,7 @@ long="eval.every=0 log.every=1000 checkpoint.every=500"
 # steps, so the steps equal those of an unbroken run.
 sed 's/"steps": 12/"steps": 1000000/' tiny.json >limited.json
 job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long schedule.name=constant)
-# At the same time another job runs a program that does not stop in time, because it only sleeps.
+# At the same time another job runs a program that does not stop in time, because it ignores the signal.
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)

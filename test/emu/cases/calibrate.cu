@@ -75,7 +75,7 @@ KERNEL __launch_bounds__(THREADS, 1)
         tma_load_2d(shared->a, &map, &shared->arrived, edge, edge);
         tma_load_2d(shared->b, &map, &shared->arrived, 64 - edge, edge);
     }
-    __syncthreads(); /* after this the barrier exists */
+    __syncthreads(); /* after this all threads see the initialised mbarrier */
     mbarrier_wait(&shared->arrived, 0);
     float d[32];
     for (int i = 0; i < 32; i++) d[i] = 0.0f;

@@ -1,5 +1,5 @@
-/* cluster.cu - clusters of two blocks that share each tile. Each block loads half of the tile into both blocks. Both
- * must have read a slot of the ring before either fills it again. */
+/* cluster.cu - test cases of clusters of two blocks that share each tile. Each block loads half of the tile into both
+ * blocks. Both must have read a slot of the ring before either fills it again. */
 #include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
 

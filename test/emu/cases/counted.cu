@@ -12,17 +12,18 @@ KERNEL counted_kernel(float *out, const float *in) {
     float   *words = reinterpret_cast<float *>(rows);
     int      lane = (int)threadIdx.x;
     uint32_t r[4];
-    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 passes, and 32 are the least */
+    for (int i = 0; i < WARP; i++) words[i * WARP + lane] = 0.0f; /* 32 passes over shared memory, and 32 are the
+                                                                   * least */
     __syncwarp();
     /* shared memory: 2 passes where 1 is the least; global memory: 128 bytes */
     words[2 * lane] = in[lane];
     __syncwarp();
-    /* 4 tiles, each with 8 rows in the same banks: 32 passes where 4 are the least */
+    /* shared memory: 4 tiles, each with 8 rows in the same banks, take 32 passes where 4 are the least */
     ldmatrix_x4(r, rows + lane * ROW);
-    Pack<float, 4> four = pack_load<float, 4>(words + 4 * lane); /* 4 passes, and 4 are the least */
-    /* 1 pass, because all lanes read one word; global memory: 32 sectors, 1024 bytes */
+    Pack<float, 4> four = pack_load<float, 4>(words + 4 * lane); /* 4 passes over shared memory, and 4 are the least */
+    /* shared memory: 1 pass, because all lanes read one word; global memory: 32 sectors, 1024 bytes */
     out[8 * lane] = four.v[0] + words[0] * (float)(r[0] & 1);
-    /* one sector is read and one written: 32 and 32 bytes */
+    /* global memory: one sector is read and one written, 32 and 32 bytes */
     if (lane == 0) out[0] += 1.0f;
 }
 

@@ -101,7 +101,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&ring->full[i], 1);
-            /* fault 43: the barrier expects a count of arrivals that is never reached */
+            /* fault 43: the barrier expects more arrivals than will ever come */
             mbarrier_init(&ring->empty[i], BUG(43) ? 128 : 4);
         }
         mbarrier_init_fence();
@@ -118,7 +118,7 @@ KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, con
             tma_load_2d(ring->a[stage], &map_a, &ring->full[stage], t * SIDE, m0);
             tma_load_2d(ring->b[stage], &map_b, &ring->full[stage], n0, t * SIDE);
         }
-        return; /* legal, because no barrier of the block follows */
+        return; /* a thread may end here, because no barrier of the block follows */
     }
     registers_raise<232>();
     float acc[32], nothing = 0.0f;

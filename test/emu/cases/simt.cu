@@ -115,7 +115,7 @@ void column_sums(float *sums, const float *in, int rows, int columns, Stream *s)
 KERNEL adamw_kernel(float *__restrict__ p, float *__restrict__ m, float *__restrict__ v, const float *__restrict__ g, size_t n) {
     const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0.1f;
     size_t      i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (BUG(17) ? i > n : i >= n) return; /* fault 17: tail off by one vector */
+    if (BUG(17) ? i > n : i >= n) return; /* fault 17: the bound of the last elements is wrong by one vector */
     auto pp = pack_load<float, 4>(p + i), mm = pack_load<float, 4>(m + i), vv = pack_load<float, 4>(v + i),
          gg = pack_load<float, 4>(g + i);
     for (int e = 0; e < 4; e++) {
@@ -139,9 +139,9 @@ KERNEL reverse_kernel(float *__restrict__ out, const float *__restrict__ in, int
     values[warp][lane] = in[i];
     if (!BUG(21)) __syncwarp(); /* fault 21: missing __syncwarp */
     out[i] = values[warp][WARP - 1 - lane];
-    /* fault 22: two barriers instead of one; the hardware accepts this */
+    /* fault 22: two barriers in the source instead of one; the hardware accepts this */
     if (BUG(22)) { if (warp & 1) __syncthreads(); else __syncthreads(); }
-    if (BUG(23)) { /* fault 23: two different barriers */
+    if (BUG(23)) { /* fault 23: threads of one block wait at two different barriers */
         if (warp & 1)
             __syncthreads();
         else

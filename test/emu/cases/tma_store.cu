@@ -118,7 +118,7 @@ KERNEL __launch_bounds__(ALL, 1) hand_on_kernel(float *__restrict__ out, const f
         }
         for (int t = rounds; t < rounds + RING; t++) /* waits for the last arrivals, so that none remains */
             if (t >= RING) named_barrier_sync(FREE + t % RING, ALL);
-        return; /* legal, because no barrier of the block follows */
+        return; /* a thread may end here, because no barrier of the block follows */
     }
     if (BUG(97)) registers_raise<256>(); /* fault 97: raises to more than the block has */
     else registers_raise<240>();

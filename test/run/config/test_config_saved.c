@@ -218,6 +218,37 @@ static void test_compare_with_an_older_one(void **state) {
     cJSON_Delete(saved);
 }
 
+/* A config that is older than model.activation had the activation of its kind of model. */
+static void test_compare_activation(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"model.arch=gpt2", "model.arch=llama|model.n_inner=512",
+                                        "model.arch=qwen3|model.n_inner=512"};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        Config now;
+        load_good(GOOD, kinds[i], 0, &now);
+        cJSON *saved = printed_and_read(config_to_json(&now)), *here = printed_and_read(config_to_json(&now));
+        assert_string_equal(json_member(json_member(saved, "model"), "activation")->valuestring, i ? "silu" : "gelu_new");
+        cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "activation");
+        assert_null(config_compare(&now, saved, NULL));
+        assert_int_equal(config_diff(saved, here, NULL, NULL), 0);
+        assert_int_equal(config_diff(here, saved, NULL, NULL), 0);
+        cJSON_Delete(saved), cJSON_Delete(here);
+    }
+    Config first, now;
+    load_good(GOOD, "model.activation=relu2", 0, &first);
+    cJSON *saved = printed_and_read(config_to_json(&first));
+    assert_null(config_compare(&first, saved, NULL));
+    load_good(GOOD, NULL, 0, &now);
+    char *text = config_compare(&now, saved, NULL);
+    assert_non_null(strstr(text, "model.activation is the string \"gelu_new\", in the checkpoint the string \"relu2\""));
+    free(text);
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "activation");
+    text = config_compare(&first, saved, NULL);
+    assert_non_null(strstr(text, "model.activation is the string \"relu2\", in the checkpoint the string \"gelu_new\""));
+    free(text);
+    cJSON_Delete(saved);
+}
+
 static void test_check_ranks(void **state) {
     (void)state;
     Config c;
@@ -315,7 +346,7 @@ static void test_schema(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets), cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_from_json_refuses),
-        cmocka_unit_test(test_compare), cmocka_unit_test(test_check_ranks), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_compare), cmocka_unit_test(test_compare_activation), cmocka_unit_test(test_check_ranks), cmocka_unit_test(test_table),
         cmocka_unit_test(test_schema), cmocka_unit_test(test_compare_with_an_older_one), cmocka_unit_test(test_compare_blends),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);

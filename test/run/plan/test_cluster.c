@@ -84,7 +84,7 @@ static void operations_take_their_time(void **state) {
     product.bytes = 0, c.processors = 100;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2),
                         product.flops / (1e15 * 0.5 * sqrt(512.0 / 600) * 1024 / (1024 + 64))));
-    LedgerEntry gelu = {.op = "gelu_forward", .dim = {10, 10}, .flops = 1e30, .bytes = 1e9};
+    LedgerEntry gelu = {.op = "activation_forward", .dim = {10, 10}, .flops = 1e30, .bytes = 1e9};
     assert_true(is_near(cluster_op_seconds(&c, &gelu, 1e15, 2), 1e9 / (2e12 * 0.8)));
     LedgerEntry attention = {.op = "attention_forward", .dim = {2, 1024, 16, 64}, .flops = 1e13, .bytes = 1e3};
     c.attention = 0.25;

@@ -1,14 +1,15 @@
-/* gelu.cu - CUDA side of the gelu ops in layers.h; the function itself is in gelu.cuh. */
-#include "layers/gelu.cuh"
+/* activation.cu - CUDA side of the activation ops in layers.h; the functions themselves are in activation.h. */
+#include "layers/activation.h"
 #include "layers/bias.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256, PACKS = 2 }; /* packs of a thread, so that two loads of each array are in flight at once */
 
-/* y = gelu(x). Each thread computes PACKS packs of W elements. grid ceil(n / (THREADS PACKS W)), no shared memory.
- * Bound by memory: 2 elements of traffic for each of y. */
-template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_t n) {
+/* y = f(x), f the function of `kind`. Each thread computes PACKS packs of W elements. grid ceil(n / (THREADS PACKS W)),
+ * no shared memory. Bound by memory: 2 elements of traffic for each of y. */
+template <Activation kind, typename T, int W>
+KERNEL activation_forward_kernel(T *y, const T *x, int64_t n) {
     await_kernels();
     Pack<T, W> in[PACKS];
     #pragma unroll
@@ -21,14 +22,15 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
         int64_t i = pack_place<W, PACKS>(k);
         if (i >= n) continue;
         Pack<float, W> v = pack_to_f32(in[k]);
-        for (int j = 0; j < W; j++) v.v[j] = gelu(v.v[j]);
+        for (int j = 0; j < W; j++) v.v[j] = activate(kind, v.v[j]);
         pack_store_part(y + i, pack_from_f32<T>(v), n - i);
     }
 }
 
-/* dx = dy gelu'(x). dx may be dy, because each element is read and written by one thread. Threads and grid are those of
- * gelu_forward_kernel. Bound by memory: 3 elements of traffic for each of dx. */
-template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
+/* dx = dy f'(x). dx may be dy, because each element is read and written by one thread. Threads and grid are those of
+ * activation_forward_kernel. Bound by memory: 3 elements of traffic for each of dx. */
+template <Activation kind, typename T, int W>
+KERNEL activation_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
     await_kernels();
     Pack<T, W> in[PACKS], grad[PACKS];
     #pragma unroll
@@ -43,27 +45,26 @@ template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, con
         int64_t i = pack_place<W, PACKS>(k);
         if (i >= n) continue;
         Pack<float, W> v = pack_to_f32(in[k]), d = pack_to_f32(grad[k]);
-        for (int j = 0; j < W; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+        for (int j = 0; j < W; j++) v.v[j] = d.v[j] * activation_slope(kind, v.v[j]);
         pack_store_part(dx + i, pack_from_f32<T>(v), n - i);
     }
 }
 
-void gelu_forward(Stream *s, Tensor y, Tensor x) {
+void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x) {
     int64_t n = tensor_elems(x);
-    if (gelu_forward_contract(s, y, x, NULL) || n == 0) return;
-    DISPATCH_ACT(x.type, T,
-                 DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
-                               LAUNCH_EARLY((gelu_forward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0,
-                                            s, ptr<T>(y), ptr<T>(x), n)));
+    if (activation_forward_contract(s, y, x, NULL) || n == 0) return;
+    DISPATCH_ACTIVATION(kind, K, DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit(PACK_BYTES, {y.data, x.data}), W,
+        LAUNCH_EARLY((activation_forward_kernel<K, T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
+                     ptr<T>(y), ptr<T>(x), n))));
 }
 
-/* dx = dy gelu'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
+/* dx = dy f'(x) for a strip of 32 W columns and rows_per_block rows, whose column sums go to sums[blockIdx.y]:
  * bias.cuh. A warp has ROWS rows in flight at once. grid (ceil(M/(32 W)), parts), block (32,8), static shared memory.
  * Bound by memory: 3 elements of traffic for each of dx. */
 enum { ROWS = 2 };
-template <typename T, int W>
-KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows, int64_t rows_per_block,
-                                 int64_t M) {
+template <Activation kind, typename T, int W>
+KERNEL activation_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, int64_t rows,
+                                       int64_t rows_per_block, int64_t M) {
     await_kernels();
     int64_t c = ((int64_t)blockIdx.x * WARP + threadIdx.x) * W, first = (int64_t)blockIdx.y * rows_per_block;
     int64_t end = first + rows_per_block < rows ? first + rows_per_block : rows;
@@ -79,7 +80,7 @@ KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, in
         for (int k = 0; k < ROWS; k++) {
             if (r + k * SUM_WARPS >= end) continue;
             Pack<float, W> v = pack_to_f32(in[k]), d = pack_to_f32(grad[k]);
-            for (int j = 0; j < W; j++) v.v[j] = d.v[j] * gelu_grad(v.v[j]);
+            for (int j = 0; j < W; j++) v.v[j] = d.v[j] * activation_slope(kind, v.v[j]);
             Pack<T, W> stored = pack_from_f32<T>(v);
             pack_store(dx + (r + k * SUM_WARPS) * M + c, stored);
             for (int j = 0; j < W; j++) sum[j] += to_f32(stored.v[j]);
@@ -88,28 +89,30 @@ KERNEL gelu_backward_sums_kernel(T *dx, float *sums, const T *dy, const T *x, in
     strip_sums(sum, M, [=](int64_t at, float total) { sums[(int64_t)blockIdx.y * M + at] = total; });
 }
 
-static void backward_with_sums(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
+static void backward_with_sums(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t N = x.dim[0], M = x.dim[1], parts = sum_parts_of(N);
     size_t  mark = arena_mark(&s->scratch);
     float  *partial = (float *)arena_take(&s->scratch, bias_scratch_bytes(N, M));
-    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
-        LAUNCH_EARLY((gelu_backward_sums_kernel<T, W>), dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts),
-                     dim3(WARP, SUM_WARPS), 0, s, ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M)));
+    DISPATCH_ACTIVATION(kind, K, DISPATCH_ACT(x.type, T,
+        DISPATCH_PACK(T, packs_fit((size_t)M * sizeof(T), {dx.data, dy.data, x.data}), W,
+            LAUNCH_EARLY((activation_backward_sums_kernel<K, T, W>),
+                         dim3((unsigned)blocks_for(M, WARP * W), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s,
+                         ptr<T>(dx), partial, ptr<T>(dy), ptr<T>(x), N, sum_rows_of(N), M))));
     column_sums(s, ptr<float>(dbias), partial, F32, parts, parts, M, MATMUL_ADD);
     arena_release(&s->scratch, mark);
 }
 
-void gelu_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
+void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
-    int     is_dry = gelu_backward_contract(s, dx, dbias, dy, x, NULL);
+    int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, NULL);
     if (n == 0) return;
     if (!tensor_is_none(dbias)) {
-        backward_with_sums(s, dx, dbias, dy, x);
+        backward_with_sums(s, kind, dx, dbias, dy, x);
         return;
     }
     if (is_dry) return;
-    DISPATCH_ACT(x.type, T,
-                 DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
-                               LAUNCH_EARLY((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS,
-                                            0, s, ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
+    DISPATCH_ACTIVATION(kind, K, DISPATCH_ACT(x.type, T,
+        DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
+            LAUNCH_EARLY((activation_backward_kernel<K, T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
+                         ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n))));
 }

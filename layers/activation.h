@@ -1,0 +1,155 @@
+/* activation.h - the activation functions of MLPs and their derivatives: a section for each Activation (layers.h).
+ *
+ * A GPU computes one float at a time, a CPU sixteen: an ActValue. A function that is written with the operators of C
+ * and the value_... functions below serves both. NaN stays NaN in all functions.
+ */
+#ifndef TRAIN_GPT_LAYERS_ACTIVATION_H
+#define TRAIN_GPT_LAYERS_ACTIVATION_H
+
+#include "core/error.h"
+#include "layers/layers.h"
+
+#ifdef __cplusplus
+#include "core/ptx.cuh"
+
+#define ACT_FUNCTION DEVICE
+typedef float ActValue;
+
+/* Returns the larger of a and x; x if x is NaN. */
+DEVICE float value_max(float a, float x) { return x < a ? a : x; }
+DEVICE float value_exp(float x) { return exp_approx(x); }
+#else
+#include "core/simd.h"
+
+#define ACT_FUNCTION SIMD_INLINE
+typedef f32x16 ActValue;
+
+SIMD_INLINE f32x16 value_max(float a, f32x16 x) { return f32x16_max(f32x16_all(a), x); }
+SIMD_INLINE f32x16 value_exp(f32x16 x) { return f32x16_exp(x); }
+#endif
+
+/* --- gelu_new: GELU by tanh ------------------------------------------------------------------------------------------
+ *
+ *     gelu(x) = x/2 (1 + tanh(u)) = x / (1 + exp(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
+ *
+ * The right-hand form needs one exponential and loses nothing where tanh is close to -1.
+ */
+#define GELU_SLOPE 1.5957691216f    /* 2 sqrt(2/pi) */
+#define GELU_CUBIC 0.0713548162726f /* 0.044715 * 2 sqrt(2/pi) */
+#define GELU_FAR   30.0f            /* beyond +-30 the function is 0 or x in f32 */
+
+#ifdef __cplusplus
+/* The fast exponential and division err by a few units in the last place of f32, and by |2u| 2^-24 of the argument's
+ * rounding: the bound of test_activation.c allows for both. NaN stays NaN through the exponential. */
+DEVICE float gelu_new(float x) {
+    float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
+    return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + exp_approx(-two_u));
+}
+
+/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the
+ * smaller of p and 1-p is e / (1+e). */
+DEVICE float gelu_new_slope(float x) {
+    float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
+    float e = exp_approx(-fabsf(two_u));
+    float large = __fdividef(1.0f, 1.0f + e), small = e * large;
+    float in = fminf(fmaxf(x, -GELU_FAR), GELU_FAR);
+    return (two_u < 0.0f ? small : large) + in * large * small * (in * in * (3.0f * GELU_CUBIC) + GELU_SLOPE);
+}
+#else
+/* Arguments are held within +-GELU_FAR, where the exponential is still finite. */
+SIMD_INLINE f32x16 gelu_new(f32x16 x) {
+    f32x16 low = value_max(-GELU_FAR, x);
+    f32x16 e = f32x16_exp(-low * (low * low * GELU_CUBIC + GELU_SLOPE));
+    return low / (e + 1.0f);
+}
+
+/* Returns the derivative p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)),  1 - p = exp(-2u) p. */
+SIMD_INLINE f32x16 gelu_new_slope(f32x16 x) {
+    f32x16 in = -value_max(-GELU_FAR, -value_max(-GELU_FAR, x));
+    f32x16 square = in * in;
+    f32x16 e = f32x16_exp(-in * (square * GELU_CUBIC + GELU_SLOPE));
+    f32x16 p = 1.0f / (e + 1.0f);
+    return p + in * p * (e * p) * (square * (3.0f * GELU_CUBIC) + GELU_SLOPE);
+}
+#endif
+
+/* --- relu2: ReLU squared, max(x, 0)^2 ----------------------------------------------------------------------------- */
+
+ACT_FUNCTION ActValue relu2(ActValue x) {
+    ActValue in = value_max(0.0f, x);
+    return in * in;
+}
+ACT_FUNCTION ActValue relu2_slope(ActValue x) { return value_max(0.0f, x) * 2.0f; }
+
+/* --- silu: x / (1 + exp(-x)), also called swish -------------------------------------------------------------------
+ *
+ * Its derivative is p + x p (1-p),  p = 1 / (1 + exp(-x)),  1 - p = exp(-x) p. swiglu needs the derivative and the
+ * value, which share the exponential: silu_grad returns the derivative and sets the value.
+ */
+#define SILU_FAR 80.0f /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
+
+#ifdef __cplusplus
+/* The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
+ * test_swiglu.c allows for both. NaN stays NaN through the exponential; where that is infinite the quotient is 0. */
+DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + exp_approx(-x)); }
+
+/* With e = exp(-|x|) nothing overflows; the smaller of p and 1-p is e / (1+e). */
+DEVICE float silu_grad(float *value, float x) {
+    float e = exp_approx(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large,
+          p = x < 0.0f ? small : large;
+    *value = fmaxf(x, -SILU_FAR) * p;
+    return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
+}
+#else
+/* Arguments are limited to above -SILU_FAR, in the derivative also to below SILU_FAR. */
+SIMD_INLINE f32x16 silu(f32x16 x) {
+    f32x16 low = value_max(-SILU_FAR, x);
+    return low / (f32x16_exp(-low) + 1.0f);
+}
+SIMD_INLINE f32x16 silu_grad(f32x16 *value, f32x16 x) {
+    f32x16 low = value_max(-SILU_FAR, x), in = -value_max(-SILU_FAR, -low);
+    f32x16 e = f32x16_exp(-in), p = 1.0f / (e + 1.0f);
+    *value = low * p;
+    return p + in * p * (e * p);
+}
+#endif
+ACT_FUNCTION ActValue silu_slope(ActValue x) {
+    ActValue value;
+    return silu_grad(&value, x);
+}
+
+/* --- the choice --------------------------------------------------------------------------------------------------- */
+
+/* Return the function of a kind, and its derivative. `kind` is a constant where they are called (DISPATCH_ACTIVATION),
+ * so the compiler makes the choice. */
+ACT_FUNCTION ActValue activate(Activation kind, ActValue x) {
+    switch (kind) {
+        case ACTIVATION_GELU_NEW: return gelu_new(x);
+        case ACTIVATION_RELU2: return relu2(x);
+        case ACTIVATION_SILU: return silu(x);
+        case ACTIVATION_COUNT: break;
+    }
+    return x;
+}
+ACT_FUNCTION ActValue activation_slope(Activation kind, ActValue x) {
+    switch (kind) {
+        case ACTIVATION_GELU_NEW: return gelu_new_slope(x);
+        case ACTIVATION_RELU2: return relu2_slope(x);
+        case ACTIVATION_SILU: return silu_slope(x);
+        case ACTIVATION_COUNT: break;
+    }
+    return x;
+}
+
+/* Runs the statement with a constant K, the Activation `kind`: a loop in it makes no choice for an element. */
+#define DISPATCH_ACTIVATION(kind, K, ...)                                                                    \
+    do {                                                                                                     \
+        switch (kind) {                                                                                      \
+            case ACTIVATION_GELU_NEW: { const Activation K = ACTIVATION_GELU_NEW; __VA_ARGS__; break; }      \
+            case ACTIVATION_RELU2: { const Activation K = ACTIVATION_RELU2; __VA_ARGS__; break; }            \
+            case ACTIVATION_SILU: { const Activation K = ACTIVATION_SILU; __VA_ARGS__; break; }              \
+            case ACTIVATION_COUNT: CHECK(0, "no activation %d", (int)(kind));                                \
+        }                                                                                                    \
+    } while (0)
+
+#endif
