@@ -125,8 +125,8 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
         snprintf(text + length, sizeof text - (size_t)length, " (while reading %s)", self.input);
     if (exit_code == EXIT_MEMORY && self.memory_advice) say_text(stderr, 2, self.memory_advice);
     terminal_plain(plain, sizeof plain, text);
-    if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, plain);
-    else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", plain);
+    if (self.rank > 0) say(stderr, 2, RED "train_gpt:" RESET " rank %d: %s", self.rank, plain);
+    else               say(stderr, 2, RED "train_gpt:" RESET " %s", plain);
     end_job(exit_code);
 }
 
@@ -136,7 +136,7 @@ void error_print_lines(const char *lines) {
         end = lines + strcspn(lines, "\n");
         snprintf(text, sizeof text, "%.*s", (int)(end - lines), lines);
         const char *word = strstr(terminal_plain(plain, sizeof plain, text), "error: ");
-        if (word && word > plain) say(stderr, 2, "%.*s" RED "error:" PLAIN "%s", (int)(word - plain), plain, word + 6);
+        if (word && word > plain) say(stderr, 2, "%.*s" RED "error:" RESET "%s", (int)(word - plain), plain, word + 6);
         else                      say(stderr, 2, "%s", plain);
     }
 }
@@ -154,7 +154,7 @@ void warn(const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say(stderr, 2, YELLOW "train_gpt: warning:" PLAIN " %s", terminal_plain(plain, sizeof plain, text));
+    say(stderr, 2, YELLOW "train_gpt: warning:" RESET " %s", terminal_plain(plain, sizeof plain, text));
 }
 
 NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) {
@@ -165,7 +165,7 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     va_end(args);
     gethostname(host, sizeof host - 1);
     say(stderr, 4,
-        RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text,
+        RED "train_gpt: internal error:" RESET " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text,
         file, line, expression, self.rank, self.ranks, host, (long long)self.step);
     end_job(EXIT_INTERNAL);
 }

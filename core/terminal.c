@@ -312,7 +312,7 @@ void say_labelled(int columns, const char *label, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say(stdout, columns, DIM "%-*s" PLAIN "%s", columns, label, terminal_plain(plain, sizeof plain, text));
+    say(stdout, columns, DIM "%-*s" RESET "%s", columns, label, terminal_plain(plain, sizeof plain, text));
 }
 
 void say_again(const char *text) {
@@ -328,7 +328,7 @@ void say_again(const char *text) {
     }
     clear_rewritten(stdout);
     put_marked(&o, text, end);
-    if (o.colour) put(&o, PLAIN, strlen(PLAIN));
+    if (o.colour) put(&o, RESET, strlen(RESET));
     flush_out(&o);
     self.rewriting = 1;
 }
@@ -340,8 +340,8 @@ void say_part(const char *work, int64_t done, int64_t all) {
     self.part = work;
     if (now - self.part_began_ms < PART_AFTER_MS || now - self.part_shown_ms < PART_EVERY_MS) return;
     self.part_shown_ms = now;
-    if (all > 0) snprintf(text, sizeof text, DIM "%s" PLAIN " %lld/%lld", work, (long long)done, (long long)all);
-    else         snprintf(text, sizeof text, DIM "%s" PLAIN " %.0f s", work, (now - self.part_began_ms) * 1e-3);
+    if (all > 0) snprintf(text, sizeof text, DIM "%s" RESET " %lld/%lld", work, (long long)done, (long long)all);
+    else         snprintf(text, sizeof text, DIM "%s" RESET " %.0f s", work, (now - self.part_began_ms) * 1e-3);
     say_again(text);
 }
 

@@ -19,7 +19,7 @@
 #define GREEN  "\033[32m"
 #define YELLOW "\033[33m"
 #define RED    "\033[1;31m"
-#define PLAIN  "\033[0m"
+#define RESET  "\033[0m"
 #define GLUE   "\037" /* mark for a space at which no line is broken */
 
 int terminal_is(FILE *stream);       /* returns 1 if lines can be rewritten on the stream, because it is a terminal;

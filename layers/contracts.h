@@ -166,6 +166,7 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     linear_expect(dy, x, w, tensor_none(), order);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
+    CHECK(order == PLAIN || tensor_is_none(db), "a bias beside a transposed matrix");
     if (!tensor_is_none(db)) EXPECT1(db, F32, dy.dim[1]);
 }
 /* db [M] f32 += column sums of dy [N,M]: the gradient of a bias. Ops that have a bias call it if the op that wrote dy

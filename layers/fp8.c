@@ -101,16 +101,16 @@ static void product(Stream *s, Matmul p, DType a, DType b) {
     if (s->ledger) s->ledger->times = times;
 }
 
-static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias, Fp8 f) {
+void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f) {
     fp8_expect(y, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Tensor x8 = rounded(s, x, FP8_X, f, NOTED, 1), w8 = rounded(s, w, FP8_W, f, NOTED, 1);
-    product(s, forward_product(y, x8, w8, order, bias), E4M3, E4M3);
+    product(s, forward_product(y, x8, w8, order, b.data), E4M3, E4M3);
     arena_release(&s->scratch, mark);
 }
 
-static void backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
-                     Fp8 f) {
+void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
+                         Fp8 f) {
     fp8_backward_expect(dx, dw, db, dy, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Tensor dy8 = rounded(s, dy, FP8_DY, f, NOTED, 2), w8 = rounded(s, w, FP8_W, f, NOT_NOTED, 1);
@@ -120,20 +120,6 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
     product(s, sums, order == PLAIN ? E4M3 : E5M2, order == PLAIN ? E5M2 : E4M3);
     arena_release(&s->scratch, mark);
     if (!tensor_is_none(db)) bias_backward(s, db, dy);
-}
-
-void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f) {
-    forward(s, y, x, w, PLAIN, b.data, f);
-}
-
-void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    backward(s, dx, dw, db, dy, x, w, PLAIN, f);
-}
-
-void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f) { forward(s, y, x, w, TRANSPOSED, NULL, f); }
-
-void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    backward(s, dx, dw, tensor_none(), dy, x, w, TRANSPOSED, f);
 }
 
 /* --- outputs: the op in bf16, whose memory is as large, and rounding in place ------------------------------------- */

@@ -99,16 +99,18 @@ static void product(Stream *s, Tensor c, const Codes &of_a, Matrix a, const Code
     matmul_fp8(s, p, of_a.inverse, of_b.inverse);
 }
 
-static void forward(Stream *s, Tensor y, Tensor x, Tensor w, MatrixOrder order, const void *bias, Fp8 f) {
+void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f) {
     fp8_expect(y, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Codes x8 = cast(s, x, FP8_X, f, NOTED, AS_IT_LIES),
           w8 = cast(s, w, FP8_W, f, NOTED, order == PLAIN ? TURNED : AS_IT_LIES);
-    product(s, y, x8, x8.plain, w8, order == PLAIN ? w8.turned : w8.plain, x.dim[1], MATMUL_SET, bias);
+    product(s, y, x8, x8.plain, w8, order == PLAIN ? w8.turned : w8.plain, x.dim[1], MATMUL_SET, b.data);
     arena_release(&s->scratch, mark);
 }
 
-static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, MatrixOrder order, Fp8 f) {
+void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
+                         Fp8 f) {
+    fp8_backward_expect(dx, dw, db, dy, x, w, f, order);
     size_t mark = arena_mark(&s->scratch);
     Codes  dy8 = cast(s, dy, FP8_DY, f, NOTED, AS_IT_LIES | TURNED);
     Codes w8 = cast(s, w, FP8_W, f, NOT_NOTED, order == PLAIN ? AS_IT_LIES : TURNED),
@@ -118,23 +120,7 @@ static void backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tenso
     if (order == PLAIN) product(s, dw, x8, x8.turned, dy8, dy8.turned, rows, gradient_write(dw), NULL);
     else product(s, dw, dy8, dy8.turned, x8, x8.turned, rows, gradient_write(dw), NULL);
     arena_release(&s->scratch, mark);
-}
-
-void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f) {
-    forward(s, y, x, w, PLAIN, b.data, f);
-}
-
-void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, db, dy, x, w, f, PLAIN);
-    backward(s, dx, dw, dy, x, w, PLAIN, f);
     if (!tensor_is_none(db)) bias_backward(s, db, dy);
-}
-
-void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f) { forward(s, y, x, w, TRANSPOSED, NULL, f); }
-
-void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f) {
-    fp8_backward_expect(dx, dw, tensor_none(), dy, x, w, f, TRANSPOSED);
-    backward(s, dx, dw, dy, x, w, TRANSPOSED, f);
 }
 
 /* --- outputs: what a bf16 op would have stored, cast -------------------------------------------------------------- */

@@ -96,9 +96,13 @@ void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x);
  *   dx = dy * f'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */
 void activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x);
 
-/* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it -------------------------------------------------
- *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none */
-void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
+/* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it, or y = x w^T, w [M,K] as its Linear does -------
+ * `order` says how w and dw are stored: PLAIN is [K,M], TRANSPOSED is [M,K], which has no bias. */
+typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
+/*   y [N,M] act out   x [N,K] act in   w [K,M] or [M,K] act in   b [M] act in, or none
+ * The head is such a layer, logits = x wte^T. Rows V..V'-1 of its wte [V',C] are padding, V' = V rounded up. They are
+ * zero and stay zero, and so do the padding columns of the logits and of their gradients. */
+void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
 /* Computes linear and activation: pre = x w + b, kept for backward; y = f(pre), of pre as stored.
  *   pre, y [N,M] act out */
 void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
@@ -106,17 +110,17 @@ void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre,
  * norm, it sets sum = stream + (x w + b), with residual_forward's bits, and returns 1. Otherwise it sets y = x w + b
  * and returns 0. The other output is not written.
  *   sum [N,M] act out   y [N,M] act out   stream [N,M] act in, which must not share memory with sum */
-int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b);
-/* Does what linear_residual_forward does, for the product y = x w^T with w [M,K] and no bias. */
-int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w);
+int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b,
+                            MatrixOrder order);
 /* Computes the gradients of linear.
- *   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   db [M] f32 out(+=) column sums of dy, or none
- *   dy [N,M] act in */
-void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* Does linear_backward where x is the output of attention and dx its gradient. Also sets delta [H,N] f32 out, as
- * attention_delta computes it from dx as stored. */
+ *   dx [N,K] act out = dy w^T, or dy w   dw f32 out(+=, =) [K,M] x^T dy, or [M,K] dy^T x
+ *   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in */
+void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order);
+/* Does linear_backward, with w [K,M], where x is the output of attention and dx its gradient. Also sets delta [H,N] f32
+ * out, as attention_delta computes it from dx as stored. */
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
-/* Does linear_backward where x = f(pre). Sets the gradient of pre instead of dx: dpre = (dy w^T) * f'(pre).
+/* Does linear_backward, with w [K,M], where x = f(pre). Sets the gradient of pre instead of dx:
+ *   dpre = (dy w^T) * f'(pre)
  *   dbias [K] f32 out(+=) column sums of dpre as stored, the gradient of the bias in pre, or none */
 void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
                                 Tensor x, Tensor pre, Tensor w);
@@ -135,17 +139,13 @@ enum { FP8_INVERSE, FP8_SCALE, FP8_SCALES = 4 };
 typedef struct { Tensor scale, amax, counts; int uses_own; } Fp8;
 /* Computes linear in fp8. x may be codes of type E4M3, and in backward dy codes of type E5M2, that an op below has
  * written for this product's f. That op has then already updated amax and counts.
- *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] bf16 in   b [M] bf16 in, or none */
-void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, Fp8 f);
+ *   y [N,M] bf16 out   x [N,K] bf16 in   w [K,M] or [M,K] bf16 in   b [M] bf16 in, or none */
+void fp8_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order, Fp8 f);
 /* Computes the gradients of linear in fp8.
- *   dx [N,K] bf16 out = dy w^T   dw [K,M] f32 out(+=, =) x^T dy   dy [N,M] bf16 in
+ *   dx [N,K] bf16 out   dw f32 out(+=, =) as in linear_backward   dy [N,M] bf16 in
  *   db [M] f32 out(+=) column sums of dy itself, or none; must be none if dy is codes */
-void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Fp8 f);
-/* Computes head_forward's product in fp8: y = x w^T, w [M,K]. */
-void fp8_head_forward(Stream *s, Tensor y, Tensor x, Tensor w, Fp8 f);
-/* Computes the gradients of head in fp8.
- *   dx [N,K] bf16 out = dy w   dw [M,K] f32 out(+=, =) dy^T x */
-void fp8_head_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Fp8 f);
+void fp8_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order,
+                         Fp8 f);
 
 /* --- outputs in fp8: bf16 ops whose output is written as codes, an operand of the product that f belongs to ----------
  * Codes are a tensor [N,K] of E4M3 for f's x, or of E5M2 for its dy. N and K are multiples of 16. The scale is known
@@ -284,16 +284,6 @@ void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy,
  * values so far. The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
-
-/* --- head: logits = x wte^T, the output layer tied to the embedding --------------------------------------------------
- * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay zero, and so do the padding columns of the
- * logits.
- *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in */
-void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
-/* Computes the gradients of head.
- *   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=, =) dlogits^T x
- *   dlogits [n,V'] act in, padding columns zero, so that they add zero */
-void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
 /* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits ---------------
  * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: the gradients are those of loss[i] + z

@@ -1,5 +1,4 @@
-/* linear.c - CPU side of the linear and head ops in layers.h: matrix products of matmul.h, and activations around them.
- * The head is a linear layer whose weights wte [V',C] are stored transposed.
+/* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, and activations around them.
  *
  * An activation uses the pre-activation as stored, rounded in bf16, so that recomputing it from pre gives the same
  * bits. The head's products run over all V' = padded columns of the logits and rows of wte, because libraries have fast
@@ -51,59 +50,41 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
     arena_release(&s->scratch, mark);
 }
 
-void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
+void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
     EXPECT_ACT(x);
-    linear_expect(y, x, w, b, PLAIN);
-    matmul(s, forward_product(y, x, w, PLAIN, b.data));
-}
-
-void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
-    EXPECT_ACT(x);
-    linear_expect(logits, x, wte, tensor_none(), TRANSPOSED);
-    matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
+    linear_expect(y, x, w, b, order);
+    matmul(s, forward_product(y, x, w, order, b.data));
 }
 
 void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
-    linear_forward(s, pre, x, w, b);
+    linear_forward(s, pre, x, w, b, PLAIN);
     activation_forward(s, kind, y, pre);
 }
 
 /* Computes y alone, because no product on the CPU adds the residual stream. */
-int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
+int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b,
+                            MatrixOrder order) {
     residual_expect(sum, y, stream);
-    linear_forward(s, y, x, w, b);
+    linear_forward(s, y, x, w, b, order);
     return 0;
 }
 
-int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w) {
-    residual_expect(sum, y, stream);
-    head_forward(s, y, x, w);
-    return 0;
-}
-
-void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order) {
     EXPECT_ACT(x);
-    linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
-    matmul(s, input_gradient(dx, dy, w, PLAIN));
-    matmul(s, weight_gradient(dw, x, dy, PLAIN));
+    linear_backward_expect(dx, dw, db, dy, x, w, order);
+    matmul(s, input_gradient(dx, dy, w, order));
+    matmul(s, weight_gradient(dw, x, dy, order));
     if (!tensor_is_none(db)) bias_backward(s, db, dy);
 }
 
-void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte) {
-    EXPECT_ACT(x);
-    linear_backward_expect(dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
-    matmul(s, input_gradient(dx, dlogits, wte, TRANSPOSED));
-    matmul(s, weight_gradient(dwte, x, dlogits, TRANSPOSED));
-}
-
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    linear_backward(s, dx, dw, db, dy, x, w);
+    linear_backward(s, dx, dw, db, dy, x, w, PLAIN);
     attention_delta(s, delta, dx, x);
 }
 
 void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
                                 Tensor x, Tensor pre, Tensor w) {
-    linear_backward(s, dpre, dw, db, dy, x, w);
+    linear_backward(s, dpre, dw, db, dy, x, w, PLAIN);
     activation_backward(s, kind, dpre, dbias, dpre, pre);
 }
 #endif

@@ -1,4 +1,4 @@
-/* linear.cu - CUDA side of the linear and head ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
+/* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh
  * where they pay, and a kernel for the bias gradient where they do not.
  *
  * In forward only the product of gemm_hopper.cu has activations as an epilogue. cuBLASLt's GELU uses the sum before it
@@ -59,11 +59,11 @@ void bias_backward(Stream *s, Tensor db, Tensor dy) {
 /* Returns memory apart from db for the column sums of dy, so that timing the kernels does not change db. */
 static Tensor sums_aside(Stream *s, Tensor dy) { return arena_tensor(&s->scratch, F32, 1, dy.dim[1], 1, 1); }
 
-/* dw = or += x^T dy, db += column sums of dy. The sums are computed with the product, which reads dy anyway, or by
- * column_sums_kernel. */
-static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
+/* dw = or += x^T dy, or dy^T x if TRANSPOSED; db += column sums of dy. The sums are computed with the product, which
+ * reads dy anyway, or by column_sums_kernel. */
+static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x, MatrixOrder order) {
     if (tensor_is_none(db)) {
-        matmul(s, weight_gradient(dw, x, dy, PLAIN));
+        matmul(s, weight_gradient(dw, x, dy, order));
         return;
     }
     size_t mark = arena_mark(&s->scratch);
@@ -80,14 +80,9 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
 
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
 
-void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
-    linear_expect(y, x, w, b, PLAIN);
-    matmul(s, forward_product(y, x, w, PLAIN, b.data));
-}
-
-void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte) {
-    linear_expect(logits, x, wte, tensor_none(), TRANSPOSED);
-    matmul(s, forward_product(logits, x, wte, TRANSPOSED, NULL));
+void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
+    linear_expect(y, x, w, b, order);
+    matmul(s, forward_product(y, x, w, order, b.data));
 }
 
 void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
@@ -100,42 +95,25 @@ void linear_activation_forward(Stream *s, Activation kind, Tensor y, Tensor pre,
         activation_forward(s, kind, y, pre);
 }
 
-/* Computes the product p with the residual stream added into sum, if that is faster than a separate addition. Returns
- * whether it did.
- *
- * What a fused addition saves: after a plain product the next norm also reads y and writes sum, two passes more than
+/* What a fused addition saves: after a plain product the next norm also reads y and writes sum, two passes more than
  * over a stream that is complete. These are as many bytes as residual_forward moves for two thirds of the rows. So
  * residual_forward over that many rows is timed in place of the norm's extra work; it writes to y. */
-static int joined(Stream *s, Matmul p, Tensor sum, Tensor y, Tensor stream) {
+int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b,
+                            MatrixOrder order) {
+    linear_expect(sum, x, w, b, order);
     residual_expect(sum, y, stream);
     int64_t rows = (2 * y.dim[0] + 2) / 3;
     Tensor  part = tensor_rows(y, 0, rows), stream_part = tensor_rows(stream, 0, rows);
     Rest    rest;
     rest.queue = [&] { residual_forward(s, part, stream_part, part); };
     rest.apart = y.data;
-    return matmul_fused(s, p, EPILOGUE_RESIDUAL, stream.data, rest) != 0;
+    return matmul_fused(s, forward_product(sum, x, w, order, b.data), EPILOGUE_RESIDUAL, stream.data, rest) != 0;
 }
 
-int linear_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w, Tensor b) {
-    linear_expect(sum, x, w, b, PLAIN);
-    return joined(s, forward_product(sum, x, w, PLAIN, b.data), sum, y, stream);
-}
-
-int head_residual_forward(Stream *s, Tensor sum, Tensor y, Tensor stream, Tensor x, Tensor w) {
-    linear_expect(sum, x, w, tensor_none(), TRANSPOSED);
-    return joined(s, forward_product(sum, x, w, TRANSPOSED, NULL), sum, y, stream);
-}
-
-void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    linear_backward_expect(dx, dw, db, dy, x, w, PLAIN);
-    matmul(s, input_gradient(dx, dy, w, PLAIN));
-    parameters_backward(s, dw, db, dy, x);
-}
-
-void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte) {
-    linear_backward_expect(dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
-    matmul(s, input_gradient(dx, dlogits, wte, TRANSPOSED));
-    matmul(s, weight_gradient(dwte, x, dlogits, TRANSPOSED));
+void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, MatrixOrder order) {
+    linear_backward_expect(dx, dw, db, dy, x, w, order);
+    matmul(s, input_gradient(dx, dy, w, order));
+    parameters_backward(s, dw, db, dy, x, order);
 }
 
 void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
@@ -145,7 +123,7 @@ void linear_delta_backward(Stream *s, Tensor dx, Tensor delta, Tensor dw, Tensor
     rest.queue = [&] { attention_delta(s, delta, dx, x); };
     rest.sums = ptr<float>(delta), rest.head = (int)(x.dim[1] / delta.dim[0]);
     if (!matmul_fused(s, input_gradient(dx, dy, w, PLAIN), EPILOGUE_DELTA, x.data, rest)) rest.queue();
-    parameters_backward(s, dw, db, dy, x);
+    parameters_backward(s, dw, db, dy, x, PLAIN);
 }
 
 /* The activation's kernel has dpre in registers and adds it to dbias; so does the product of gemm_hopper.cu. After
@@ -169,6 +147,6 @@ void linear_activation_backward(Stream *s, Activation kind, Tensor dpre, Tensor 
     if (!done) activation_backward(s, kind, dpre, dbias, dpre, pre);
     else if (done == 1 && sums) bias_backward(s, dbias, dpre);
     else if (sums) column_sums(s, ptr<float>(dbias), rest.sums, F32, 1, 1, dbias.dim[0], MATMUL_ADD);
-    parameters_backward(s, dw, db, dy, x);
+    parameters_backward(s, dw, db, dy, x, PLAIN);
     arena_release(&s->scratch, mark);
 }

@@ -7,13 +7,12 @@
 #ifndef TRAIN_GPT_LAYERS_MATMUL_H
 #define TRAIN_GPT_LAYERS_MATMUL_H
 
-#include "core/device.h"
+#include "layers/layers.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
 typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite; /* MATMUL_SET does not read c, which may hold NaN */
 /* Returns how a product writes the gradient of a weight matrix. */
 static inline MatmulWrite gradient_write(Tensor dw) { return dw.is_fresh ? MATMUL_SET : MATMUL_ADD; }

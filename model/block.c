@@ -189,9 +189,9 @@ static Tensor input_of(const BlockRun *r, BlockProduct p, Tensor x) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b) {
-    if (is_fp8(r)) fp8_linear_forward(r->s, y, input_of(r, p, x), w, b, fp8_of(r, p));
-    else linear_forward(r->s, y, x, w, b);
+void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order) {
+    if (is_fp8(r)) fp8_linear_forward(r->s, y, input_of(r, p, x), w, b, order, fp8_of(r, p));
+    else linear_forward(r->s, y, x, w, b, order);
 }
 
 static Activation activation_of(const BlockRun *r) { return (Activation)r->shape.activation; }
@@ -201,20 +201,20 @@ void product_activation_forward(const BlockRun *r, BlockProduct p, Tensor y, Ten
         linear_activation_forward(r->s, activation_of(r), y, pre, x, w, b);
         return;
     }
-    product_forward(r, p, pre, x, w, b);
+    product_forward(r, p, pre, x, w, b, PLAIN);
     product_activation(r, y, pre);
 }
 
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                      Tensor w) {
-    if (is_fp8(r)) fp8_linear_backward(r->s, dx, dw, db, dy, input_of(r, p, x), w, fp8_of(r, p));
-    else linear_backward(r->s, dx, dw, db, dy, x, w);
+                      Tensor w, MatrixOrder order) {
+    if (is_fp8(r)) fp8_linear_backward(r->s, dx, dw, db, dy, input_of(r, p, x), w, order, fp8_of(r, p));
+    else linear_backward(r->s, dx, dw, db, dy, x, w, order);
 }
 
 void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
                             Tensor x, Tensor w) {
     if (is_fp8(r) || tensor_is_none(delta)) {
-        product_backward(r, p, dx, dw, db, dy, x, w);
+        product_backward(r, p, dx, dw, db, dy, x, w, PLAIN);
         if (!tensor_is_none(delta)) attention_delta(r->s, delta, dx, x);
         return;
     }
@@ -227,7 +227,7 @@ Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias,
         linear_activation_backward(r->s, activation_of(r), dpre, dbias, dw, db, dy, x, pre, w);
         return dpre;
     }
-    product_backward(r, PRODUCT_DOWN, dpre, dw, db, dy, x, w);
+    product_backward(r, PRODUCT_DOWN, dpre, dw, db, dy, x, w, PLAIN);
     if (!writes_codes(r, dpre)) {
         activation_backward(r->s, activation_of(r), dpre, dbias, dpre, pre);
         return dpre;
@@ -248,31 +248,16 @@ Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Te
     return is_cast ? codes : dqkv;
 }
 
-void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w) {
-    if (is_fp8(r)) fp8_head_forward(r->s, y, input_of(r, p, x), w, fp8_of(r, p));
-    else head_forward(r->s, y, x, w);
-}
-
-void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w) {
-    if (is_fp8(r)) fp8_head_backward(r->s, dx, dw, dy, input_of(r, p, x), w, fp8_of(r, p));
-    else head_backward(r->s, dx, dw, dy, x, w);
-}
-
 /* --- the ends of branches ----------------------------------------------------------------------------------------- */
 
 /* Returns whether a product may add its result to the residual stream. It may not with tensor ranks, which first sum
  * their results, nor in fp8, whose products cuBLASLt computes. */
 static int may_join(const BlockRun *r) { return !r->tensor && !is_fp8(r); }
 
-Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b) {
-    if (!may_join(r)) product_forward(r, p, r->update, x, w, b);
-    else if (linear_residual_forward(r->s, after, r->update, before, x, w, b)) return tensor_none();
-    return sum_rows(r, r->update);
-}
-
-Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w) {
-    if (!may_join(r)) product_head_forward(r, p, r->update, x, w);
-    else if (head_residual_forward(r->s, after, r->update, before, x, w)) return tensor_none();
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b,
+                    MatrixOrder order) {
+    if (!may_join(r)) product_forward(r, p, r->update, x, w, b, order);
+    else if (linear_residual_forward(r->s, after, r->update, before, x, w, b, order)) return tensor_none();
     return sum_rows(r, r->update);
 }
 
@@ -317,6 +302,6 @@ void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dsw
     } else {
         swiglu_backward(r->s, gate_up, dswiglu, gate_up);
     }
-    product_head_backward(r, PRODUCT_UP, dx, dw, gradient, x, w);
+    product_backward(r, PRODUCT_UP, dx, dw, tensor_none(), gradient, x, w, TRANSPOSED);
     arena_release(&r->s->scratch, mark);
 }

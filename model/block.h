@@ -166,15 +166,13 @@ int    is_counting(const Comm *tensor);
  * half of the memory of their bf16 tensor, so tensor_bytes of the fp8 view is half of what that tensor owns. */
 
 /* Run product p in the run's type or in fp8, by linear_forward, linear_activation_forward, linear_backward,
- * linear_delta_backward (delta may be none), head_forward and head_backward. x was written by one of the ops below. */
-void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b);
+ * linear_delta_backward (delta may be none). x was written by one of the ops below. */
+void product_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w, Tensor b, MatrixOrder order);
 void product_activation_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
 void product_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x,
-                      Tensor w);
+                      Tensor w, MatrixOrder order);
 void product_delta_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor delta, Tensor dw, Tensor db, Tensor dy,
                             Tensor x, Tensor w);
-void product_head_forward(const BlockRun *r, BlockProduct p, Tensor y, Tensor x, Tensor w);
-void product_head_backward(const BlockRun *r, BlockProduct p, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w);
 /* Runs linear_activation_backward for PRODUCT_DOWN. Returns the gradient of PRODUCT_UP's output: dpre, or in fp8 the
  * codes of dpre in the memory of x. */
 Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias, Tensor dw, Tensor db, Tensor dy,
@@ -185,11 +183,11 @@ Tensor product_activation_backward(const BlockRun *r, Tensor dpre, Tensor dbias,
 Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
                                Tensor delta, Tensor qkv);
 
-/* The last product of a branch: product_forward or product_head_forward into r->update, summed over tensor ranks.
+/* The last product of a branch: product_forward into r->update, summed over tensor ranks.
  * Returns the rows that must still be added to `before`. Returns none if the product has added them; then `after` holds
  * the stream. */
-Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b);
-Tensor product_head_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w);
+Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b,
+                    MatrixOrder order);
 /* The norm before product p. Sets stream = before + update and normalizes it. If update is none, stream is only
  * read. */
 void product_layernorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor mean, Tensor rstd, Tensor stream,
@@ -199,7 +197,7 @@ void product_rmsnorm(const BlockRun *r, BlockProduct p, Tensor y, Tensor rstd, T
 /* Run activation_forward and swiglu_forward, the ops before PRODUCT_DOWN. The activation is that of the shape. */
 void product_activation(const BlockRun *r, Tensor y, Tensor x);
 void product_swiglu(const BlockRun *r, Tensor y, Tensor gate_up);
-/* Runs swiglu_backward, then head_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
+/* Runs swiglu_backward, then linear_backward for PRODUCT_UP. May overwrite gate_up with its gradient. */
 void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dswiglu, Tensor gate_up, Tensor x,
                              Tensor w);
 

@@ -280,7 +280,7 @@ static RouterWeights weight_kind(const BlockRun *r) { return r->shape.norm_top_k
 void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, ExpertPass pass) {
     CHECK(!r->tensor, "experts among tensor ranks");
     if (pass != EXPERTS_LIGHT) {
-        head_forward(r->s, x->logits, norm, w->router);
+        linear_forward(r->s, x->logits, norm, w->router, tensor_none(), TRANSPOSED);
         router_forward(r->s, x->probability, x->expert, x->weight, x->logits,
                        r->shape.balance == BALANCE_BIAS ? w->bias : tensor_none(), weight_kind(r));
         if (!tensor_is_none(r->expert_counts)) router_count(r->s, x->counts, r->expert_counts, x->expert);
@@ -313,6 +313,6 @@ void experts_backward(const BlockRun *r, const ExpertActs *x, Tensor norm, const
     if (has_loss) router_count(r->s, x->counts, none, x->expert);
     router_backward(r->s, x->logits, x->dweight, x->probability, x->expert, x->weight, weight_kind(r),
                     has_loss ? x->counts : none, has_loss ? r->balance : none);
-    head_backward(r->s, x->dnorm, d->router, x->logits, norm, w->router);
+    linear_backward(r->s, x->dnorm, d->router, tensor_none(), x->logits, norm, w->router, TRANSPOSED);
     residual_forward(r->s, r->dbranch, r->dbranch, x->dnorm);
 }

@@ -455,11 +455,11 @@ static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(ln_f, row, n);
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
-        head_forward(s, logits, x, head);
+        linear_forward(s, logits, x, head, tensor_none(), TRANSPOSED);
         if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
         else classifier_loss(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
         if (pass == LOSS_ONLY) continue;
-        head_backward(s, tensor_rows(r->dbranch, row, n), dhead, logits, x, head);
+        linear_backward(s, tensor_rows(r->dbranch, row, n), dhead, tensor_none(), logits, x, head, TRANSPOSED);
     }
     if (is_counting(g->tensor)) sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
 }
@@ -478,7 +478,7 @@ void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     for (int64_t row = 0; row < N; row += g->head_rows) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), losses = tensor_rows(g->losses, row, n);
-        head_forward(s, logits, tensor_rows(ln_f, row, n), head);
+        linear_forward(s, logits, tensor_rows(ln_f, row, n), head, tensor_none(), TRANSPOSED);
         classify_parts(g, s, losses, logits, tensor_rows(targets, row, n), 0.0f);
         if (s->ledger) continue;
         device_to_host(s, out + row, losses);
@@ -492,8 +492,8 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
-    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1),
-                 head_of(g, s, shards_need));
+    linear_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1),
+                   head_of(g, s, shards_need), tensor_none(), TRANSPOSED);
     all = tensor_slice(all, 0, ranks * columns);
     if (g->tensor) comm_all_gather(g->tensor, all);
     return all;

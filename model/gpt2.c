@@ -80,10 +80,10 @@ static const ActRow ACT_ROWS[] = {
 /* Computes all tensors of the block after ln_1 that backward needs. The projection of the MLP is not among them. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     product_forward(r, PRODUCT_QKV, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w,
-                    w->c_attn_b);
+                    w->c_attn_b, PLAIN);
     attend(r, x->attention, x->lse, x->qkv);
     Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->attn_proj_w,
-                                 counted_once(r, w->attn_proj_b));
+                                 counted_once(r, w->attn_proj_b), PLAIN);
     product_layernorm(r, PRODUCT_UP, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, x->residual, update,
                       w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
     product_activation_forward(r, PRODUCT_UP, x->activation, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w,
@@ -97,7 +97,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
                       w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
     r->has_joined = tensor_is_none(product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->activation,
-                                                w->mlp_proj_w, counted_once(r, w->mlp_proj_b)));
+                                                w->mlp_proj_w, counted_once(r, w->mlp_proj_b), PLAIN));
 }
 
 /* Computes again the tensors that were not kept, by the same ops on the same inputs. */
@@ -138,7 +138,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
                                              gather_rows(r, r->dresidual, r->dbranch), x->activation, x->fc,
                                              w->mlp_proj_w);
     product_backward(r, PRODUCT_UP, r->dbranch, d->c_fc_w, tensor_none(), dfc, gather_rows(r, x->ln_2, r->update),
-                     w->c_fc_w);
+                     w->c_fc_w, PLAIN);
     layernorm_backward(r->s, r->dresidual, r->tensor ? tensor_none() : d->attn_proj_b, d->ln_2_w, d->ln_2_b,
                        r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
@@ -148,7 +148,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     Tensor dbias = d->c_attn_b,
            dqkv = product_attend_backward(r, &dbias, x->dqkv, dattention, x->attention, x->lse, r->delta, x->qkv);
     product_backward(r, PRODUCT_QKV, r->dbranch, d->c_attn_w, dbias, dqkv, gather_rows(r, x->ln_1, r->update),
-                     w->c_attn_w);
+                     w->c_attn_w, PLAIN);
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch),
                        x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }

@@ -133,7 +133,8 @@ static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     HeadShape h = heads_of(r);
     Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
     int64_t   Q = h.query * h.size, KV = h.key * h.size;
-    product_head_forward(r, PRODUCT_QKV, products, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    product_forward(r, PRODUCT_QKV, products, gather_rows(r, x->norm_1, r->update), qkv_of(w), tensor_none(),
+                    TRANSPOSED);
     if (has_head_norms(r)) {
         head_norm_forward(r->s, rows, x->q_rstd, products, 0, h.query, w->q_norm, eps_of(r));
         head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
@@ -152,8 +153,8 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
         head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm,
                            x->k_rstd);
     }
-    product_head_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update),
-                          qkv_of(w));
+    product_backward(r, PRODUCT_QKV, r->dbranch, qkv_of(d), tensor_none(), x->dqkv,
+                     gather_rows(r, x->norm_1, r->update), qkv_of(w), TRANSPOSED);
 }
 
 static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
@@ -165,7 +166,8 @@ static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, E
         return;
     }
     if (pass != EXPERTS_LIGHT)
-        product_head_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+        product_forward(r, PRODUCT_UP, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w),
+                        tensor_none(), TRANSPOSED);
     product_swiglu(r, x->swiglu, x->gate_up);
 }
 
@@ -175,8 +177,8 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
         experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
         return;
     }
-    product_head_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu,
-                          w->down);
+    product_backward(r, PRODUCT_DOWN, x->dswiglu, d->down, tensor_none(), gather_rows(r, r->dresidual, r->dbranch),
+                     x->swiglu, w->down, TRANSPOSED);
     product_swiglu_backward(r, r->dbranch, gate_up_of(d), x->dswiglu, x->gate_up, gather_rows(r, x->norm_2, r->update),
                             gate_up_of(w));
 }
@@ -185,7 +187,8 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
-    Tensor update = product_head_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->o);
+    Tensor update = product_join(r, PRODUCT_ATTENTION, x->residual_mid, x->residual, x->attention, w->o,
+                                 tensor_none(), TRANSPOSED);
     product_rmsnorm(r, PRODUCT_UP, x->norm_2, x->rstd_2, x->residual_mid, x->residual, update, w->norm_2, eps_of(r));
     mlp_forward(r, x, w, pass);
 }
@@ -199,7 +202,8 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
         experts_output(r, &x->experts, &w->experts);
         return;
     }
-    Tensor update = product_head_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down);
+    Tensor update = product_join(r, PRODUCT_DOWN, r->exit, x->residual_mid, x->swiglu, w->down, tensor_none(),
+                                 TRANSPOSED);
     r->has_joined = tensor_is_none(update);
 }
 
@@ -229,8 +233,8 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2,
                      x->rstd_2);
 
-    product_head_backward(r, PRODUCT_ATTENTION, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch),
-                          x->attention, w->o);
+    product_backward(r, PRODUCT_ATTENTION, dattention, d->o, tensor_none(), gather_rows(r, r->dresidual, r->dbranch),
+                     x->attention, w->o, TRANSPOSED);
     attend_backward(r, x->dqkv, tensor_none(), dattention, x->attention, x->lse, tensor_none(), x->qkv);
     heads_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1,

@@ -183,7 +183,7 @@ static void print_warmup(const Run *r) {
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
     char config[2048], dir[2048], experts[240];
-    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(),
+    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" RESET " %s: %s -> %s", device_backend(),
         terminal_plain(config, sizeof config, r->config->path), terminal_plain(dir, sizeof dir, r->config->run.dir));
     print_machine(r);
     print_model(r);

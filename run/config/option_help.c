@@ -47,14 +47,14 @@ static void print_row(FILE *out, const Option *o, int columns) {
     /* the text after a long default begins on the next line */
     if ((int)strlen(value) < DEFAULT_WIDTH) snprintf(gap, sizeof gap, "%*s", DEFAULT_WIDTH - (int)strlen(value), "");
     else                                    snprintf(gap, sizeof gap, "\n%*s", at, "");
-    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "",
-             value, gap, o->help, *range ? DIM " (" : "", range, *range ? ")" PLAIN : "");
+    snprintf(row, sizeof row, "  " BOLD "%s" RESET "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "",
+             value, gap, o->help, *range ? DIM " (" : "", range, *range ? ")" RESET : "");
     terminal_fold(out, row, columns, at);
 }
 
 static void print_heading(FILE *out, int columns) {
     char row[ROW_BYTES];
-    snprintf(row, sizeof row, DIM "  %-*s%-*s%s" PLAIN, KEY_WIDTH, "key", DEFAULT_WIDTH, "default", "meaning");
+    snprintf(row, sizeof row, DIM "  %-*s%-*s%s" RESET, KEY_WIDTH, "key", DEFAULT_WIDTH, "default", "meaning");
     terminal_fold(out, row, columns, 0);
 }
 
@@ -78,13 +78,13 @@ static void print_key(FILE *out, const Option *o, int columns) {
         {"allowed", option_allowed(o, allowed)},
         {"resume", o->fixed ? "must stay, unless run.allow_change names it" : "may change"},
     };
-    fprintf(out, BOLD "%s" PLAIN "\n", o->key);
+    fprintf(out, BOLD "%s" RESET "\n", o->key);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(row, sizeof row, DIM "  %-10s" PLAIN "%s", rows[i].label, rows[i].text);
+        snprintf(row, sizeof row, DIM "  %-10s" RESET "%s", rows[i].label, rows[i].text);
         terminal_fold(out, row, columns, 12);
     }
     if (o->type != OPTION_IGNORED) {
-        snprintf(row, sizeof row, DIM "  %-10s" PLAIN "./train_gpt config.json %s=%s", "example", o->key,
+        snprintf(row, sizeof row, DIM "  %-10s" RESET "./train_gpt config.json %s=%s", "example", o->key,
                  *value ? value : "\"\"");
         terminal_fold(out, row, columns, 12);
     }

@@ -72,7 +72,7 @@ static void join(const Fields *f, char out[LINE_BYTES]) {
     out[0] = 0;
     for (int i = 0; i < f->count; i++)
         if (f->rank[i] <= most)
-            used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
+            used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " RESET : "", f->text[i]);
 }
 
 /* Prints the line of an evaluation or of the scores of a task. */
@@ -87,7 +87,7 @@ static void add_place(Fields *f, const Progress *p, const char *kind, int64_t st
     char part[32] = "";
     int  digits = snprintf(NULL, 0, "%lld", (long long)p->steps);
     if (digits <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
-    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, digits, (long long)step, (long long)p->steps, part);
+    add(f, 0, DIM "%-4s" RESET " %*lld/%lld%s", kind, digits, (long long)step, (long long)p->steps, part);
 }
 
 /* Returns the median time of the last steps. The first step, which also warms caches and compiles kernels, counts only
@@ -115,7 +115,7 @@ static void add_gpu(Fields *f, const GpuReading *g) {
     if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
     if (g->has >> GPU_POWER & 1) snprintf(power, sizeof power, " %4.0fW", g->value[GPU_POWER]);
     if (g->has >> GPU_TEMPERATURE & 1) snprintf(heat, sizeof heat, " %3.0fC", g->value[GPU_TEMPERATURE]);
-    if (*use || *power || *heat) add(f, 9, DIM "GPU" PLAIN "%s%s%s", use, power, heat);
+    if (*use || *power || *heat) add(f, 9, DIM "GPU" RESET "%s%s%s", use, power, heat);
 }
 
 void progress_step(Progress *p, const StepMetrics *s) {
@@ -130,17 +130,17 @@ void progress_step(Progress *p, const StepMetrics *s) {
     char   eta[32], line[LINE_BYTES];
     duration_text(eta, eta_ms(p, s->step));
     add_place(&f, p, "step", s->step);
-    add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, fixed(s->loss, 6, 4).text);
-    add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
-    add(&f, 4, DIM "norm" PLAIN " %s", fixed(s->grad_norm, 5, 3).text);
-    add(&f, 2, "%s" DIM " tok/s" PLAIN, rate_text(s->tokens_per_s * s->ms / pace_ms(p)).text);
-    if (part <= 1) add(&f, 5, DIM "MFU" PLAIN " %s%%", fixed(100 * part, 4, 1).text);
+    add(&f, 0, DIM "loss" RESET BOLD " %s" RESET, fixed(s->loss, 6, 4).text);
+    add(&f, 3, DIM "lr" RESET " %.2e", s->lr);
+    add(&f, 4, DIM "norm" RESET " %s", fixed(s->grad_norm, 5, 3).text);
+    add(&f, 2, "%s" DIM " tok/s" RESET, rate_text(s->tokens_per_s * s->ms / pace_ms(p)).text);
+    if (part <= 1) add(&f, 5, DIM "MFU" RESET " %s%%", fixed(100 * part, 4, 1).text);
     else           add(&f, 5, "%9s", "");
-    if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
-    add(&f, 7, "%s" DIM " GiB" PLAIN, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
-    add(&f, 8, "%s" DIM "ms" PLAIN, fixed(s->ms, 4, 1).text);
+    if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" RESET " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
+    add(&f, 7, "%s" DIM " GiB" RESET, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
+    add(&f, 8, "%s" DIM "ms" RESET, fixed(s->ms, 4, 1).text);
     add_gpu(&f, &s->gpu);
-    add(&f, 1, DIM "ETA" PLAIN " %6s", eta);
+    add(&f, 1, DIM "ETA" RESET " %6s", eta);
     join(&f, line);
     if (is_final) say_text(stdout, 0, line);
     else          say_again(line);
@@ -153,10 +153,10 @@ void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
     if (e->ms < 9950) snprintf(took, sizeof took, "%.1fs", e->ms / 1e3);
     else duration_text(took, e->ms);
     add_place(&f, p, "val", step);
-    add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, fixed(e->loss, 6, 4).text);
-    if (e->bytes_per_token > 0) add(&f, 1, DIM "bits/byte" PLAIN " %.4f", bits_per_byte(e->loss, e->bytes_per_token));
-    else                        add(&f, 1, DIM "perplexity" PLAIN " %.4g", exp(e->loss));
-    if (isfinite(e->last)) add(&f, 2, "%+.4f%s", e->loss - e->last, is_best ? GREEN " best" PLAIN : "");
+    add(&f, 0, DIM "loss" RESET "%s %s" RESET, is_best ? BOLD GREEN : BOLD, fixed(e->loss, 6, 4).text);
+    if (e->bytes_per_token > 0) add(&f, 1, DIM "bits/byte" RESET " %.4f", bits_per_byte(e->loss, e->bytes_per_token));
+    else                        add(&f, 1, DIM "perplexity" RESET " %.4g", exp(e->loss));
+    if (isfinite(e->last)) add(&f, 2, "%+.4f%s", e->loss - e->last, is_best ? GREEN " best" RESET : "");
     add(&f, 3, "%s", took);
     print_line(&f);
 }
@@ -166,9 +166,9 @@ void progress_task(Progress *p, int64_t step, const TaskScores *t) {
     char   name[44];
     add_place(&f, p, "task", step);
     add(&f, 0, "%s", terminal_plain(name, sizeof name, t->name));
-    add(&f, 0, DIM "acc" PLAIN " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
-    if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" PLAIN " %.4g", t->perplexity);
-    else add(&f, 1, DIM "acc_norm" PLAIN " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
+    add(&f, 0, DIM "acc" RESET " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
+    if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" RESET " %.4g", t->perplexity);
+    else add(&f, 1, DIM "acc_norm" RESET " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
     print_line(&f);
 }
 
@@ -177,18 +177,18 @@ void progress_tasks(Progress *p, int64_t step, double core, double ms) {
     char   took[32];
     duration_text(took, ms);
     add_place(&f, p, "task", step);
-    if (!isnan(core)) add(&f, 0, DIM "CORE" PLAIN BOLD " %.4f" PLAIN, core);
+    if (!isnan(core)) add(&f, 0, DIM "CORE" RESET BOLD " %.4f" RESET, core);
     add(&f, 0, "all in %s", took);
     print_line(&f);
 }
 
 /* Prints a text of the model, with a rule at its left so that it is not mistaken for output of the program. */
 void progress_sample(int64_t step, const char *text) {
-    say(stdout, 0, DIM "sample at step %lld:" PLAIN, (long long)step);
+    say(stdout, 0, DIM "sample at step %lld:" RESET, (long long)step);
     for (const char *end; *text; text = *end ? end + 1 : end) {
         end = text + strcspn(text, "\n");
         char *line = xmalloc((size_t)(end - text) + 32, "a sample");
-        snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
+        snprintf(line, (size_t)(end - text) + 32, DIM "  | " RESET "%.*s", (int)(end - text), text);
         say_text(stdout, 4, line);
         free(line);
     }

@@ -212,7 +212,7 @@ enum { WORD_WIDTH = 16, ROW_BYTES = 1024, KEY_MOST = 26, PAGE_COLUMNS = 100, TOP
 static void print_verb(FILE *out, const Verb *v, int columns) {
     char row[ROW_BYTES], left[160];
     int  width = 0;
-    snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
+    snprintf(row, sizeof row, BOLD "./train_gpt %s" RESET "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
              v->arguments, v->about);
     terminal_fold(out, row, columns, 0);
     for (const VerbKey *k = v->keys; k && k->name; k++) {
@@ -224,7 +224,7 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
         const char *otherwise = k->fallback ? k->fallback : k->unset;
         int         bytes = snprintf(left, sizeof left, "%s=%s", k->name, k->example);
         int         is_long = bytes > width; /* 1 if the help must begin on the next line */
-        snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
+        snprintf(row, sizeof row, "  " BOLD "%s" RESET "%s%*s%s " DIM "(%s%s)" RESET, left, is_long ? "\n" : "",
                  is_long ? width + 4 : width + 2 - bytes, "", k->help, otherwise ? "default" GLUE : "required",
                  !otherwise ? "" : *otherwise ? otherwise : "none");
         terminal_fold(out, row, columns, width + 4);
@@ -262,7 +262,7 @@ static void print_help(int words, char **word) {
                      "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
                      "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
         for (int i = 0; VERBS[i]; i++)
-            fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
+            fprintf(out, "  " BOLD "%-*s" RESET " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
         fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
                      "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
                      "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"

@@ -235,8 +235,8 @@ static void put_head(FILE *out, const WatchRun *w) {
     int room = screen.columns - terminal_width(right) - 2, name = all < room ? all : room;
     fputs(colour(BOLD), out);
     put_fitting(out, shown, name);
-    fprintf(out, "%s%*s", colour(PLAIN), screen.columns - name - terminal_width(right), "");
-    fprintf(out, "%s%s%s\n", colour(STATES[w->state].colour), right, colour(PLAIN));
+    fprintf(out, "%s%*s", colour(RESET), screen.columns - name - terminal_width(right), "");
+    fprintf(out, "%s%s%s\n", colour(STATES[w->state].colour), right, colour(RESET));
 }
 
 /* Writes the second line of a block: as many fields as fit, with blanks between them. */
@@ -327,12 +327,12 @@ static void put_curve(FILE *out, const Curve *c) {
         char label[32] = "";
         if (row == 0) snprintf(label, sizeof label, fabs(high) < 1000 ? "%.3f" : "%.4g", high);
         else if (row == screen.rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
-        fprintf(out, "%s%*s %s%s", colour(DIM), MARGIN, label, colour(PLAIN), colour(CYAN));
+        fprintf(out, "%s%*s %s%s", colour(DIM), MARGIN, label, colour(RESET), colour(CYAN));
         for (int x = 0; x < cells; x++) {
             unsigned code = 0x2800u + cell[row][x]; /* a braille character, written as UTF-8 */
             fputc(0xe0 | code >> 12, out), fputc(0x80 | (code >> 6 & 0x3f), out), fputc(0x80 | (code & 0x3f), out);
         }
-        fprintf(out, "%s\n", colour(PLAIN));
+        fprintf(out, "%s\n", colour(RESET));
     }
 }
 

@@ -14,7 +14,7 @@
 #include "test/bench/training_step.h"
 
 enum { MOST_TURNS = 64, VOCAB = 50304, WIDTH = 768, HEADS = 12, FORWARDS = 16, BACKWARDS = 6 };
-typedef enum { PLAIN, ONE, FOUR, WAYS } Way;
+typedef enum { BARE, ONE, FOUR, WAYS } Way;
 typedef struct {
     Model  *model[WAYS];
     Batch   batch[WAYS];
@@ -33,7 +33,7 @@ static Model *model_of(int document_mask, DType act, int64_t T, int64_t B, int64
 }
 
 static Tensor starts_of(Bench *b, Way way, int64_t T, int64_t B) {
-    if (way == PLAIN) return tensor_none();
+    if (way == BARE) return tensor_none();
     Tensor   t = arena_tensor(&b->arena, I32, 2, B, T, 1);
     int32_t *starts = calloc((size_t)(B * T), sizeof *starts);
     CHECK(starts, "no memory for documents");
@@ -69,7 +69,7 @@ static Bench bench_create(DType act, int64_t T, int64_t B, int64_t layers) {
     Batch batch = {arena_tensor(&b.arena, I32, 2, B, T, 1), arena_tensor(&b.arena, I32, 2, B, T, 1), tensor_none()};
     random_tokens(&b.stream, batch.inputs, VOCAB, 1);
     random_tokens(&b.stream, batch.targets, VOCAB, 2);
-    for (Way way = PLAIN; way < WAYS; way++) b.batch[way] = batch, b.batch[way].starts = starts_of(&b, way, T, B);
+    for (Way way = BARE; way < WAYS; way++) b.batch[way] = batch, b.batch[way].starts = starts_of(&b, way, T, B);
     return b;
 }
 
@@ -99,8 +99,8 @@ static void measure(Bench *b, const char *name, void (*run)(Bench *b, Way way), 
             wall_ms[way] = clock_ms() - start, own_ms[way] = processor_ms() - own;
         }
         if (turn < 0) continue; /* the first round only warms up */
-        plain_ms[turn] = wall_ms[PLAIN] / launches;
-        for (int k = 0; k < WAYS; k++) wall[k][turn] = wall_ms[k] / wall_ms[PLAIN], processor[k][turn] = own_ms[k] / own_ms[PLAIN];
+        plain_ms[turn] = wall_ms[BARE] / launches;
+        for (int k = 0; k < WAYS; k++) wall[k][turn] = wall_ms[k] / wall_ms[BARE], processor[k][turn] = own_ms[k] / own_ms[BARE];
     }
     printf(" %s_ms=%.2f %s_one=%.4f %s_one_processor=%.4f %s_four=%.4f %s_four_processor=%.4f", name, median(plain_ms, turns), name,
            median(wall[ONE], turns), name, median(processor[ONE], turns), name, median(wall[FOUR], turns), name,
@@ -115,12 +115,12 @@ int main(int argc, char **argv) {
     device_open(0, device_threads());
     Bench b = bench_create(act, n[0], n[1], n[2]);
     printf("dtype=%s isa=%s threads=%d T=%lld B=%lld layers=%lld parameters=%lld turns=%lld", dtype_name(act), device_isa(),
-           device_threads(), (long long)n[0], (long long)n[1], (long long)n[2], (long long)b.model[PLAIN]->shards->layout.elems,
+           device_threads(), (long long)n[0], (long long)n[1], (long long)n[2], (long long)b.model[BARE]->shards->layout.elems,
            (long long)n[3]);
     measure(&b, "forward", forward, FORWARDS, (int)n[3]);
     measure(&b, "backward", backward, BACKWARDS, (int)n[3]);
     measure(&b, "step", step, 1, (int)n[3]);
     printf("\n");
-    model_destroy(b.model[PLAIN]), model_destroy(b.model[ONE]), arena_destroy(&b.arena);
+    model_destroy(b.model[BARE]), model_destroy(b.model[ONE]), arena_destroy(&b.arena);
     return 0;
 }

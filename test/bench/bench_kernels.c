@@ -145,20 +145,20 @@ static Tensor head_rstd(Bench *b) { return tensor_2d(b->lse.data, F32, b->N, b->
 OP(head_norm_f, head_norm_forward(s, b->y, head_rstd(b), b->qkv, 0, b->H, head_weight(b, b->norm_w), 1e-5f))
 OP(head_norm_b, head_norm_backward(s, b->dx, head_weight(b, b->dnorm_w), b->dy, b->qkv, 0, b->H, head_weight(b, b->norm_w),
                                    head_rstd(b)))
-OP(qkv_f, linear_forward(s, b->qkv, b->x, b->qkv_w, b->qkv_b))
-OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_w))
-OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b))
-OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
+OP(qkv_f, linear_forward(s, b->qkv, b->x, b->qkv_w, b->qkv_b, PLAIN))
+OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_w, PLAIN))
+OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b, PLAIN))
+OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w, PLAIN))
 OP(proj_delta, linear_delta_backward(s, b->dx, b->delta, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
 OP(fc_f, linear_activation_forward(s, ACTIVATION_GELU_NEW, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
-OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
-OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
+OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w, PLAIN))
+OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b, PLAIN))
 OP(out_b, linear_activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, tensor_none(), b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
 /* Runs the last product of a branch and the norm after it. The residual is added in the product if its kernel can, else
  * in the norm. */
 static void joined(Bench *b, Tensor x, Tensor w) {
     Tensor out = tensor_2d(b->dfc.data, b->act, b->N, b->C);
-    if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b))
+    if (linear_residual_forward(&b->stream, b->dx, b->y, b->update, x, w, b->proj_b, PLAIN))
         layernorm_forward(&b->stream, tensor_none(), out, b->mean, b->rstd, b->dx, tensor_none(), b->norm_w, b->norm_b,
                           1e-5f);
     else layernorm_forward(&b->stream, b->dx, out, b->mean, b->rstd, b->update, b->y, b->norm_w, b->norm_b, 1e-5f);
@@ -180,8 +180,9 @@ OP(delta, attention_delta(s, b->delta, b->dy, b->y))
 OP(attention_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, tensor_none(), heads(b)))
 OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
 OP(documents_b, attention_backward(s, b->dqkv, tensor_none(), b->dy, b->y, b->lse, delta_of(b), b->qkv, b->starts, heads(b)))
-OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
-OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
+OP(head_f, linear_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte, tensor_none(), TRANSPOSED))
+OP(head_b, linear_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, tensor_none(), b->logits,
+                           tensor_rows(b->x, 0, b->rows), b->wte, TRANSPOSED))
 OP(classifier_f, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 0.0f))
 OP(classifier_b, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
 OP(adamw, OptimizerStep h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};

@@ -74,8 +74,8 @@ static void ops_queue(Ops *o) {
     device_zero(s, o->dw);
     device_zero(s, o->db);
     device_zero(s, o->dbias);
-    linear_forward(s, o->y, o->x, o->w, o->b);
-    linear_backward(s, o->dx, o->dw, o->db, o->dy, o->x, o->w);
+    linear_forward(s, o->y, o->x, o->w, o->b, PLAIN);
+    linear_backward(s, o->dx, o->dw, o->db, o->dy, o->x, o->w, PLAIN);
     linear_activation_backward(s, ACTIVATION_GELU_NEW, o->dpre, o->dbias, o->dw, o->db, o->dy, o->x, o->pre, o->w);
 }
 

@@ -86,7 +86,7 @@ static void test_records(void **state) {
     Tensor weight = stage_tensor(&s, F32, 2, N, k), order = stage_tensor(&s, I32, 1, R, 1), place = stage_tensor(&s, I32, 1, R, 1);
     Tensor first = stage_tensor(&s, I32, 1, E + 1, 1), rows = stage_tensor(&s, F32, 2, R, C), out = stage_tensor(&s, F32, 2, R, C);
     Tensor gate_up = stage_tensor(&s, F32, 2, R, 2 * F), inner = stage_tensor(&s, F32, 2, R, F), y = stage_tensor(&s, F32, 2, N, C);
-    head_forward(&s.stream, logits, x, gate);
+    linear_forward(&s.stream, logits, x, gate, tensor_none(), TRANSPOSED);
     router_forward(&s.stream, p, expert, weight, logits, none, WEIGHTS_NORMED);
     experts_sort(&s.stream, order, place, first, expert);
     rows_dispatch(&s.stream, rows, x, order);
@@ -108,7 +108,7 @@ static void test_records(void **state) {
     expert_linear_backward(&s.stream, drows, dw_in, dgate_up, rows, w_in, 2 * F * C, first);
     rows_combine(&s.stream, dx, drows, place);
     router_backward(&s.stream, dlogits, dweight, p, expert, weight, WEIGHTS_NORMED, none, none);
-    head_backward(&s.stream, dx_router, dgate, dlogits, x, gate);
+    linear_backward(&s.stream, dx_router, dgate, tensor_none(), dlogits, x, gate, TRANSPOSED);
     stage_settle();
     for (int64_t i = 0; i < N * C; i++) tensor_set(dx, i, tensor_get(dx, i) + tensor_get(dx_router, i));
     assert_close(all_in, (const double *)record_find(&f, "mlp.dgate_up")->data, F32, bound_sum(N * C));

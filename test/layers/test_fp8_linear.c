@@ -1,4 +1,4 @@
-/* test_fp8_linear.c - fp8_linear_forward, fp8_linear_backward, fp8_head_forward, fp8_head_backward, compared with
+/* test_fp8_linear.c - fp8_linear_forward and fp8_linear_backward with both orders of the matrix, compared with
  * float64 products of operands rounded to 8 bits in float64 (test/ref/fp8_ops.h), with the counts of what was lost. */
 #include "layers/contracts.h"
 #include "test/ref/fp8_ops.h"
@@ -37,8 +37,8 @@ static void round_all(int which, int exponent) {
     for (int64_t i = 0; i < N * K; i++) ((uint16_t *)x.data)[i] = (uint16_t)(i % 2 << 15 | i / 2);
     RefLost lost = ref_fp8_round(want, stage_widen(&s, x), N * K, ldexp(1.0, exponent), type_of(which));
     assert_true(lost.over > 0 && lost.vanished > 0);
-    if (which == FP8_X) fp8_linear_forward(&s.stream, y, x, w, none, f);
-    else fp8_linear_backward(&s.stream, y, dw, none, x, zeros, w, f);
+    if (which == FP8_X) fp8_linear_forward(&s.stream, y, x, w, none, PLAIN, f);
+    else fp8_linear_backward(&s.stream, y, dw, none, x, zeros, w, PLAIN, f);
     stage_settle();
     for (int64_t i = 0; i < N * K; i++)
         if ((double)bf16_to_f32(((const uint16_t *)y.data)[i]) != want[i])
@@ -65,7 +65,7 @@ static void test_faults(void **state) {
         Fp8    f = stage_fp8(&s, (const int[]){0, 0, 0}, i % 2);
         stage_settle();
         ((uint16_t *)x.data)[16 + 5] = faults[i];
-        fp8_linear_forward(&s.stream, y, x, w, tensor_none(), f);
+        fp8_linear_forward(&s.stream, y, x, w, tensor_none(), PLAIN, f);
         for (int k = 0; k < 3 * 16; k++) assert_true(isnan(tensor_get(y, k)) == (k / 16 == 1));
         assert_int_equal(((const int32_t *)f.amax.data)[FP8_X], (faults[i] & 0x7fff) << 16);
         stage_destroy(&s);
@@ -131,15 +131,15 @@ static void compare(int64_t N, int64_t K, int64_t M, int uses_own, int is_fresh)
         ref_linear_backward(stage_doubles(&s, N * K), unused, db64, bias_dy, r.x, r.w, N, K, M);
     }
     Fp8 f = stage_fp8(&s, exponent, uses_own), of_head = stage_fp8(&s, exponent, uses_own);
-    fp8_linear_forward(&s.stream, y, x, w, b, f);
-    fp8_head_forward(&s.stream, yt, x, wt, of_head);
-    fp8_linear_backward(&s.stream, dx, dw, db, dy, x, w, f);
+    fp8_linear_forward(&s.stream, y, x, w, b, PLAIN, f);
+    fp8_linear_forward(&s.stream, yt, x, wt, tensor_none(), TRANSPOSED, of_head);
+    fp8_linear_backward(&s.stream, dx, dw, db, dy, x, w, PLAIN, f);
     dw.is_fresh = 0;
-    fp8_linear_backward(&s.stream, dx, dw, none, dy, x, w, f);
+    fp8_linear_backward(&s.stream, dx, dw, none, dy, x, w, PLAIN, f);
     bias_backward(&s.stream, db, dy);
-    fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
+    fp8_linear_backward(&s.stream, dxt, dwt, tensor_none(), dy, x, wt, TRANSPOSED, of_head);
     dwt.is_fresh = 0;
-    fp8_head_backward(&s.stream, dxt, dwt, dy, x, wt, of_head);
+    fp8_linear_backward(&s.stream, dxt, dwt, tensor_none(), dy, x, wt, TRANSPOSED, of_head);
     assert_close(y, y64, BF16, bound_fp8(K + 1));
     assert_close(yt, plain64, BF16, bound_fp8(K));
     assert_close(dx, dx64, BF16, bound_fp8(M));
@@ -170,7 +170,7 @@ static void test_zeros(void **state) {
     Fp8    f = stage_fp8(&s, (const int[]){0, 0, 0}, 1);
     stage_settle();
     ((int32_t *)f.amax.data)[FP8_X] = 0x40000000, f.counts = tensor_none();
-    fp8_linear_forward(&s.stream, y, x, w, tensor_none(), f);
+    fp8_linear_forward(&s.stream, y, x, w, tensor_none(), PLAIN, f);
     for (int i = 0; i < 4 * 16; i++) assert_true(tensor_get(y, i) == 0.0f);
     assert_int_equal(((const int32_t *)f.amax.data)[FP8_X], 0x40000000);
     stage_destroy(&s);

@@ -79,8 +79,8 @@ static void assert_products(Case *k) {
         Tensor t = i ? k->codes : k->plain, x = is_x ? t : other, dy = is_x ? other : t;
         Fp8    f = i ? k->f : cast;
         y[i] = stage_tensor(s, BF16, 2, N, M), dx[i] = stage_tensor(s, BF16, 2, N, K), dw[i] = stage_random(s, F32, 2, K, M, 7, 1, 0);
-        if (is_x) fp8_linear_forward(&s->stream, y[i], x, w, none, f);
-        fp8_linear_backward(&s->stream, dx[i], dw[i], none, dy, x, w, f);
+        if (is_x) fp8_linear_forward(&s->stream, y[i], x, w, none, PLAIN, f);
+        fp8_linear_backward(&s->stream, dx[i], dw[i], none, dy, x, w, PLAIN, f);
     }
     if (is_x) assert_same_bits(y[0], y[1]);
     assert_same_bits(dx[0], dx[1]);

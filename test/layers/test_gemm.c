@@ -164,7 +164,7 @@ static void check_activation(Activation kind, DType act, int64_t N, int64_t K, i
     ask("own");
     linear_activation_forward(&s.stream, kind, y, pre, x, w, b);
     assert_int_equal(own_records(), has_own());
-    linear_forward(&s.stream, plain, x, w, b);
+    linear_forward(&s.stream, plain, x, w, b, PLAIN);
     assert_same_bits(pre, plain);
     activation_forward(&s.stream, kind, apart, pre);
     assert_same_bits(y, apart);
@@ -181,13 +181,13 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     Tensor want = stage_tensor(&s, act, 2, N, M);
     for (int with_bias = !is_head; with_bias >= 0; with_bias--) {
         ask("own");
-        if (is_head) head_forward(&s.stream, plain, x, w);
-        else linear_forward(&s.stream, plain, x, w, with_bias ? b : none);
+        if (is_head) linear_forward(&s.stream, plain, x, w, tensor_none(), TRANSPOSED);
+        else linear_forward(&s.stream, plain, x, w, with_bias ? b : none, PLAIN);
         residual_forward(&s.stream, want, stream, plain);
         matmul_algorithms_clear();
         for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
-        int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
-                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, with_bias ? b : none);
+        int joined = is_head ? linear_residual_forward(&s.stream, sum, y, stream, x, w, tensor_none(), TRANSPOSED)
+                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, with_bias ? b : none, PLAIN);
         assert_int_equal(joined, has_own());
         assert_int_equal(own_records(), has_own());
         if (joined) assert_same_bits(sum, want);
@@ -196,8 +196,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
         /* with y in place of the stream the addition must not be joined, because timing the product would add to it
          * again and again */
         Tensor in_place = stage_copy(&s, stream);
-        joined = is_head ? head_residual_forward(&s.stream, in_place, y, in_place, x, w)
-                         : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none);
+        joined = is_head ? linear_residual_forward(&s.stream, in_place, y, in_place, x, w, tensor_none(), TRANSPOSED)
+                         : linear_residual_forward(&s.stream, in_place, y, in_place, x, w, with_bias ? b : none, PLAIN);
         assert_int_equal(joined, 0);
         assert_same_bits(y, plain);
         assert_same_bits(in_place, stream);
@@ -209,8 +209,8 @@ static void check_residual(DType act, int64_t N, int64_t K, int64_t M, int is_he
     ask("timed");
     for (int run = 0; run < 2; run++) { /* the first run is timed, the second uses the algorithm that was chosen */
         for (int i = 0; i < N * M; i++) tensor_set(sum, i, NAN), tensor_set(y, i, NAN);
-        int joined = is_head ? head_residual_forward(&s.stream, sum, y, stream, x, w)
-                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, none);
+        int joined = is_head ? linear_residual_forward(&s.stream, sum, y, stream, x, w, tensor_none(), TRANSPOSED)
+                             : linear_residual_forward(&s.stream, sum, y, stream, x, w, none, PLAIN);
         /* y is rounded before it is added, and the sum may be much smaller than its terms */
         if (joined) assert_close(sum, sum64, act, bound_bf16(K + 1, 1.0, 1.0));
         else assert_close(y, y64, act, bound_sum(K + 1));
@@ -262,7 +262,7 @@ static void check_delta(DType act, int64_t N, int64_t H, int64_t D, int64_t M) {
     Tensor dw = stage_random(&s, F32, 2, H * D, M, 6, 1, 0), delta = stage_random(&s, F32, 2, H, N, 7, 1, 0);
     double *delta64 = stage_doubles(&s, H * N);
     ask("own");
-    linear_backward(&s.stream, plain, dw, tensor_none(), dy, x, w);
+    linear_backward(&s.stream, plain, dw, tensor_none(), dy, x, w, PLAIN);
     matmul_algorithms_clear();
     linear_delta_backward(&s.stream, dx, delta, dw, tensor_none(), dy, x, w);
     assert_int_equal(own_records(), 2 * has_own());

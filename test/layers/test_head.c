@@ -1,5 +1,5 @@
-/* test_head.c - head_forward and head_backward. The products include the padding of the vocabulary, which gives zeros
- * and adds zero to old values. */
+/* test_head.c - linear_forward and linear_backward of the head, a transposed matrix. The products include the padding
+ * of the vocabulary, which gives zeros and adds zero to old values. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t n, C, V; double *logits, *x, *wte, *dlogits; } Case;
@@ -69,8 +69,8 @@ static void test_records(void **state) {
 
     Tensor logits = stage_tensor(&s, F32, 2, n, stride), dx = stage_tensor(&s, F32, 2, n, C),
            dwte = stage_random(&s, F32, 2, stride, C, 0, 0, 0);
-    head_forward(&s.stream, logits, x, wte);
-    head_backward(&s.stream, dx, dwte, dlogits, x, wte);
+    linear_forward(&s.stream, logits, x, wte, tensor_none(), TRANSPOSED);
+    linear_backward(&s.stream, dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
     assert_logits(logits, (const double *)logits_record->data, F32, C, V, &s);
     assert_close(dx, (const double *)record_find(&f, "head.dx")->data, F32, bound_sum(V));
     assert_close(dwte, (const double *)record_find(&f, "head.dwte")->data, F32, bound_sum(n));
@@ -92,8 +92,9 @@ static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride, 
     double *x64 = stage_widen(&s, x), *wte64 = stage_widen(&s, wte), *dlogits64 = stage_widen(&s, dlogits);
     ref_head_forward(logits64, x64, wte64, n, C, V, V);
     for (int pass = 0; pass < 2; pass++) ref_head_backward(dx64, dwte64, dlogits64, x64, wte64, n, C, V, stride);
-    head_forward(&s.stream, logits, x, wte);
-    for (int pass = 0; pass < 2; pass++, dwte.is_fresh = 0) head_backward(&s.stream, dx, dwte, dlogits, x, wte);
+    linear_forward(&s.stream, logits, x, wte, tensor_none(), TRANSPOSED);
+    for (int pass = 0; pass < 2; pass++, dwte.is_fresh = 0)
+        linear_backward(&s.stream, dx, dwte, tensor_none(), dlogits, x, wte, TRANSPOSED);
     assert_logits(logits, logits64, act, C, V, &s);
     assert_close(dx, dx64, act, bound_sum(V));
     assert_close(dwte, dwte64, act, bound_sum(2 * n));
@@ -114,14 +115,14 @@ static void test_padding(void **state) {
                loss = stage_tensor(&s, F32, 1, N, 1);
         Tensor dx = stage_tensor(&s, act, 2, N, C), dwte = stage_random(&s, F32, 2, PADDED, C, 4, 1, 0);
         zero_rows(wte, V), zero_rows(dwte, V);
-        head_forward(&s.stream, logits, x, wte);
+        linear_forward(&s.stream, logits, x, wte, tensor_none(), TRANSPOSED);
         Tensor clean = stage_copy(&s, logits), clean_loss = stage_tensor(&s, F32, 1, N, 1);
         fill_columns(logits, V, NAN);
         classifier_loss(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
         classifier_loss(&s.stream, clean_loss, clean, targets, V, PLAIN_LOSS, 1.0f);
         assert_memory_equal(loss.data, clean_loss.data, tensor_bytes(loss));
         assert_memory_equal(logits.data, clean.data, tensor_bytes(logits));
-        head_backward(&s.stream, dx, dwte, logits, x, wte);
+        linear_backward(&s.stream, dx, dwte, tensor_none(), logits, x, wte, TRANSPOSED);
         for (int64_t i = 0; i < N * C; i++) assert_true(isfinite(tensor_get(dx, i)));
         for (int64_t i = 0; i < PADDED * C; i++)
             assert_true(i < V * C ? isfinite(tensor_get(dwte, i)) : tensor_get(dwte, i) == 0.0f);

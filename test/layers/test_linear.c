@@ -66,7 +66,7 @@ static void test_linear_records(void **state) {
     Tensor y = stage_tensor(&s, F32, 2, N, M), gelu = stage_tensor(&s, F32, 2, N, M), dx = stage_tensor(&s, F32, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 0, 0, 0), db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_activation_forward(&s.stream, ACTIVATION_GELU_NEW, gelu, y, x, w, b);
-    linear_backward(&s.stream, dx, dw, db, dy, x, w);
+    linear_backward(&s.stream, dx, dw, db, dy, x, w, PLAIN);
     assert_close(y, (const double *)record_find(&f, "linear.y")->data, F32, bound_sum(K + 1));
     assert_close(gelu, (const double *)record_find(&f, "linear.gelu")->data, F32, bound_sum(K + 24));
     assert_close(dx, (const double *)record_find(&f, "linear.dx")->data, F32, bound_sum(M));
@@ -104,7 +104,7 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
            apart = stage_tensor(&s, act, 2, N, M);
     double *y64 = stage_doubles(&s, N * M), *joined64 = stage_doubles(&s, N * M);
     ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_widen(&s, b), N, K, M);
-    linear_forward(&s.stream, y, x, w, b);
+    linear_forward(&s.stream, y, x, w, b, PLAIN);
     assert_close(y, y64, act, bound_sum(K + 1));
     for (Activation kind = 0; kind < ACTIVATION_COUNT; kind++) {
         linear_activation_forward(&s.stream, kind, joined, pre, x, w, b);
@@ -129,7 +129,7 @@ static void compare_backward(Activation kind, DType act, int64_t N, int64_t K, i
     for (int pass = 0; pass < 2; pass++)
         ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
     ref_activation_backward(kind, dpre64, dx64, stage_widen(&s, pre), N * K);
-    linear_backward(&s.stream, dx, dw, db, dy, x, w);
+    linear_backward(&s.stream, dx, dw, db, dy, x, w, PLAIN);
     Tensor  dbias = stage_random(&s, F32, 1, K, 1, 8, 1, 0);
     double *dbias64 = stage_widen(&s, dbias);
     linear_activation_backward(&s.stream, kind, dpre, dbias, dw, db, dy, x, pre, w);
@@ -165,7 +165,7 @@ static void compare_fresh(DType act, int64_t N, int64_t K, int64_t M) {
             if (op == DELTA_OP) linear_delta_backward(&s.stream, dx, delta, dw, db, dy, x, w);
             else if (op == ACTIVATION_OP)
                 linear_activation_backward(&s.stream, ACTIVATION_GELU_NEW, dx, none, dw, db, dy, x, x, w);
-            else linear_backward(&s.stream, dx, dw, db, dy, x, w);
+            else linear_backward(&s.stream, dx, dw, db, dy, x, w, PLAIN);
             for (int64_t i = 0; i < K * M; i++) twice[i] += dw64[i];
             assert_close(dw, twice, act, bound_sum(2 * N));
         }

@@ -24,8 +24,8 @@ static Outputs linear(Stage *s, DType act) {
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
            y = stage_tensor(s, act, 2, N, M);
     Tensor  dx = stage_tensor(s, act, 2, N, K), dw = zeros(s, K, M), db = zeros(s, M, 0), dy = random_act(s, act, N, M, 4);
-    linear_forward(&s->stream, y, x, w, b);
-    linear_backward(&s->stream, dx, dw, db, dy, x, w);
+    linear_forward(&s->stream, y, x, w, b, PLAIN);
+    linear_backward(&s->stream, dx, dw, db, dy, x, w, PLAIN);
     return (Outputs){{y, dx, dw, db}, 4};
 }
 /* A product whose input gradient is fastest by oneDNN's primitive on some machines. */
@@ -33,7 +33,7 @@ static Outputs narrow_linear(Stage *s, DType act) {
     int64_t N = 200, K = 130, M = 520;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), dy = random_act(s, act, N, M, 4);
     Tensor  dx = stage_tensor(s, act, 2, N, K), dw = zeros(s, K, M), db = zeros(s, M, 0);
-    linear_backward(&s->stream, dx, dw, db, dy, x, w);
+    linear_backward(&s->stream, dx, dw, db, dy, x, w, PLAIN);
     return (Outputs){{dx, dw, db}, 3};
 }
 /* A product with long sums for few elements, which libraries divide among threads. */
@@ -41,15 +41,15 @@ static Outputs long_linear(Stage *s, DType act) {
     int64_t N = 24, K = 8192, M = 40;
     Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
            y = stage_tensor(s, act, 2, N, M);
-    linear_forward(&s->stream, y, x, w, b);
+    linear_forward(&s->stream, y, x, w, b, PLAIN);
     return (Outputs){{y}, 1};
 }
 static Outputs head(Stage *s, DType act) {
     int64_t n = 70, C = 100, padded = 2176;
     Tensor  x = random_act(s, act, n, C, 1), wte = random_act(s, act, padded, C, 2), logits = random_act(s, act, n, padded, 3);
     Tensor  dx = stage_tensor(s, act, 2, n, C), dwte = zeros(s, padded, C);
-    head_forward(&s->stream, logits, x, wte);
-    head_backward(&s->stream, dx, dwte, logits, x, wte);
+    linear_forward(&s->stream, logits, x, wte, tensor_none(), TRANSPOSED);
+    linear_backward(&s->stream, dx, dwte, tensor_none(), logits, x, wte, TRANSPOSED);
     return (Outputs){{logits, dx, dwte}, 3};
 }
 static Outputs layernorm(Stage *s, DType act) {

@@ -173,9 +173,9 @@ static void a_terminal_sees_every_step(void **state) {
     unsetenv("NO_COLOR"), unsetenv("FORCE_COLOR"), unsetenv("COLUMNS");
     setenv("TERM", "xterm", 1);
     capture(log_twelve, 100);
-    assert_non_null(strstr(out, "\r\033[K" DIM "step" PLAIN "   4/600"));
+    assert_non_null(strstr(out, "\r\033[K" DIM "step" RESET "   4/600"));
     /* the validation is on its own line after that of step 12 */
-    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600"));
+    assert_non_null(strstr(out, "\r\033[K" DIM "val " RESET "  12/600"));
     assert_non_null(strstr(out, BOLD " 2.1034"));
     assert_non_null(strstr(out, BOLD GREEN " 1.5000"));
     setenv("NO_COLOR", "1", 1);
