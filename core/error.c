@@ -235,7 +235,7 @@ char *xformat(const char *what, const char *fmt, ...) {
     char   *text;
     va_list args;
     va_start(args, fmt);
-    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "no memory for %s", what);
+    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "no memory for %s; free memory on this host", what);
     va_end(args);
     return text;
 }

@@ -402,7 +402,8 @@ static int take_added(Reading *r, const cJSON *list) {
         if (id < 0 || !has_known_members(r, one, "an added token")) return 0;
         for (int i = 0; i < 3; i++)
             if (is_set(one, WIDENING[i]))
-                return refuse(r, ": the added token \"%.*s\" with %s is not supported", SHOWN, content, WIDENING[i]);
+                return refuse(r, ": the added token \"%.*s\" with %s is not supported: set that to false in this file",
+                              SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
             return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's", SHOWN, content, id);
         if (!cJSON_IsTrue(json_member(one, "normalized"))) continue;

@@ -567,7 +567,10 @@ static int add_path(Documents *d, const char *path, const char *typed, const Abo
         out.st_ino == st.st_ino)
         return leave_out(d, path, "the folder of out=", PACKED_NOT);
     if (here.depth >= DEEPEST_FOLDER)
-        return refuse(d, EXIT_DATA, path, " is a folder over %d folders deep, the limit", DEEPEST_FOLDER);
+        return refuse(d, EXIT_DATA, path,
+                      " is a folder more than %d folders below the one that you named, the limit: name it as an input "
+                      "of its own",
+                      DEEPEST_FOLDER);
     struct dirent **entry = NULL;
     int             exit_code = 0, entries = scandir(path, &entry, NULL, alphasort);
     if (entries < 0) return refuse(d, EXIT_DATA, path, " cannot be listed: %s", io_error_text(errno));

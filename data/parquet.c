@@ -587,7 +587,8 @@ static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offse
     if (rc == 0) return 1;
     if (rc != -ENODATA)
         fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, io_error_text(rc));
-    return FAULT("is truncated: it was cut short while it was read");
+    return FAULT("is truncated: it was cut short while it was read; copy or download it again when no program writes "
+                 "it");
 }
 
 /* Makes the buffer at least that large. Its contents are lost. */

@@ -384,8 +384,9 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
               (unsigned long long)bounds);
     int width = megatron_types[type].token_bytes;
     if (file_bytes % (uint64_t)width || file_bytes == 0)
-        FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes,
-              megatron_types[type].name);
+        FAULT("holds %llu bytes, no whole number of its index's %s: it was cut off, or index and tokens are of "
+              "different data; copy or make both again",
+              (unsigned long long)file_bytes, megatron_types[type].name);
     *header = (ShardHeader){width, 0, (int64_t)(file_bytes / (uint64_t)width), (int64_t)sequences};
     return 0;
 }

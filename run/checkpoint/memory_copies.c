@@ -358,7 +358,10 @@ MemoryCopies *memory_copies_create(const CheckpointState *state) {
             if (receives(&m->link[i])) map_slots(m, &m->link[i].in, m->link[i].from, 1, fault);
     }
     if (comm_any_fault(state->comm, fault)) {
-        if (comm_rank(state->comm) == 0) warn("no copies in memory: %s; training goes on without them", fault);
+        if (comm_rank(state->comm) == 0)
+            warn("checkpoint.memory_every: no copies in memory are made: %s; training continues with checkpoints on "
+                 "disk alone",
+                 fault);
         remove_all(m);
         return NULL;
     }
@@ -656,8 +659,9 @@ static void expect_written(Rescue *r, Save *s) {
     if (!comm_any_fault(r->comm, s->fault)) return;
     if (comm_rank(r->comm) == 0) save_drop(s);
     fail(EXIT_IO,
-         "the copies in memory of step %" PRId64 " do not become a checkpoint: %s; mend that and start again: they "
-         "stay; checkpoint.memory_every=0 leaves them aside",
+         "the copies in memory of step %" PRId64
+         " cannot be written as a checkpoint: %s; the copies are kept: mend that and start again, or give "
+         "checkpoint.memory_every=0 to continue from the newest checkpoint on disk",
          s->step, s->fault);
 }
 

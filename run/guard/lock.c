@@ -341,7 +341,8 @@ NORETURN void lock_fail(const RunLock *l) {
     if (l) read_now(l, text);
     say_end_log();
     fail(EXIT_LOCKED,
-         "%s%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there",
+         "%s%s was taken over by another job (%s) while this one gave no sign of life (stopped, or its disk hung): "
+         "this job ends and writes nothing more there",
          l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
 }
 

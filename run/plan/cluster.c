@@ -301,7 +301,9 @@ Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
     int     most = (int)c.gpus_per_node;
     if (nodes == 0) return c;
     if (ranks % nodes != 0)
-        fail(EXIT_CONFIG, "plan: ranks=%d are not the same number on each of nodes=%d", ranks, nodes);
+        fail(EXIT_CONFIG,
+             "plan: ranks=%d are not the same number on each of nodes=%d: ranks must be a multiple of nodes", ranks,
+             nodes);
     if (ranks / nodes > most)
         fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more",
              gpu, most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);

@@ -21,8 +21,7 @@ static int64_t workspace(void) { return 128 << 20; }
 
 /* Returns the bytes of the buffers for sums over the columns of a matrix, which are computed in parts of its rows. One
  * kind is for the gradient of a bias, by bias_backward, an activation, or the epilogue of a product (bias.cuh,
- * linear.cu). The
- * other is for the weights of norms (norm.cu). */
+ * linear.cu). The other is for the weights of norms (norm.cu). */
 static int64_t column_sums(Sizes z) {
     enum { PARTS = 128, ASIDE = 2, NORM_BLOCKS = 3 * 264, RMS_CHANNELS = 1 << 20 };
     return 4 * ((PARTS + ASIDE) * z.widest + larger_of(NORM_BLOCKS * z.shape.n_embd, RMS_CHANNELS));

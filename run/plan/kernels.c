@@ -348,7 +348,8 @@ void kernels_plan(const Config *c, ClusterPlan asked, const char *rates_file) {
     Cluster cluster = cluster_of_gpu(asked.gpu, ranks, asked.nodes);
     DType   act = precision_resolve((Precision)c->precision, cluster.bf16 > 0).act;
     if (act == F32)
-        fail(EXIT_CONFIG, "plan: kernels=true has rates of 16-bit products alone: precision=bf16 or fp16");
+        fail(EXIT_CONFIG,
+             "plan: kernels=true knows rates of 16-bit and 8-bit products alone: give precision=bf16, fp16 or fp8");
     KernelRates rates = kernel_rates(&cluster, rates_file);
     ModelSpec   spec = config_model_spec(c, act, ranks, 0, NULL);
     Ledger      step = {.is_elsewhere = 1};

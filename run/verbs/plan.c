@@ -188,8 +188,8 @@ static const VerbKey PLAN_KEYS[] = {
 static void check_keys(void) {
     const char *elsewhere = asked.on.gpu ? asked.on.gpu : asked.on.cluster, *key = asked.on.gpu ? "gpu" : "cluster";
     if (asked.on.gpu && asked.on.cluster)
-        fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
-             asked.on.cluster);
+        fail(EXIT_CONFIG, "plan: gpu=%s and cluster=%s each name the cluster to plan for: give one of them",
+             asked.on.gpu, asked.on.cluster);
     if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
         fail(EXIT_CONFIG, "plan: nodes= and price= need gpu= beside them, as in gpu=h100 ranks=16 nodes=2 price=2.5");
     if (!elsewhere && (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.mtbf_hours > 0))
