@@ -82,7 +82,7 @@ expect "leave none" none_left
 if unshare -m true 2> /dev/null; then
     unshare -m bash -c 'mount -t tmpfs -o size=200k none "$0" && shift 0 && "$@"' "$MEMORY" "$TRAIN" "$WORK/tiny.json" $COPIES run.dir="$WORK/full" > "$WORK/out" 2> "$WORK/err"
     expect "a full folder: the run ends as it would have" same_weights "$WORK/full" "$WORK/whole1" step_00000024
-    warning="warning: no copies in memory: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training goes on"
+    warning="warning: checkpoint.memory_every: no copies in memory are made: cannot take 0.9 MiB for $MEMORY/.*: No space left on device; training continues"
     expect "with one warning" [ "$(grep -c "$warning" "$WORK/err")" -eq 1 ]
 else
     echo "skip a full folder: this user may not mount any"

@@ -240,7 +240,7 @@ static void test_no_room(void **state) {
     Caught        c = catch_stderr();
     MemoryCopies *m = memory_copies_create(&f.state);
     unsetenv("TRAIN_GPT_FAIL");
-    EXPECT_ON_ALL(said(c, "no copies in memory: cannot take") == 1);
+    EXPECT_ON_ALL(said(c, "no copies in memory are made: cannot take") == 1);
     EXPECT_ON_ALL(m == NULL);
     EXPECT_ON_ALL(access(memory_file(&f, "hostA", "").text, F_OK) != 0);
     memory_copies_start(m, 1); /* has no effect, because no copies are made */
