@@ -31,8 +31,9 @@
 #include "core/layout.h"
 #include "core/error.h"
 
-/* Longest wait in ms for NCCL's start or end, as long as the watchdog allows a start. NCCL connects the peers at a
- * group's first collective. */
+/* SETUP_MS: longest wait for a call of NCCL, equal to the watchdog's limit for a start. Any group's first collective
+ * may take that long, because NCCL connects the peers in it. POLL_EVERY_MS: least time between two checks of a
+ * communicator for errors. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
 enum { PAUSE_US = 1000, LEAVE_MS = 500 /* LEAVE_MS: ms that an abort waits for an NCCL call that the main thread is
                                         * in */ };

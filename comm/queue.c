@@ -157,8 +157,9 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
     }
 }
 
-/* Notes a collective in the ledger of a dry world, or counts its bytes in a real one. Returns 1 if this rank has
- * nothing to do. */
+/* Accounts for a collective that sends `sent` bytes. In a dry world, whose ranks do not exist, notes it in the
+ * ledger. In a real one adds the bytes to c->sent. Returns 1 if nothing is left to do, because the world is dry or
+ * the group has one rank. */
 static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
     int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
     if (is_noted && c->world->ledger) c->started++; /* counts, so that collectives have the same numbers in a plan as in

@@ -55,9 +55,9 @@ int         bpe_missing_byte(const Bpe *b); /* returns a byte that has no token 
 /* Encodes one piece of `count` bytes into ids [count]. Returns the number of ids. Not for two threads at once: it
  * caches pieces. */
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids);
-/* Finds the first special text. If several begin at the same place, it is the longest of them. Returns 1 with its
- * place, length and id, or 0 if there is none. After 0, *at is `count`. With SPLIT_MORE it is the first place where a
- * special text may begin that the end of these bytes cuts. */
+/* Finds the first special text of this form. If several begin at the same place, takes the longest. Returns 1 with
+ * its place, length and id. Returns 0 if there is none, with *at = count. With SPLIT_MORE more text follows. If the
+ * end of these bytes may cut a special text first, returns 0 with *at = the place where it begins. */
 typedef enum { BPE_VERBATIM, BPE_NORMALIZED } BpeForm;
 int bpe_next_special(const Bpe *b, BpeForm form, const char *text, size_t count, SplitEnd end, size_t *at,
                      size_t *bytes, int32_t *id);

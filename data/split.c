@@ -35,7 +35,8 @@ static const char PATTERN[] = "a tokenizer's pattern"; /* what an allocation is 
  * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};
 
-/* Known patterns, with the names of their vocabularies. Their time is linear in the text, so they need no clock. */
+/* Known patterns, with the names of their vocabularies. Matching them takes time linear in the text. So they run
+ * without a time limit if PCRE2 has compiled them to machine code. */
 static const struct { const char *name, *pattern; } KNOWN[] = {
     {"r50k_base", SPLIT_GPT2}, {"p50k_base", SPLIT_GPT2}, {"gpt2", SPLIT_GPT2}, {"cl100k_base", CL100K},
     {"llama3", CL100K}, {"o200k_base", O200K}, {"qwen", QWEN}, {"", "\\p{N}"}, {"", "\\p{N}+"}, {"", "\\p{N}{1,3}"}};

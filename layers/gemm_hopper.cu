@@ -57,7 +57,8 @@ struct GemmCall {
     int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
     int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
-    float    *sums;               /* an f32 c, or sums of slices [parts,m,n]; rows are ld apart */
+    float    *sums;               /* c itself if c is f32 and k is not sliced; with several slices of k [parts,m,n],
+                                   * the sums of each slice; rows are ld apart */
     float    *column_sums;        /* [tiles along m,n] column sums of c as stored, or NULL */
     float    *delta;              /* [n/head,m] sums of c as stored times aux; head: SIDE or TILE */
     int       head;

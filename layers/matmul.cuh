@@ -26,8 +26,8 @@ typedef enum {
                              * gemm_hopper.cu */
     EPILOGUE_DELTA,         /* attention_delta (layers.h) of c as stored and aux, written to the sums of Rest. Only in
                              * gemm_hopper.cu */
-    EPILOGUE_RESIDUAL       /* c = aux + (a b + bias), the sum in parentheses rounded first; aux in has the type, shape
-                             * and ld of c, in other memory. Only in gemm_hopper.cu */
+    EPILOGUE_RESIDUAL       /* c = aux + (a b + bias). The sum in parentheses is rounded first. aux is an input with
+                             * the type, shape and ld of c, in other memory. Only in gemm_hopper.cu */
 } Epilogue;
 
 /* Kernels that replace an epilogue. `queue` queues the kernel that follows a plain product. `behind` queues what is
@@ -39,7 +39,8 @@ struct Rest {
     float *sums = NULL;       /* [n] out: column sums of c as stored, written in place of `behind` by an epilogue that
                                * has them; or NULL */
     int    head = 0;          /* for EPILOGUE_DELTA: columns of a head; `sums` is then [n/head,m] */
-    void  *apart = NULL;      /* where the product without the epilogue writes c; NULL: to c */
+    void  *apart = NULL;      /* where the product is written if the separate kernels are used instead of the
+                               * epilogue; NULL: to c */
     Activation activation = ACTIVATION_GELU_NEW; /* function of EPILOGUE_ACTIVATION and of its backward */
 };
 

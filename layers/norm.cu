@@ -301,7 +301,7 @@ template <int W> DEVICE void join_groups(Totals<W> &all, int c, bool mine, int g
         if (group == g - 1 && mine)
             for (int j = 0; j < W; j++)
                 all.dw.v[j] += joined[0][c + j], all.db.v[j] += joined[1][c + j], all.dbias.v[j] += joined[2][c + j];
-        __syncthreads(); /* after this group g's totals have been read */
+        __syncthreads(); /* waits until the totals of group g have been read */
     }
 }
 

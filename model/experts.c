@@ -142,7 +142,7 @@ static void add_message(const BlockRun *r, Ends t, Way way, int from, int to, in
                                               from == rank ? to : from, part};
 }
 
-/* Adds the messages of a round, in the same order on all ranks: by expert, then by rank of tokens. */
+/* Adds the messages of a round. All ranks use the same order. It is by expert, then by the rank that has the tokens. */
 static void list_messages(const BlockRun *r, Ends t, Way way, int round) {
     const ExpertRanks *p = r->experts;
     int64_t            each = experts_each(p), begin = round * p->room, end = begin + p->room, token_row = 0, at = 0;

@@ -44,8 +44,10 @@ typedef struct {
 static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
 };
-/* The tables have rows in this order: experts, norms of heads, rows of all kinds, one MLP. Each kind uses an adjacent
- * range: a kind with experts begins at the first row and leaves out the MLP, the others begin later. */
+/* BLOCK_ROWS and ACT_ROWS serve Llama, Qwen3 and Qwen3-MoE. Their rows are in this order: experts, norms of heads,
+ * rows that every architecture has, MLP. Each architecture uses a contiguous range. Qwen3-MoE begins at the experts
+ * (in BLOCK_ROWS after the bias, if it has none) and leaves out the MLP. Qwen3 begins at the norms of heads, Llama
+ * after them. */
 enum { EXPERT_ROWS = 5, EXPERT_ACTS = 21, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {

@@ -8,7 +8,7 @@
 #                without a number has one. If FILE is executable, as in hosts=./discover.sh, it is run and prints such
 #                lines. Without hosts= the hosts are the nodes of the SLURM job; without SLURM this machine, with a slot
 #                for each GPU, or if it has none, for each core
-#   np=N         at most N ranks; without hosts= N ranks on this machine
+#   np=N         at most N ranks; without hosts= N ranks of this machine
 #
 # Exit codes of the job, and what the script does:
 #   0                the training is done: ends

@@ -282,7 +282,8 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     return w;
 }
 
-/* Computes the logits that follow ids[0, count) of the window from the whole window. */
+/* Computes the logits of the token after ids[0, count), the ids of the window. Runs the model over all of them,
+ * without kept keys and values. */
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
     ContextPart part = context_part(g->context);

@@ -42,7 +42,8 @@ typedef struct {
     void       (*take)(const char *value); /* function that reads the value */
     double       least, most;     /* limits of a number; sizes have no `most` */
     const char *const *words;     /* allowed words of `choice`; ends with NULL */
-    const char  *unset;           /* describes what holds without the key; NULL without `fallback`: it is required */
+    const char  *unset;           /* describes the default if `fallback` is NULL; if both are NULL, the key is
+                                   * required */
     int          may_be_empty;    /* 1 if the value may be empty, as in "key=" */
     int          may_repeat;      /* 1 if the key may be given several times */
 } VerbKey;

@@ -9,7 +9,7 @@ static ModelShape SHAPE = GPT2_SHAPE(2, 3, 42, T, 389);
 #define RECORDS "test/ref/data/gpt.rec"
 #include "test/model/curve_fixture.h"
 
-/* Records of activations begin at the first weights of gpt.rec. */
+/* Records of training with other activations. Each starts from the initial weights of gpt.rec. */
 static const struct { Activation kind; const char *file; } RECORD[] = {
     {ACTIVATION_RELU2, "test/ref/data/gpt_relu2.rec"},
 };

@@ -162,7 +162,8 @@ cp -r "$WORK/data" "$WORK/bare"; rm "$WORK/bare/tokens.json" # which says that t
 expect "text for a model of ids" exits 64 'token ids only: a tokenizer has to turn it' train run.dir="$WORK/none" model.vocab_size=300 eval.tasks="[\"$WORK/made.jsonl\"]" \
     data.train="$WORK/bare/train_*.bin" data.val="$WORK/bare/val_*.bin"
 expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRAIN" eval "$WORK/run" data=
-# out=FILE: the bytes of standard output go to the file, completely or not at all. Files of others are not overwritten.
+# With out=FILE, standard output goes to the file, completely or not at all. A file that already has content is not
+# overwritten.
 for form in true false; do
     "$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form > "$WORK/printed" 2> /dev/null
     expect "out=, json=$form: what is printed otherwise, and nothing printed" eval '[ -z "$("$TRAIN" eval "$WORK/run" tasks="$WORK/same.jsonl" json=$form out="$WORK/new.$form" 2> /dev/null)" ] && cmp "$WORK/printed" "$WORK/new.$form"'
