@@ -903,7 +903,8 @@ int text_clean(char **text, size_t *bytes, size_t limit, const char *path, char 
     }
     if (n < 0) exit_code = (int)-n;
     if (exit_code)
-        shell_read_file(fault, TEXT_FILE_FAULT_CHARS, (ShellFile){.path = path, .unpack = PACKINGS[f->packing].command});
+        shell_read_file(fault, TEXT_FILE_FAULT_CHARS,
+                        (ShellFile){.path = path, .unpack = PACKINGS[f->packing].command});
     text_file_close(f);
     if (exit_code) return free(clean), exit_code;
     clean[used] = 0;

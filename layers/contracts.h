@@ -180,7 +180,8 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
 /* --- activation --------------------------------------------------------------------------------------------------- */
 
 /* f: NULL, or the output is written as 8-bit codes. y of forward is then the operand x of the product that f belongs
- * to, dx of backward its operand dy. The FLOPs are those of gelu_new, whatever the kind: the ops are bound by memory. */
+ * to, dx of backward its operand dy. The FLOPs are those of gelu_new, whatever the kind, because the ops are bound by
+ * memory. */
 static inline int activation_forward_contract(Stream *s, Tensor y, Tensor x, const Fp8 *f) {
     fp8_output_expect(&y, E4M3, x.dim[0], x.dim[1], f);
     EXPECT2(x, y.type, x.dim[0], x.dim[1]);

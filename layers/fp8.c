@@ -138,8 +138,8 @@ void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 
     round_output(y, f);
 }
 
-/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op, but
- * takes the scratch of activation_backward. */
+/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op,
+ * but takes the scratch of activation_backward. */
 void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;

@@ -131,7 +131,8 @@ static void expect_aligned(std::initializer_list<const void *> tensors) {
 
 /* --- activations with an output in fp8 ---------------------------------------------------------------------------- */
 
-/* Writes f(x), f the activation, to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an element. */
+/* Writes f(x), f the activation, to t as 8-bit codes. Each block takes one tile. Bound by memory: 4 bytes an
+ * element. */
 template <Activation kind>
 KERNEL __launch_bounds__(TILE_THREADS) fp8_activation_forward_kernel(Fp8Target t, const bf16 *x) {
     await_kernels();

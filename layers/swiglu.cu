@@ -1,4 +1,5 @@
-/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h; the functions silu and silu_grad are in activation.h. */
+/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h. silu and silu_grad are in
+ * activation.h. */
 #include "layers/activation.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

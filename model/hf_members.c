@@ -15,9 +15,10 @@ enum {
     LQM = L | Q | M, ALL = G | LQM
 };
 
-/* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option is the config key of its value, or "". With `only` it is refused unless its value is
- * one of these JSON texts, which | separates; null, [] and {} are always allowed. With neither it changes no result.
- * `ours` is the end of the refusal. */
+/* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option
+ * is the config key of its value, or "". With `only` it is refused unless its value is one of these JSON texts, which |
+ * separates; null, [] and {} are always allowed. With neither it changes no result. `ours` is the end of the
+ * refusal. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
 
 static const Member MEMBERS[] = {
@@ -276,7 +277,8 @@ static void check(const Member *table, const cJSON *object, const char *what, co
         if (m && m->only && !is_among(item, m->only)) hf_refuse_key(path, item, m->ours);
         if (m || (!*what && (cJSON_IsNull(item) || generation_find(item->string) < GENERATIONS))) continue;
         if (unknown++ < NAMED)
-            fprintf(out, "%s%s%s", unknown > 1 ? ", " : "", what, json_quote_short(quoted, sizeof quoted, item->string));
+            fprintf(out, "%s%s%s", unknown > 1 ? ", " : "", what,
+                    json_quote_short(quoted, sizeof quoted, item->string));
     }
     if (unknown > NAMED) fprintf(out, " and %d more", unknown - NAMED);
     fclose(out);

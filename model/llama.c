@@ -4,8 +4,8 @@
  *
  * A block has two branches from the residual stream. Each begins with a norm, fused with the addition of the previous
  * branch to the stream:
- *   (+) residual -> norm -> qkv -> [norms of heads ->] rope -> attention -> o -> (+) residual_mid -> norm -> gate, up ->
- *   swiglu -> down -> (+) residual of the next block
+ *   (+) residual -> norm -> qkv -> [norms of heads ->] rope -> attention -> o
+ *   -> (+) residual_mid -> norm -> gate, up -> swiglu -> down -> (+) residual of the next block
  *
  * Matrices are [out,in], as in the files of Hugging Face, so products are the ops of the head. The rows of q, k and v
  * are adjacent in memory and are read as one matrix; gate and up likewise.
@@ -42,7 +42,8 @@ typedef struct {
 
 #define PARAM(type, field) offsetof(type, field)
 static const ParamRow EMBEDDING_ROWS[] = {
-    {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+    {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING,
+     CUT_VOCABULARY},
 };
 /* BLOCK_ROWS and ACT_ROWS serve Llama, Qwen3 and Qwen3-MoE. Their rows are in this order: experts, norms of heads,
  * rows that every architecture has, MLP. Each architecture uses a contiguous range. Qwen3-MoE begins at the experts

@@ -231,7 +231,8 @@ ShapeText model_shape_text(ModelShape s) {
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", k->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
-             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 "%s, %" PRId64 " positions, vocabulary %" PRId64,
+             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 "%s, %" PRId64 " positions, vocabulary "
+             "%" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, activation, s.n_positions, s.vocab_size);
     return t;
 }

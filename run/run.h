@@ -90,8 +90,8 @@ struct Run {
     int64_t       measured_step;    /* step at which matmul_flops was measured again; 0 if never */
 };
 
-/* Creates a run. Collective. Ends the job with a message if the run cannot start. Sets model.activation of the config if
- * the weights of model.init_from decide it. */
+/* Creates a run. Collective. Ends the job with a message if the run cannot start. Sets model.activation of the config
+ * if the weights of model.init_from decide it. */
 void run_create(Run *r, Config *config, Launch launch);
 void run_destroy(Run *r);
 
