@@ -197,7 +197,8 @@ DEVICE void put_product(T *tile, int row, const float (&x)[D / 2], const float (
     }
     __syncwarp();
 }
-/* Writes a product by way of the tile in shared memory to rows `first` on of a head, except rows from T on. */
+/* Writes the 16 rows of a product that a warp holds, by way of the tile in shared memory, to the rows of a head that
+ * begin at row `first`. Leaves out rows beyond the end of the sequence (h.T). */
 template <typename T, int ROWS, int D>
 DEVICE void store_product(T *to, int stride, int first, T *tile, int row, const float (&x)[D / 2],
                           const float (&scale)[2], const Heads &h) {

@@ -130,9 +130,11 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
     return low;
 }
 
-/* Adds runs of more than 32 rows. Each contains a place that is a multiple of 32, and the block of the first such place
- * adds it. Each thread adds one pack of channels of every GROUPS-th row. Shared memory holds the sums of the groups,
- * which are then added in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound by memory: dy is read once. */
+/* Adds to dwte the rows of dy of tokens that occur more than 32 times. The list is sorted by token, so the rows of a
+ * token are a run in it. A run of more than 32 contains an index that is a multiple of 32, and the block of the
+ * first such index adds it. Each thread adds one pack of channels of every GROUPS-th row. Shared memory holds the
+ * sums of the groups, which are then added in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound by
+ * memory: dy is read once. */
 template <typename T, int W>
 KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();

@@ -170,8 +170,8 @@ static Desc desc_of(Matrix x, int64_t rows, int64_t columns) {
 /* What a product needs of its primitive: the size of its scratch, as in a dry run, or all of it. */
 typedef enum { SIZE_ONLY, TO_EXECUTE } Need;
 
-/* Describes the primitive of p's shape, and makes it if it is needed to execute. A dry run needs only the sizes, but
- * those of every block of a model. */
+/* Describes the primitive of p's shape, which gives the size of its scratchpad. Creates the primitive only if it
+ * will be executed (TO_EXECUTE). A dry run goes through every block of a model, but needs only the sizes. */
 static void primitive_make(Primitive *made, Matmul p, Need need) {
     onednn_open();
     expect_room_for_code();

@@ -1,12 +1,11 @@
-/* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the kernel of gemm_hopper.cu.
- *
- * An epilogue is work on the output, or beside it, within the product. It saves a pass over a large tensor, but may
- * make the product slower by more than that, depending on shape and GPU. So each has a separate kernel that does the
- * same, and the first product of a shape times both.
- *
- * The own product (gemm_hopper.cu) takes 16-bit operands, and the orders that linear and head layers use. matmul.cu
- * times it and cuBLASLt's, and keeps the quicker. Its epilogues work on c as it is stored.
- */
+/* matmul.cuh - the GPU's matrix products: epilogues, products in fp8, and the kernel of gemm_hopper.cu.  An epilogue
+ * is work on the output of a product, or on its operands, that the kernel of the product does as well. It saves a
+ * pass over a large tensor, but may make the product slower by more than that, depending on shape and GPU. So each
+ * has a separate kernel that does the same, and the first product of a shape times both.  Besides cuBLASLt there is
+ * our own kernel of products (gemm_hopper.cu). It takes 16-bit operands, and the orders that linear and head layers
+ * use. matmul.cu times it and cuBLASLt's, and keeps the quicker. Where an epilogue of our own kernel uses c (an
+ * activation, delta, column sums, the addition to the residual), c is rounded to its type first; only the backward
+ * of an activation multiplies before it rounds. */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_CUH
 #define TRAIN_GPT_LAYERS_MATMUL_CUH
 #include <functional>

@@ -117,8 +117,9 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     }
 }
 
-/* Returns r->entry_sums, set to zero. The backward of the final norm and of a block's first norm adds the gradient of
- * the previous bias to it. It is none with tensor ranks, which sum the gradients of biases over gathered rows. */
+/* Returns r->entry_sums, set to zero. The backward of a block's first norm, and of the final norm, adds the column
+ * sums of the stream's gradient to it: the gradient of mlp_proj_b of the block before. It is an empty tensor with
+ * tensor ranks, which sum the gradients of biases over gathered rows. */
 static Tensor entry_sums(const BlockRun *r) {
     /* zeroed by a kernel, so that the next kernel may start early, also in graphs */
     if (!tensor_is_none(r->entry_sums)) zero_tensors(r->s, &r->entry_sums, 1);

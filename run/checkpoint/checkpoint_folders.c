@@ -358,9 +358,10 @@ int64_t checkpoint_most(const Config *c) {
     return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
 }
 
-/* Returns the most bytes that this run needs on the disk beyond those in use. These are for the checkpoints that stay
- * and the one being written, or for fewer if the run saves fewer; *count is their number. The next checkpoint is
- * written before any is removed, so one is always counted. */
+/* Returns how many bytes this run may need on the disk in addition to those that its checkpoints up to the step of
+ * the start take now. Sets *count to the most checkpoints that are there at a time: those that are kept and the one
+ * being written, or fewer if the run saves fewer. A save is written before an older checkpoint is removed, so if a
+ * save is to come the result is at least the bytes of one checkpoint. */
 static double need_of(const CheckpointState *state, const char *checkpoints, int64_t *count) {
     const Config *c = state->config;
     StepFolder   *list = NULL;

@@ -159,7 +159,8 @@ size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
-/* Records that elements of the weights x, from `offset` on, were sent to the island unchanged. */
+/* Records that the server has sent elements of the weights x, from `offset` on, to the island as they are, in fp32
+ * and not as a compressed change. */
 void held_fetch(HeldWeights *h, int64_t offset, const float *x, int64_t elems);
 int  held_is_whole(const HeldWeights *h);
 /* Replaces weights x [elems] by their change since they were sent to the island. Writes the change to payload

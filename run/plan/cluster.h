@@ -30,7 +30,8 @@ typedef struct {
     double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
     double op_s;                   /* seconds that any operation takes before its work begins */
     double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
-    int    fp8_casts;              /* 1 if separate kernels cast operands to fp8; this program's have 0 */
+    int    fp8_casts;              /* 1: each operand is cast to fp8 by a separate kernel, as in programs that scale
+                                    * each tensor by itself; 0: as in this program, where other kernels cast */
     /* 0 if collectives of shards and replicas, or messages between stages, stop a rank from computing, as on CPUs */
     int    overlaps, messages_overlap;
     /* for checkpoints: copy rate from GPU to host, write rate of all ranks to disk, seconds of a restart; 0: not set */

@@ -190,8 +190,9 @@ static void test_one_document(void **state) {
     }
 }
 
-/* Runs context ranks one after another. The rows of each rank have the bits of one rank. The gradients of keys and
- * values that the ranks compute add up to those of one rank. Documents begin in any chunk and end in another. */
+/* Runs the ranks of context parallelism one after another, on parts of a sequence. Their y and gradients of queries
+ * have the same bits as those computed in one piece. The gradients of keys and values, added up over the ranks,
+ * agree with the fp64 reference. Documents begin in any chunk and end in another. */
 static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int64_t every, HeadShape h) {
     int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own;
     Stage   s = stage_create(STAGE_SCRATCH);

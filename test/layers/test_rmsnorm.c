@@ -178,8 +178,8 @@ static void test_small(void **state) {
     }
 }
 
-/* A sum that is infinite or NaN makes its row so, at any place of the row. The last 13 channels are not a whole
- * vector. */
+/* An element of x + update is NaN or infinite where x is, and finite where x is finite, at any place of the row. C =
+ * 77 leaves 13 channels after the last whole vector. */
 static void test_undefined(void **state) {
     (void)state;
     enum { C = 77 };

@@ -54,7 +54,8 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
                       .B = B,
                       .T = T,
                       .recompute = recompute};
-    Model *m = model_create(spec); /* a dry model, whose products are the plan */
+    Model *m = model_create(spec); /* creates a model that can run; to size its memory it first does a dry run, whose
+                                    * products are noted in `planned` */
     assert_true(ran.count == 0);
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];

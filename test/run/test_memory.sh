@@ -57,8 +57,8 @@ done
 expect "of the $(places "$resumes") places that allocate in a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$(places "$resumes")" -gt 100 ]
 
 timeless() { grep -v ' tokens/s$' "$1"; } # what does not change from time to time
-# verb NAME WORD ARGS...: tests a subcommand. If it gets through without the memory, it must print the same (except
-# plan, which measures).
+# verb NAME WORD ARGS...: tests a subcommand while one of its allocations fails. If it ends as it does without the
+# failure, it must also print the same (except plan, which measures).
 verb() {
     local name=$1 asks bad=0; shift
     asks=$(allocations "$TRAIN" "$@")

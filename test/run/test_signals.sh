@@ -95,8 +95,8 @@ kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
 expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 
-# The data stop arriving on one rank of one or two, with 12 micro-batches a step. The batches that were read are used
-# for training. Then the request is obeyed.
+# In a job of one rank and of two, reading of data hangs on the last rank, in the middle of a step of 12 micro-batches,
+# and USR1 asks for a stop. Steps whose batches have all been read are still trained. Then the job saves and stops.
 for ranks in 1 2; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" TRAIN_GPT_FAIL_LOG=$WORK/hung$ranks begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
     await '^step +6/12'; kill -USR1 "$(pgrep -f "^$FAILING $WORK/tiny.json" | head -n 1)"
