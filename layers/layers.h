@@ -87,9 +87,10 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
  *   gelu_new  y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   Hendrycks & Gimpel, arXiv:1606.08415, by tanh
  *   relu2     y = max(x,0)^2      y' = 2 max(x,0)                   So et al., arXiv:2109.08668
  *   silu      y = x / (1 + exp(-x))                                 Elfwing et al., arXiv:1702.03118
+ *   gelu      y = x/2 (1 + erf(x / sqrt(2)))                        arXiv:1606.08415, exact
  * The words of the config, and of Hugging Face, are in the order of the enum. */
-typedef enum { ACTIVATION_GELU_NEW, ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_COUNT } Activation;
-static const char *const ACTIVATION_NAMES[ACTIVATION_COUNT + 1] = {"gelu_new", "relu2", "silu", NULL};
+typedef enum { ACTIVATION_GELU_NEW, ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_GELU, ACTIVATION_COUNT } Activation;
+static const char *const ACTIVATION_NAMES[ACTIVATION_COUNT + 1] = {"gelu_new", "relu2", "silu", "gelu", NULL};
 /*   y, x [N,M] act */
 void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x);
 /* Computes the gradient of activation.

@@ -131,12 +131,12 @@ static int arch_of(const cJSON *config) {
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Words of config.json beside ACTIVATION_NAMES, which are words of Hugging Face, too. The names of GELU by tanh are
- * those of transformers. */
+/* Words of config.json beside ACTIVATION_NAMES, which are words of Hugging Face, too. The names of GELU, by tanh and
+ * exact, are those of transformers. */
 static const struct { const char *word; Activation kind; } ACTIVATION_WORDS[] = {
     {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW}, {"gelu_fast", ACTIVATION_GELU_NEW},
     {"gelu_accurate", ACTIVATION_GELU_NEW},     {"gelu_python_tanh", ACTIVATION_GELU_NEW},
-    {"swish", ACTIVATION_SILU},
+    {"gelu_python", ACTIVATION_GELU},           {"swish", ACTIVATION_SILU},
 };
 
 /* Returns the activation that a member of config.json names, ACTIVATION_GELU_NEW if the member is missing. Exits with

@@ -99,9 +99,9 @@ const Option OPTIONS[] = {
               "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
               "to llama, qwen3 and qwen3-moe only", FIXED),
     CHOICE_AT("model.activation", model.shape.activation, "\"gelu_new\"", ACTIVATION_NAMES,
-              "function of the MLP, by its name at Hugging Face: gelu_new (GELU by tanh), relu2 (ReLU squared), silu; gpt2 has all; "
-              "if the key is not given, llama, qwen3 and qwen3-moe have silu, the only one in SwiGLU; with model.init_from the one "
-              "of those weights", FIXED),
+              "function of the MLP, by its name at Hugging Face: gelu_new (GELU by tanh), gelu (GELU by erf, exact), "
+              "relu2 (ReLU squared), silu; gpt2 has all; if the key is not given, llama, qwen3 and qwen3-moe have "
+              "silu, the only one in SwiGLU; with model.init_from the one of those weights", FIXED),
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values that the n_head query heads share; must divide n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM,

@@ -46,6 +46,7 @@ def logits(folder, tokens):
         "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
         "relu2": lambda x: torch.clamp(x, min=0) ** 2,
         "silu": lambda x: x * torch.sigmoid(x),
+        "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
     }[config["activation_function"]]
 
     def attention(x, name):

@@ -14,7 +14,7 @@ compare() { # NAME FOLDER
 compare "logits of the last checkpoint" "$WORK/run/checkpoints/step_00000012"
 train run.dir="$WORK/bf16" precision=bf16 > /dev/null 2>&1; ok $? "train 12 steps in bf16"
 compare "logits of a bf16 run's masters" "$WORK/bf16/checkpoints/step_00000012"
-for kind in relu2 silu; do
+for kind in relu2 silu gelu; do
     train run.dir="$WORK/$kind" optimizer.learning_rate=5e-3 model.activation=$kind > /dev/null 2>&1; ok $? "train 12 steps with $kind"
     compare "logits of a model with $kind" "$WORK/$kind/checkpoints/step_00000012"
 done

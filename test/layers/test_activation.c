@@ -113,6 +113,7 @@ static const struct { double y[EXTREMES], slope[EXTREMES], allowed; } EXTREME[AC
     [ACTIVATION_GELU_NEW] = {{0, 0, 50, 0, 1e30, 0, INFINITY}, {0.5, 0.5, 1, 0, 1, 0, 1}, 1e-30},
     [ACTIVATION_RELU2] = {{0, 0, 2500, 0, 1e60, 0, INFINITY}, {0, 0, 100, 0, 2e30, 0, INFINITY}, 0.0},
     [ACTIVATION_SILU] = {{0, 0, 50, 0, 1e30, 0, INFINITY}, {0.5, 0.5, 1, 0, 1, 0, 1}, 1e-20},
+    [ACTIVATION_GELU] = {{0, 0, 50, 0, 1e30, 0, INFINITY}, {0.5, 0.5, 1, 0, 1, 0, 1}, 1e-30},
 };
 
 static void assert_near(double got, double want, double allowed) {
@@ -141,10 +142,38 @@ static void test_extremes(void **state) {
         for (int t = 0; t < stage_act_types(); t++) check_extremes(kind, ACT_TYPES[t]);
 }
 
+/* Tests gelu's error relative to each value, also in its tail: at most (TAIL_TERMS + 2 x^2) 2^-24. A GPU's exponential
+ * errs by 2^-22 + x^2/2 2^-24, its division by 2^-22, the sums of R by 8 2^-24, three products by 3 2^-24. Rounding x^2
+ * adds x^2/2 2^-24. The derivative has the same bound, relative to Phi(x) + |x| phi(x), because its terms cancel near
+ * x = -0.75. */
+enum { TAIL_TERMS = 20, TAIL_END = 13, TAIL_STEPS = 1024 };
+
+static void test_gelu_tail(void **state) {
+    (void)state;
+    int64_t n = 2 * TAIL_END * TAIL_STEPS + 1;
+    Stage   s = stage_create(0);
+    Tensor  x = stage_tensor(&s, F32, 2, 1, n), y = stage_copy(&s, x), dx = stage_copy(&s, x);
+    Tensor  one = stage_random(&s, F32, 2, 1, n, 0, 0, 1);
+    for (int64_t i = 0; i < n; i++) tensor_set(x, i, (float)(i - n / 2) / TAIL_STEPS);
+    double *x64 = stage_widen(&s, x), *y64 = stage_doubles(&s, n), *dx64 = stage_doubles(&s, n);
+    ref_activation_forward(ACTIVATION_GELU, y64, x64, n);
+    ref_activation_backward(ACTIVATION_GELU, dx64, stage_widen(&s, one), x64, n);
+    activation_forward(&s.stream, ACTIVATION_GELU, y, x);
+    activation_backward(&s.stream, ACTIVATION_GELU, dx, tensor_none(), one, x);
+    stage_settle();
+    for (int64_t i = 0; i < n; i++) {
+        double allowed = (TAIL_TERMS + 2.0 * x64[i] * x64[i]) * unit_roundoff(F32);
+        double cdf = x64[i] == 0.0 ? 0.5 : y64[i] / x64[i], size = cdf + fabs(dx64[i] - cdf);
+        assert_near((double)tensor_get(y, i), y64[i], allowed * fabs(y64[i]));
+        assert_near((double)tensor_get(dx, i), dx64[i], allowed * size);
+    }
+    stage_destroy(&s);
+}
+
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
                                      cmocka_unit_test(test_shapes), cmocka_unit_test(test_unaligned),
-                                     cmocka_unit_test(test_extremes)};
+                                     cmocka_unit_test(test_extremes), cmocka_unit_test(test_gelu_tail)};
     return cmocka_run_group_tests_name("activation", all, NULL, NULL);
 }
 

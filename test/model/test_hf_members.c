@@ -89,7 +89,7 @@ static void activations_have_words(void **state) {
     static const struct { const char *word; Activation kind; } words[] = {
         {"gelu_new", ACTIVATION_GELU_NEW}, {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW},
         {"gelu_fast", ACTIVATION_GELU_NEW}, {"relu2", ACTIVATION_RELU2}, {"silu", ACTIVATION_SILU},
-        {"swish", ACTIVATION_SILU}};
+        {"swish", ACTIVATION_SILU}, {"gelu", ACTIVATION_GELU}, {"gelu_python", ACTIVATION_GELU}};
     char text[HF_CONFIG_BYTES];
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         snprintf(text, sizeof text, "{\"activation_function\": \"%s\"}", words[i].word);

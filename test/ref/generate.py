@@ -311,7 +311,7 @@ def gelu_new(x):
 
 
 # Functions of the MLP that have a record of their own: the name of the record, and the function.
-ACTIVATIONS = {"relu2": lambda x: F.relu(x) ** 2}
+ACTIVATIONS = {"relu2": lambda x: F.relu(x) ** 2, "gelu": F.gelu}
 
 
 def model_loss(p, inputs, targets, activation=gelu_new):

@@ -123,7 +123,8 @@ static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 /* Returns f(x), and f'(x) in *slope. */
 static double activation(Activation kind, double x, double *slope) {
     static const double gelu_slope = 0.79788456080286535588; /* sqrt(2/pi) */
-    double t = tanh(gelu_slope * (x + 0.044715 * x * x * x)), p = sigmoid(x);
+    double t = tanh(gelu_slope * (x + 0.044715 * x * x * x)), p = sigmoid(x),
+           phi = 0.5 * erfc(-x * 0.70710678118654752440); /* normal distribution function */
     switch (kind) {
         case ACTIVATION_GELU_NEW:
             *slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * gelu_slope * (1.0 + 3.0 * 0.044715 * x * x);
@@ -134,6 +135,9 @@ static double activation(Activation kind, double x, double *slope) {
         case ACTIVATION_SILU:
             *slope = p + x * p * (1.0 - p);
             return x * p;
+        case ACTIVATION_GELU:
+            *slope = phi + x * exp(-0.5 * x * x) * 0.39894228040143267794; /* 1/sqrt(2 pi) */
+            return x * phi;
         case ACTIVATION_COUNT: break;
     }
     return *slope = NAN;

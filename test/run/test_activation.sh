@@ -7,7 +7,7 @@ last() { echo "$WORK/$1/checkpoints/step_00000004"; }
 names() { grep -qE "\"(activation|activation_function)\":[[:space:]]*\"$1\"" "$2/config.json"; }
 from() { rm -rf "$WORK/r"; own run.dir="$WORK/r" model.init_from="$@"; }
 
-for kind in relu2 silu; do
+for kind in relu2 silu gelu; do
     own run.dir="$WORK/$kind" model.activation=$kind > "$WORK/log" 2>&1; ok $? "$kind trains"
     expect "$kind: the log names it" grep -qE "width 42, $kind; fp32" "$WORK/log"
     expect "$kind: the run's config.json" names $kind "$WORK/$kind"
@@ -28,6 +28,8 @@ expect "it has gelu_new" names gelu_new "$(last gelu_new)"
 other() { [ "$(values "$WORK/relu2" train loss)" != "$(values "$WORK/$1" train loss)" ]; }
 expect "other losses than silu's" other silu
 expect "other losses than gelu_new's" other gelu_new
+losses() { values "$WORK/$1" train loss; }
+expect "gelu has other losses than gelu_new" [ "$(losses gelu)" != "$(losses gelu_new)" ]
 check_says() { "$TRAIN" check "$WORK/tiny.json" "${@:2}" > "$WORK/said" 2>&1 && grep -q "$1" "$WORK/said"; }
 expect "check names another activation than the usual one" check_says 'width 42, relu2' model.activation=relu2
 expect "check says nothing of the usual one" check_says 'width 42, 40 positions'
@@ -62,7 +64,7 @@ rm -r "$WORK/source"
 # shellcheck disable=SC2086
 expect "the run goes on without these weights" heard own run.dir="$WORK/r" model.init_from="$WORK/source" $still
 expect "with their activation" names relu2 "$WORK/r/checkpoints/step_00000002"
-for kind in gelu_new silu; do
+for kind in gelu_new silu gelu; do
     expect "the key is another: $kind" exits 65 "model.activation = relu2, ours $kind .*: give model.activation=relu2" from "$(last relu2)" model.activation=$kind
 done
 # shellcheck disable=SC2086
@@ -78,12 +80,19 @@ loss() { "$TRAIN" eval "$1" data="$WORK/data/val_*.bin" tokens=400 json=true 2> 
 before=$(loss "$WORK/exported")
 sed -i 's/"relu2"/"gelu_new"/' "$WORK/exported/config.json"
 expect "the word decides what eval computes" [ -n "$before" -a "$before" != "$(loss "$WORK/exported")" ]
-for word in gelu_fast gelu_pytorch_tanh swish; do
+for word in gelu_fast gelu_pytorch_tanh swish gelu gelu_python; do
     sed -i -E "s/(activation_function\":[[:space:]]*\")[^\"]*/\1$word/" "$WORK/exported/config.json"
-    kind=gelu_new; [ $word = swish ] && kind=silu
+    case $word in swish) kind=silu ;; gelu | gelu_python) kind=gelu ;; *) kind=gelu_new ;; esac
     # shellcheck disable=SC2086
     expect "$word is $kind" heard from "$WORK/exported" $still
     expect "$word: the run's word is $kind" names $kind "$WORK/r"
 done
+"$TRAIN" export "$WORK/gelu" out="$WORK/exact" > "$WORK/said" 2>&1; ok $? "export of the exact gelu"
+expect "export: Hugging Face's word gelu" names gelu "$WORK/exact"
+# shellcheck disable=SC2086
+expect "the exact gelu starts a run" heard from "$WORK/exact" $still
+expect "the exact gelu: no bit changes" \
+    cmp "$(last gelu)/model.safetensors" "$WORK/r/checkpoints/step_00000001/model.safetensors"
 sed -i -E "s/(activation_function\":[[:space:]]*\")[^\"]*/\1step/" "$WORK/exported/config.json"
-expect "another word is refused" exits 65 'activation_function is .*step.*; gelu_new, relu2, .* are supported' from "$WORK/exported"
+expect "another word is refused" \
+    exits 65 'activation_function is .*step.*; gelu_new, relu2, silu, gelu are supported' from "$WORK/exported"
