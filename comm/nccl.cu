@@ -53,7 +53,8 @@ struct Nccl {
                                       * complete */
     Collective   collective[TRACES]; /* records of the last collectives; number i is at i % TRACES */
     int64_t      started, read;      /* number of collectives started, and number of those whose times are read */
-    int64_t      finished;           /* number of collectives that the compute stream waits for */
+    int64_t      finished;           /* number of collectives, the first of those started, for which the compute
+                                      * stream needs no further wait (nccl_wait has already made it wait) */
     int64_t      joined;             /* collectives from this number on belong to one joined call of NCCL (nccl_join);
                                       * -1: no such call is open */
     int          joined_before;      /* 1: the joined call is of kind GATHERS_BEHIND, so it does not wait for later work

@@ -474,7 +474,8 @@ static int take_mark(TextFile *f, TextEncoding asked, char *fault) {
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         if (!begins_with(f->start, f->starts, MARKS[i].start, (size_t)MARKS[i].bytes, 0)) continue;
         if (MARKS[i].encoding == ENCODING_UTF32LE && asked == ENCODING_UTF16LE)
-            continue; /* not UTF-16: the bytes are the mark of UTF-32, which is also UTF-16's mark and then U+0000 */
+            continue; /* not taken as the mark of UTF-32LE, because the user says UTF-16LE: its mark and then U+0000
+                       * are the same four bytes */
         if (asked != ENCODING_FOUND && asked != MARKS[i].encoding)
             return FAULT(EXIT_DATA, "begins with the byte-order mark of %s, and encoding=%s is given: leave encoding= "
                          "out, and the mark decides", encoding_name(MARKS[i].encoding), encoding_name(asked));

@@ -41,8 +41,9 @@ int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[
  * notes beside the files (data/tokens_json.h) say so, else bytes if vocab_size is 256, else ids only. Exits with 65 if
  * a folder of the files has another tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
-/* Exits with 65 if the folder of `file` has another tokenizer than t, or notes with another number of ids. For the
- * message: name of t, whose (what the file belongs to) and cure (what to type). */
+/* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json (the notes that `tokenize`
+ * writes) with another number of ids than t. For the message: name is that of t, whose tells what the file belongs
+ * to, and cure what to type. */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
                                  const char *cure);
 void      tokenizer_destroy(Tokenizer *t);

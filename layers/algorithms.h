@@ -48,7 +48,7 @@ extern MatmulAlgorithms matmul_algorithms;
 
 /* Adds the record, or replaces the record with the same key. Later products use it. */
 void matmul_algorithms_set(MatmulAlgorithm a);
-/* Empties the table, which is no longer frozen. */
+/* Empties the table and unfreezes it: later products may again be timed and recorded. */
 void matmul_algorithms_clear(void);
 /* Returns the index of the record with this key, or -1. */
 int  matmul_algorithms_find(const char *key);

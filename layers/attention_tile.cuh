@@ -29,7 +29,8 @@ typedef struct {
     int   section;           /* number of heads of keys that fit the L2 cache with their values */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
-    float *row_sums;         /* [B,parts,columns] column sums of dqkv, by kernels on wgmma; or NULL */
+    float *row_sums;         /* [B,parts,columns] sums over groups of rows of each column of dqkv, written by the
+                              * kernels that use wgmma; NULL: no sums are wanted */
     int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
                               * which later rows are added */
     float scale;             /* 1/sqrt(D)                                                         */

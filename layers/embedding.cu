@@ -15,9 +15,10 @@ enum {
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 
-/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Each warp takes one row. grid
- * ceil(N / WARPS), no shared memory. Bound by memory: 2 elements of traffic for each element of y, with wte and wpe
- * mostly from L2. */
+/* y[n] = wte[token[n]] + wpe[p - starts[n]], where p = POSITION_OF(n % T) is the position of the token in its whole
+ * sequence, and starts[n] that of the first token of its document. wpe NULL adds nothing, starts NULL counts as 0,
+ * and so does the row of a token equal to `rows`. Each warp takes one row. grid ceil(N / WARPS), no shared memory.
+ * Bound by memory: 2 elements of traffic for each element of y, with wte and wpe mostly from L2. */
 template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts,
                                 int64_t N, int64_t length, Positions p, int64_t C, int64_t rows) {

@@ -6,7 +6,9 @@
 #include "layers/pieces.cuh"
 
 enum {
-    THREADS = 256, LANES = 16, PER_LANE = 4, /* LANES x PER_LANE are the 64 elements summed in float64 */
+    THREADS = 256, LANES = 16, PER_LANE = 4, /* norm_squared: squares of LANES x PER_LANE = 64 neighbouring elements
+                                              * are first summed in float64, and that sum is added to the exact sum
+                                              * (sum_forward adds each element alone) */
     TURNS = LANES,                           /* rounds of a warp's tile; after them each lane has the sum of 64 elements
                                               * of its own */
     TILE = TURNS * WARP * PER_LANE,          /* elements of a warp's tile                                          */

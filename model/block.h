@@ -85,10 +85,11 @@ typedef struct {
     Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: one rank */
     /* borrowed: ranks with other tokens of the same sequences; NULL: one rank                */
     Comm      *context;
-    /* The residual stream before the block is the sum of `mid` and `update`, the output of the last branch. The block's
-     * first norm adds them. mid.data is NULL if the entry already holds the sum: before the first block, and where the
-     * last branch has joined. forward sets has_joined if it leaves the stream in exit. Otherwise it leaves the output
-     * of its last branch in own_rows(update). */
+    /* The residual stream before the block is mid + update, where `update` is the output of the previous block's
+     * last branch; the block's first norm adds the two. mid.data is NULL if the sum is already stored as the block's
+     * input: before the first block, and if the previous block added its last branch itself. forward sets has_joined
+     * to 1 if it stored the whole stream after this block in `exit`. If it sets 0, the output of its last branch is
+     * still to be added, and is in this rank's rows of update, own_rows(update). */
     Tensor mid;                /* [own,C] act: the stream before the block, without `update`               */
     /* [N,C] act: output of a branch, for the rows of all tensor ranks. In training its memory also holds the gradient
      * of attention's output, [N,Q/t]. */

@@ -57,7 +57,9 @@ typedef struct {
 
     GptPart   *part;                 /* owned [parts]: the parts of this rank                 */
     int        parts;
-    void      *one_block;            /* owned: the struct of one block, in the shapes of the current micro-batch */
+    void      *one_block;            /* owned: the activations struct of the block that runs (block_view fills it):
+                                      * the block's tensors in the shapes of the current micro-batch, which may be
+                                      * smaller than the largest */
     /* pipeline: [n,C] act, the stream and its gradient, received from (in) and sent to (out) a neighbouring stage */
     Tensor     forward_in, forward_out, backward_in, backward_out;
     /* n = N/t rows of the stream on each of t tensor ranks */

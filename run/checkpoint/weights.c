@@ -436,8 +436,9 @@ NORETURN static void refuse_folder(const char *folder) {
          folder);
 }
 
-/* Returns 1 if the folder has exactly one .safetensors file, and its name is not model.safetensors. The caller reads
- * it, and refuses it if it fits the model. */
+/* Returns 1, with its path in *file, if the folder has exactly one .safetensors file, which is no numbered part, and
+ * no adapter_config.json. To be called only if there is no model.safetensors. The caller opens the file as weights;
+ * if it fits the model, refuse_misnamed() then ends the program with the command that renames it. */
 static int has_misnamed(const char *folder, Path *file) {
     int     number, of, stem;
     IoPaths list = list_ending(folder, ".safetensors");

@@ -529,7 +529,8 @@ static void rule_activations(ConfigLoad *load) {
 typedef struct {
     /* keys of two settings that exclude each other; the rule is skipped if one is faulty; with may be NULL */
     const char *key, *with;
-    int         when;       /* 1 if the config has both settings */
+    int         when;       /* 1 if the config has both of the settings that exclude each other, so that a fault is
+                             * reported */
     const char *says;       /* message: why the settings exclude each other, and what to set; may print `value` */
     int64_t     value;
     int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */

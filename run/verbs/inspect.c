@@ -263,7 +263,9 @@ typedef struct {
     WeightsStats all;
     int64_t      tensors, parameters, silent; /* silent: number of tensors of types whose values cannot be read */
     int64_t      of_type[SAFE_TYPES];
-    int          named, is_each_told;         /* is_each_told: 1 for optimizer states, each of which gets a key */
+    int          named, is_each_told;         /* is_each_told: 1 for optimizer states: each tensor is reported under
+                                               * a key of its own, its name (tell_line), not as a row of the list of
+                                               * tensors (tell_tensor) */
     cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 

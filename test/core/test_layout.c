@@ -197,8 +197,9 @@ static void cut_rows_are_held_once(void **state) {
         }
 }
 
-/* Makes a layout of two blocks, in buckets 1 and 2. Their four experts are in buckets 4 and 5 if ranks divide them. The
- * rows of experts are between those of the blocks. */
+/* Makes a layout of 14 matrices ("rows"): one in bucket 0, six of each of two blocks in buckets 1 and 2, one in
+ * bucket 3. The middle four of a block belong to experts 1 to 4. If expert_ranks > 1, these are in bucket 4 (first
+ * block) and 5 (second block) instead. */
 enum { EXPERT_ROWS_COUNT = 14, EXPERTS = 4 };
 static Layout expert_layout(int ranks, int expert_ranks, int expert_rank) {
     Param rows[EXPERT_ROWS_COUNT];

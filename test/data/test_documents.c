@@ -42,7 +42,8 @@ static int read_all(const char *name, DocumentOptions options, char fault[DOCUME
 static void the_user_wins_over_a_guess(void **state) {
     (void)state;
     static const struct { const char *name, *content; DocumentOptions options; const char *text, *fault; } CASES[] = {
-        /* without keys of the user, the file's name and its contents decide whether it is read as rows */
+        /* if the user gives no option (format=, field=), the file's name and contents decide whether it is read as
+         * JSON rows, one document each */
         {.name = "a", .content = ROWS, .text = "<a><b>"},
         {.name = "a.jsonl", .content = ROWS, .text = "<a><b>"},
         {.name = "a.NDJSON", .content = ROWS, .text = "<a><b>"},

@@ -25,8 +25,8 @@ static void expect_line(const char *faults, const char *begins, const char *says
     fail_msg("%s\n  gave:\n%s  want: %s ... %s ... %s", input, faults, begins, says, also);
 }
 
-/* Writes {"section": { "name": value}} to text. Line 2 has the name at column 1 and the value at length of the name +
- * 5. */
+/* Writes {"section": { and "name": value}} to text, on two lines, for the key "section.name" (only { on line 1 if
+ * the key has no dot). On line 2 the name begins at column 1, and the value at column (length of the name) + 5. */
 static void nested(char *text, size_t capacity, const char *key, const char *value) {
     const char *dot = strchr(key, '.');
     if (dot) snprintf(text, capacity, "{\"%.*s\": {\n\"%s\": %s}}", (int)(dot - key), key, dot + 1, value);
