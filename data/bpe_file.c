@@ -594,7 +594,10 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
             return refuse(r, ":%d: a token of %lld bytes; the limit is %d", number, (long long)count, TOKEN_LIMIT);
         if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
-            return refuse(r, ":%d: a token in base64 and its rank are expected, each once", number);
+            return refuse(r,
+                          ":%d: a token in base64, a space and a rank are expected, none of them on an earlier line: "
+                          "correct it, or download the file again",
+                          number);
     }
     if (!has_all_bytes(r)) return 0;
     bpe_merge_all(r->bpe);

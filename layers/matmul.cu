@@ -397,8 +397,9 @@ static int adopt(Entry *e, const Call *c, const Rest *rest) {
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, c, found) > 0) return e->algo = found[0], 1;
     if ((e->record.id >= 0 || e->record.id == ALGORITHM_OWN) && algo_restore(e, c, &e->record, &e->algo)) return 1;
-    warn("the stored algorithm for %s does not run on this GPU, or with this program or cuBLASLt: another one is "
-         "chosen", e->record.key);
+    warn("the algorithm for %s that an earlier run stored in gemm.json cannot run with this GPU, cuBLASLt or version "
+         "of the program: another one is chosen, and sums may differ in their last bits",
+         e->record.key);
     return 0;
 }
 

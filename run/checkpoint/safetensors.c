@@ -77,7 +77,10 @@ static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     uint64_t need = type_table[t->type].bytes;
     for (int i = 0; i < t->dims; i++)
         if (__builtin_mul_overflow(need, t->dim[i], &need))
-            return fault_is(fault, "gives tensor \"%.100s\" a shape beyond 64 bits", t->name);
+            return fault_is(fault,
+                            "gives tensor \"%.100s\" a shape of 2^64 bytes or more: the header is damaged; copy or "
+                            "download the file again",
+                            t->name);
     if (need != t->end - t->begin)
         return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name,
                         t->end - t->begin, need);

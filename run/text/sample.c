@@ -226,7 +226,8 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes,
     p.count = p.hidden + own;
     if (own < 0)
         fail(EXIT_CONFIG,
-             "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
+             "a prompt needs a tokenizer, and none is known for this model: name one (tokenizer=FOLDER, in a run "
+             "data.tokenizer), or leave the prompt empty");
     int64_t begins = p.hidden;
     if (p.count == 0) p.id[p.count++] = begin, p.hidden = 1;
     for (int64_t i = 0; i < p.count; i++)

@@ -219,7 +219,9 @@ static void evaluate_all(const RunWords *words, const char *run, const char *che
     int64_t    room_T = T; /* positions for which memory is allocated */
     char       advice[300];
     if (!d.shards && asked.tasks == 0)
-        fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
+        fail(EXIT_CONFIG,
+             "eval: %s knows no held-out data: data=GLOB names files of tokens to evaluate, tasks=FILE a file of "
+             "questions",
              checkpoint);
     Tokenizer  tokenizer = stored_tokenizer(asked.tokenizer, run, checkpoint, shape.vocab_size);
     StoredEnds ends = stored_ends("eval", checkpoint, &tokenizer, shape.vocab_size, NULL, is_first);

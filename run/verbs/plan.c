@@ -205,7 +205,9 @@ static void check_keys(void) {
              "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for "
              "a grid: one of them");
     if (asked.rates && !asked.kernels)
-        fail(EXIT_CONFIG, "plan: rates=%s are of kernels=true: gpu=h100 kernels=true rates=%s", asked.rates,
+        fail(EXIT_CONFIG,
+             "plan: rates=%s is read only with kernels=true: add kernels=true and gpu=, as in gpu=h100, or leave "
+             "rates= out",
              asked.rates);
     if (asked.kernels && !asked.on.gpu)
         fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");

@@ -61,7 +61,7 @@ refuses "a price of this machine" "gpu=" price=2
 refuses "the memory of this machine, and a card" "one of them" gpu=h100 memory=80GiB
 refuses "kernels, in a build of the CPU's" "make BACKEND=emu" gpu=h100 kernels=true
 refuses "kernels without a card" "gpu=h100" kernels=true
-refuses "rates without kernels" "kernels=true rates=mine.json" gpu=h100 rates=mine.json
+refuses "rates without kernels" "rates=mine.json is read only with kernels=true" gpu=h100 rates=mine.json
 refuses "kernels and the price of the whole job" "one step of one GPU" gpu=h100 kernels=true price=2
 expect "a run of the plain plan has Chinchilla's figure, too" grep -qF "per parameter (Chinchilla: 20)" <<< "$(plan model.n_layer=1 model.n_embd=48)"
 exit $STATUS
