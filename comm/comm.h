@@ -32,8 +32,9 @@ enum { COMM_NAME_CHARS = 16 }; /* bytes of a group's name, including the NUL */
 
 /* --- the launcher, and this process among all ranks --------------------------------------------------------------- */
 
-/* What the launcher told this process before MPI_Init, by OMPI_COMM_WORLD_*, PMI_* or PMIX_*. SLURM_* count only inside
- * a SLURM step: in a batch script every rank of mpirun inherits the shell's SLURM_PROCID=0. */
+/* Facts that this process reads from the variables of its launcher before MPI_Init: OMPI_COMM_WORLD_*, PMI_* or
+ * PMIX_*. SLURM_* count only inside a SLURM step: in a batch script every rank of mpirun inherits the shell's
+ * SLURM_PROCID=0. */
 typedef struct {
     int launched;   /* 1: a launcher such as mpirun or srun started this process, so MPI_Init is needed */
     int rank, size; /* rank and number of ranks; size is 0 if it is not known before MPI_Init (srun --mpi=pmix) */

@@ -138,8 +138,8 @@ static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
     return cores;
 }
 
-/* Returns whether this process may change its binding to cores. Only Open MPI binds without being told to, and none of
- * these variables, by which a user asks for a binding, may be set. */
+/* Returns whether this process may change its binding to cores. The launcher must be Open MPI, which binds unless the
+ * user forbids it. None of the variables below, with which a user requests a binding, may be set. */
 static int may_widen(void) {
     static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy",
                                         "OMPI_MCA_rmaps_base_mapping_policy",

@@ -150,7 +150,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
 }
 
 /* Polls until NCCL's last call on the communicator is complete, at most SETUP_MS. With pause_us, for a start or an end,
- * it also tells the watchdog that the wait is no hang. */
+ * each check also moves the watchdog's deadline, so that the wait is not taken for a hang. */
 static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     double begin = clock_ms();
     while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {

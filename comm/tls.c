@@ -17,8 +17,8 @@ static const unsigned char CIPHER_ID[] = {0x13, 0x01};
 
 /* --- the socket as OpenSSL sees it -------------------------------------------------------------------------------- */
 
-/* Sends bytes for OpenSSL. If the peer accepts no more, OpenSSL is told that the socket is full for now, because after
- * a failure it would not read either. tls_write reports the failure. */
+/* Sends bytes for OpenSSL. If the peer accepts no more, sets the flag "full for now" instead of an error, because
+ * after an error OpenSSL would not read either. tls_write reports the failure. */
 static int socket_write(BIO *b, const char *bytes, int length) {
     Tls    *t = BIO_get_data(b);
     ssize_t n;

@@ -42,8 +42,8 @@ int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[
  * a folder of the files has another tokenizer, or notes with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
 /* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json (the notes that `tokenize`
- * writes) with another number of ids than t. For the message: name is that of t, whose tells what the file belongs
- * to, and cure what to type. */
+ * writes) with another number of ids than t. The message prints `name` for t, `whose` for the owner of the file (such
+ * as "the checkpoint"), and `cure`, which says what to type. */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
                                  const char *cure);
 void      tokenizer_destroy(Tokenizer *t);
