@@ -228,9 +228,8 @@ struct Channel {
     FrameHeader  header;                 /* header of the frame in `in`, once all of it has arrived */
     int          is_ready, is_given;     /* is_ready: the frame in `in` is complete and in order; is_given: channel_next
                                           * has returned it */
-    uint8_t     *out;                    /* [CHANNEL_OUT_BYTES] frames to send; bytes from out_from to out_to are
-                                          * unsent */
-    size_t       out_from, out_to;
+    uint8_t     *out;                    /* [out_bytes] frames to send; bytes from out_from to out_to are unsent */
+    size_t       out_bytes, out_from, out_to;
 };
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */
@@ -281,31 +280,45 @@ static void write_out(Channel *c) {
     if (c->is_ending && !c->is_shut) c->is_shut = 1, tls_end(c->tls), shutdown(c->fd, SHUT_WR);
 }
 
-/* Reserves `bytes` bytes at the end of the out buffer. Returns their address, or NULL if they do not fit. */
-static uint8_t *room_out(Channel *c, size_t bytes) {
-    size_t unsent = c->out_to - c->out_from;
-    if (unsent + bytes > CHANNEL_OUT_BYTES) return NULL;
-    if (c->out_to + bytes > CHANNEL_OUT_BYTES) {
+/* Reserves `bytes` bytes at the end of the out buffer, which grows if they do not fit. Returns their address, or NULL
+ * if memory runs out. */
+static uint8_t *reserve_out(Channel *c, size_t bytes) {
+    size_t unsent = channel_unsent(c), least = unsent + bytes;
+    if (c->out_to + bytes > c->out_bytes) {
         memmove(c->out, c->out + c->out_from, unsent);
         c->out_from = 0, c->out_to = unsent;
     }
-    uint8_t *at = c->out + c->out_to;
+    if (least > c->out_bytes) {
+        uint8_t *longer = realloc(c->out, least);
+        if (!longer) return NULL;
+        c->out = longer, c->out_bytes = least;
+    }
     c->out_to += bytes;
-    return at;
+    return c->out + c->out_to - bytes;
 }
 
-int channel_send(Channel *c, FrameHeader h, const void *payload) {
+void channel_queue(Channel *c, FrameHeader h, const void *payload) {
     char        fault[FRAME_FAULT_BYTES] = "";
     FrameHeader parsed;
-    if (c->state != CHANNEL_WHOLE) return -1;
-    if (!c->is_open || c->is_ending) return 0;
-    uint8_t *at = room_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes);
-    if (!at) return 0;
+    if (c->state != CHANNEL_WHOLE || !c->is_open || c->is_ending) return;
+    uint8_t *at = reserve_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes);
+    if (!at) {
+        break_channel(c, EXIT_MEMORY, "reads too slowly: no memory for %zu bytes that wait to be sent",
+                      channel_unsent(c));
+        return;
+    }
     h.counter = c->counter_out++;
     frame_write_header(&h, at);
     CHECK(frame_parse_header(at, FRAME_HEADER_BYTES, INT64_MAX, &parsed, fault), "this side %s", fault);
     if (h.payload_bytes > 0) memcpy(at + FRAME_HEADER_BYTES, payload, h.payload_bytes);
     write_out(c);
+}
+
+int channel_send(Channel *c, FrameHeader h, const void *payload) {
+    if (c->state != CHANNEL_WHOLE) return -1;
+    if (!c->is_open || c->is_ending) return 0;
+    if (channel_unsent(c) + FRAME_HEADER_BYTES + h.payload_bytes > CHANNEL_OUT_BYTES) return 0;
+    channel_queue(c, h, payload);
     return c->state == CHANNEL_WHOLE ? 1 : -1;
 }
 
@@ -355,6 +368,7 @@ static void open_channel(Channel *c) {
     default: break_channel(c, EXIT_PEER, "does not prove the key: %s", c->tls->why); return;
     }
     c->in = malloc(CHANNEL_FRAME_BYTES), c->out = malloc(CHANNEL_OUT_BYTES);
+    c->out_bytes = CHANNEL_OUT_BYTES;
     if (c->in && c->out) c->is_open = 1;
     else break_channel(c, EXIT_MEMORY, "cannot be served: no memory for %d MiB of buffers", CHANNEL_BYTES >> 20);
 }
@@ -526,6 +540,9 @@ void        channel_limit(Channel *c, int64_t most_elems) { c->most_elems = most
 int         channel_is_open(const Channel *c) { return c->is_open; }
 int         channel_is_broken(const Channel *c) { return c->state != CHANNEL_WHOLE; }
 size_t      channel_unsent(const Channel *c) { return c->out_to - c->out_from; }
+int         channel_has_space(const Channel *c) {
+    return channel_unsent(c) + CHANNEL_FRAME_BYTES <= CHANNEL_OUT_BYTES;
+}
 double      channel_silent_ms(const Channel *c) { return clock_ms() - c->heard; }
 const char *channel_peer(const Channel *c) { return c->peer; }
 const ChannelFault *channel_fault(const Channel *c) { return &c->fault; }

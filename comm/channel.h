@@ -28,7 +28,8 @@ enum {
     CHANNEL_RETRY_MS = 1000,   /* pause in ms between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
     CHANNEL_OUT_BYTES = 2 * CHANNEL_FRAME_BYTES,
-    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* most bytes of buffers that an open channel takes */
+    CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* bytes of buffers that an open channel takes, unless
+                                                              * channel_queue needs more */
     CHANNEL_PEER_BYTES = 80
 };
 
@@ -61,10 +62,16 @@ Channel *channel_accept(int listening, const Key *key);
 Channel *channel_over(int fd, Side side, const Key *key);
 
 /* Copies a frame into the out buffer and starts to send it. The caller sets kind, type, round, offset, elems and
- * payload_bytes in h; the channel sets the counter. Returns 1 if the frame was taken, 0 if the out buffer is too full
- * now or the handshake is not complete, -1 if the channel is broken. A channel with nothing unsent takes any frame. A
- * header that frame_parse_header would refuse is a bug of the caller. */
-int channel_send(Channel *c, FrameHeader h, const void *payload);
+ * payload_bytes in h; the channel sets the counter. A header that frame_parse_header would refuse is a bug of the
+ * caller. A frame for a channel that is broken, not open yet, or at its end is dropped.
+ *
+ * channel_send returns 1 if the frame was taken, 0 if the out buffer is too full now, the channel is not open, or
+ * channel_end was called, -1 if the channel is broken. A channel with nothing unsent takes any frame. channel_queue
+ * takes the frame however full the buffer is: the buffer grows. It is for short messages; streams of values use
+ * channel_send, or ask channel_has_space before. */
+int  channel_send(Channel *c, FrameHeader h, const void *payload);
+void channel_queue(Channel *c, FrameHeader h, const void *payload);
+int  channel_has_space(const Channel *c); /* returns 1 if the out buffer has space for a frame of any size */
 
 /* Receives and sends what is possible now, but receives at most one frame ahead. Returns 0, or -1 if the channel is
  * broken and nothing sent from now on will arrive. channel_next still returns frames that arrived whole before that. */

@@ -187,7 +187,7 @@ static void say_hello(Island *s) {
                             .elems = s->link->elems,
                             .samples = train->samples};
     snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
-    for (int i = 0; i < s->links; i++) link_say(&s->link[i], MESSAGE_HELLO, 0, &hello);
+    for (int i = 0; i < s->links; i++) message_send(s->link[i].server, MESSAGE_HELLO, 0, &hello);
     free(hello.data);
     cJSON_Delete(hello.config);
 }
@@ -345,8 +345,7 @@ static void say_goodbye(Island *s) {
     double      until_ms = clock_ms() + GOODBYE_MS;
     FrameHeader h;
     const void *payload;
-    link_say(l, MESSAGE_BYE, l->open.round, &bye);
-    if (l->is_broken) return;
+    message_send(l->server, MESSAGE_BYE, l->open.round, &bye);
     channel_end(l->server);
     while (clock_ms() < until_ms && channel_next(l->server, &h, &payload) >= 0) {
         channel_wait(&l->server, 1, -1, LOOK_MS);

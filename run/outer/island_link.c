@@ -229,27 +229,6 @@ static void take_chunk(Link *l, const FrameHeader *h, const void *payload) {
 
 void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
 
-/* Sends a message. Returns 1 if the channel's buffer has no space for it. */
-static int is_full(Link *l, MessageKind kind, int64_t round, const void *m) {
-    size_t bytes = 0;
-    char  *text = m ? message_write(kind, m, &bytes) : NULL;
-    if (m && !text)
-        fail(EXIT_CONFIG,
-             "config and names of data files are too long for outer.server: %zu bytes, at most %d: join the data into "
-             "fewer files",
-             bytes, MESSAGE_JSON_LIMIT);
-    int sent = message_send(l->server, kind, round, text, bytes);
-    free(text);
-    return sent == 0;
-}
-
-void link_say(Link *l, MessageKind kind, int64_t round, const void *m) {
-    while (!l->is_broken && is_full(l, kind, round, m)) {
-        channel_wait(&l->server, 1, -1, 100.0);
-        link_keep(l);
-    }
-}
-
 /* Sends deltas while the channel's buffer has space for a frame, then the END message. Packs each element only once,
  * because packing records what rounding lost. A frame lies within one range of RoundCopy.runs, and within the part of
  * this server. */
@@ -268,20 +247,22 @@ static void send_values(Link *l) {
         int64_t     elems = until - next < MESSAGE_ELEMS ? until - next : MESSAGE_ELEMS;
         FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round, .offset = next,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems)};
-        if (channel_unsent(l->server) > CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) return;
+        if (!channel_has_space(l->server)) return;
         s->at += skipped, s->gone += skipped;
         round_copy_pack(l->copy, s->gone, elems, l->payload);
         if (channel_send(l->server, h, l->payload) < 0) return;
         s->at += elems, s->gone += elems;
     }
-    s->is_on = is_full(l, MESSAGE_END, s->end.round, &s->end);
+    message_send(l->server, MESSAGE_END, s->end.round, &s->end);
+    s->is_on = 0;
 }
 
 /* --- signs of life ------------------------------------------------------------------------------------------------ */
 
 void link_ping(Link *l) {
     double now = clock_ms();
-    if (l->is_broken || message_send(l->server, MESSAGE_PING, 0, NULL, 0) <= 0) return;
+    if (l->is_broken) return;
+    message_send(l->server, MESSAGE_PING, 0, NULL);
     if (l->pings++ == l->answers) l->silent_ms = now;
     l->pinged_ms = now;
 }

@@ -123,9 +123,6 @@ void  links_wait(Link *l, int links, LinkEvent event, double ms);
 /* Returns a broken link, preferably one whose server refused the island. Returns NULL if none is broken. */
 Link *links_broken(Link *l, int links);
 
-/* Sends a message. m is the struct of its kind, or NULL for an empty payload. Waits until the channel's buffer has
- * space for it. */
-void link_say(Link *l, MessageKind kind, int64_t round, const void *m);
 void link_ping(Link *l);
 
 void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to request the chunks of the server's part of the

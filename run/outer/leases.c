@@ -285,11 +285,11 @@ static int take_place(Member *m, const Hello *hello) {
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
     Member *m = find_member(ms, hello->island);
     *was = -1;
-    if (!m) return message_fault(fault, "%d islands have come already", MEMBERS_MOST), NULL;
+    if (!m) return message_fault(fault, "is one too many: %d have joined already", MEMBERS_MOST), NULL;
     int is_again = m->state != MEMBER_GONE && (m->ranks != hello->ranks || m->received[hello->rank]);
     if (is_again) *was = members_lose(m);
     if (m->state == MEMBER_GONE && !take_place(m, hello))
-        return message_fault(fault, "the server has no memory for one more island"), NULL;
+        return message_fault(fault, "is one too many: the server has no memory for it"), NULL;
     m->received[hello->rank] = 1;
     m->heard_ms = now_ms;
     if (++m->joined == m->ranks) m->state = MEMBER_WAITS;

@@ -86,12 +86,6 @@ int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAU
     return 1;
 }
 
-int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, size_t bytes) {
-    FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = round};
-    h.payload_bytes = text ? (uint32_t)bytes : 0;
-    return channel_send(c, h, text);
-}
-
 /* --- fields: what the JSON of each kind has, in this order -------------------------------------------------------- */
 
 typedef enum {
@@ -284,6 +278,19 @@ char *message_write(MessageKind kind, const void *m, size_t *bytes) {
     if (*bytes <= MESSAGE_JSON_LIMIT) return text;
     free(text);
     return NULL;
+}
+
+void message_send(Channel *c, MessageKind kind, int64_t round, const void *m) {
+    size_t bytes = 0;
+    char  *text = m ? message_write(kind, m, &bytes) : NULL;
+    if (m && !text)
+        fail(EXIT_CONFIG,
+             "outer.server: the config%s has %zu bytes, too many to send (at most %d): name the files of data.train by "
+             "a pattern, or join the data into fewer files",
+             kind == MESSAGE_HELLO ? " with the names of its data files" : "", bytes, MESSAGE_JSON_LIMIT);
+    channel_queue(c, (FrameHeader){.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = round,
+                                   .payload_bytes = (uint32_t)bytes}, text);
+    free(text);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */

@@ -79,9 +79,9 @@ MessageKind message_answer(int kind);
  * elems of the frame. Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]);
 
-/* Sends a message with JSON, or with an empty payload if text is NULL. Returns 1, or 0 if the channel's buffer has no
- * space for it now, or -1 if the channel is broken. */
-int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, size_t bytes);
+/* Sends a message: as JSON if m is the struct of its kind, with an empty payload if m is NULL. Waits for nothing
+ * (channel_queue). A broken channel drops it. Ends the program if it is longer than MESSAGE_JSON_LIMIT. */
+void message_send(Channel *c, MessageKind kind, int64_t round, const void *m);
 
 /* Writes m, the struct of a message of this kind, as JSON. Returns the text, from malloc; free it with free(). Returns
  * NULL if the text has more than MESSAGE_JSON_LIMIT bytes; then *bytes is its length. Only HELLO and FOLLOW can be so

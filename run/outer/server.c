@@ -192,7 +192,7 @@ static void open_round(Server *s) {
         Open  open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands,
                       l->number};
         Peer *p = is_new[i] ? server_first_rank(s, ms->member[i]) : NULL;
-        if (p) peer_say(p, MESSAGE_OPEN, open.round, &open);
+        if (p) message_send(p->channel, MESSAGE_OPEN, open.round, &open);
     }
     free(is_new);
 }

@@ -45,18 +45,15 @@ static int is_quiet(const Server *s, const Peer *p, Quiet *q) {
     return clock_ms() - q->since_ms > s->patience_ms;
 }
 
-/* Sends a frame and waits until the channel has taken it. Returns 0 if the channel is broken or nothing moved for
+/* Sends a frame once the channel has space for it. Returns 0 if the channel is broken or nothing moved for
  * outer.patience_seconds. */
-static int send_frame(Server *s, Peer *p, FrameHeader h, const void *payload) {
-    Quiet quiet = {0};
-    for (;;) {
-        if (!p->first) {
-            int sent = channel_send(p->channel, h, payload);
-            if (sent) return sent > 0;
-        } else peer_send(s, p);
+static int send_frame(const Server *s, Peer *p, FrameHeader h, const void *payload) {
+    int sent;
+    for (Quiet quiet = {0}; (sent = channel_send(p->channel, h, payload)) == 0;) {
         if (channel_progress(p->channel) < 0 || is_quiet(s, p, &quiet)) return 0;
         channel_wait(&p->channel, 1, -1, LOOK_MS);
     }
+    return sent > 0;
 }
 
 /* Sends the state of a part of the model: the tensors x, m and v (weights and optimizer state), frame by frame. Ends
@@ -90,7 +87,7 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
 
 void server_tell(Server *s, MessageKind kind, const void *m) {
     for (int k = 1; k < s->parts.parts; k++)
-        if (s->follower[k]) peer_say(s->follower[k], kind, 0, m);
+        if (s->follower[k]) message_send(s->follower[k]->channel, kind, 0, m);
 }
 
 /* --- frames of followers ------------------------------------------------------------------------------------------ */
@@ -125,12 +122,13 @@ int server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void
     Stepped stepped;
     Member *m;
     switch (h->kind) {
-        case MESSAGE_PING: peer_say(p, MESSAGE_PING, 0, NULL); return 1;
+        case MESSAGE_PING: message_send(p->channel, MESSAGE_PING, 0, NULL); return 1;
         case MESSAGE_STATE:
             return take_state(s, h, payload, &s->whole, begin_of(s, p->part), elems_of(s, p->part), fault);
         case MESSAGE_PART_IN:
             if (!message_read(MESSAGE_PART_IN, payload, h->payload_bytes, &in, fault)) return 0;
-            if (!members_part_in(&s->members, in.lease, &in.squares)) peer_say(p, MESSAGE_DROP, 0, &(Drop){in.lease});
+            if (!members_part_in(&s->members, in.lease, &in.squares))
+                message_send(p->channel, MESSAGE_DROP, 0, &(Drop){in.lease});
             else if ((m = members_of_lease(&s->members, in.lease))->state == MEMBER_ENDED) server_judge_early(s, m);
             return 1;
         case MESSAGE_STEPPED:
@@ -156,7 +154,6 @@ static void await_answer(Server *s, Peer *p, int64_t state_elems) {
         if (got > 0 && (!message_check(&h, FROM_FOLLOWER, fault) || !server_take_of_follower(s, p, &h, payload, fault)))
             server_lose_follower(p, fault);
         if (got < 0) server_lose_follower(p, channel_fault(p->channel)->text);
-        peer_send(s, p);
         if (got == 0 && is_quiet(s, p, &quiet)) lose_silent(s, p);
         if (got == 0) channel_wait(&p->channel, 1, -1, LOOK_MS);
     }
@@ -177,7 +174,7 @@ void server_collect(Server *s) {
     for (int k = 1; k < s->parts.parts; k++) {
         if (!s->follower[k]) continue; /* no round was opened yet, so the leader still has all parts */
         s->had = 0;
-        peer_say(s->follower[k], MESSAGE_COLLECT, 0, NULL);
+        message_send(s->follower[k]->channel, MESSAGE_COLLECT, 0, NULL);
         await_answer(s, s->follower[k], elems_of(s, k) * WEIGHTS_TENSORS);
     }
 }
@@ -186,12 +183,7 @@ void server_dismiss(Server *s, int code) {
     s->is_dismissed = 1;
     server_tell(s, MESSAGE_OVER, &(Over){code});
     for (int k = 1; k < s->parts.parts; k++) {
-        if (!s->follower[k]) continue;
-        for (double until_ms = clock_ms() + s->patience_ms; s->follower[k]->first && clock_ms() < until_ms;) {
-            peer_send(s, s->follower[k]);
-            channel_flush(s->follower[k]->channel, LOOK_MS);
-        }
-        channel_flush(s->follower[k]->channel, s->patience_ms);
+        if (s->follower[k]) channel_flush(s->follower[k]->channel, s->patience_ms);
     }
 }
 
@@ -233,7 +225,7 @@ static int take_step(Server *s, const Step *step, char *fault) {
         return message_fault(fault, "sent STEP %d without a delta that counts", step->rule);
     server_step_part(s, step, &stepped.squares);
     for (int i = 0; s->counts == 0 && i < counts; i++) members_counted(&s->members, s->counted[i]);
-    peer_say(s->leader, MESSAGE_STEPPED, 0, &stepped);
+    message_send(s->leader->channel, MESSAGE_STEPPED, 0, &stepped);
     return 1;
 }
 
@@ -285,7 +277,7 @@ static int find_leader(Server *s) {
     s->leader->part = PEER_LEADER;
     Follow follow = {.protocol = CHANNEL_PROTOCOL, .part = s->parts.part, .parts = s->parts.parts, .elems = s->elems,
                      .config = config_to_json(s->parts.config)};
-    peer_say(s->leader, MESSAGE_FOLLOW, 0, &follow);
+    message_send(s->leader->channel, MESSAGE_FOLLOW, 0, &follow);
     cJSON_Delete(follow.config);
     return 1;
 }
@@ -293,7 +285,7 @@ static int find_leader(Server *s) {
 static void ping_leader(Server *s) {
     double now = clock_ms();
     if (now - s->pinged_ms >= PING_MS) {
-        peer_say(s->leader, MESSAGE_PING, 0, NULL);
+        message_send(s->leader->channel, MESSAGE_PING, 0, NULL);
         s->pinged_ms = now;
     }
     if (channel_silent_ms(s->leader->channel) > s->patience_ms) lose_silent(s, s->leader);

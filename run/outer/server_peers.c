@@ -3,7 +3,6 @@
 #include "run/outer/server_state.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +12,6 @@
 #include "core/error.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
-
-struct PeerMessage {
-    PeerMessage *next;
-    MessageKind  kind;
-    int64_t      round;
-    size_t       bytes;  /* length of `text` in bytes */
-    char         text[]; /* JSON of the message */
-};
 
 /* --- the list of peers -------------------------------------------------------------------------------------------- */
 
@@ -33,15 +24,9 @@ Peer *peers_add(Peers *p, Channel *c) {
     return peer;
 }
 
-static void forget(Peer *p) {
-    for (PeerMessage *next; p->first; p->first = next) next = p->first->next, free(p->first);
-    free(p->get);
-    p->last = NULL, p->get = NULL, p->gets = p->got = 0;
-}
-
 static void peers_remove(Peers *p, int i) {
     channel_close(p->peer[i]->channel);
-    forget(p->peer[i]);
+    free(p->peer[i]->get);
     free(p->peer[i]);
     memmove(p->peer + i, p->peer + i + 1, sizeof *p->peer * (size_t)(p->count - i - 1));
     p->count--;
@@ -97,43 +82,23 @@ void peers_wait(Peers *p, int listening, double ms) {
 
 /* --- one peer ----------------------------------------------------------------------------------------------------- */
 
-void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
-    size_t bytes = 0;
-    char  *text = m ? message_write(kind, m, &bytes) : NULL;
-    if (m && !text) /* too long for a message: only the config in a FOLLOW message can be */
-        fail(EXIT_CONFIG,
-             "the config is too long for outer.server: %zu bytes, at most %d: name the files of data.train by a "
-             "pattern, not one by one",
-             bytes, MESSAGE_JSON_LIMIT);
-    /* a broken channel takes no message; channel_next reports it */
-    if (p->first || message_send(p->channel, kind, round, text, bytes) == 0) {
-        PeerMessage *w = xmalloc(sizeof *w + bytes, "a message to an island");
-        *w = (PeerMessage){.kind = kind, .round = round, .bytes = bytes};
-        if (bytes) memcpy(w->text, text, bytes);
-        if (p->last) p->last->next = w;
-        else         p->first = w;
-        p->last = w;
-    }
-    free(text);
-}
-
 /* Sends REFUSE, the last message to this peer. What the peer sends from now on is dropped. */
 static void peer_refuse(Peer *p, int code, const char *why) {
     Refuse refuse = {.code = code};
     if (p->is_ending) return;
-    forget(p);
     snprintf(refuse.why, sizeof refuse.why, "%s", why);
-    peer_say(p, MESSAGE_REFUSE, 0, &refuse);
+    message_send(p->channel, MESSAGE_REFUSE, 0, &refuse);
+    channel_end(p->channel);
     p->is_ending = 1;
 }
 
 /* Answers requests for weights x while the channel has space for a frame. A GET is answered with x itself. A GET_CHANGE
  * is answered with the change of x in the last round, or, if the server records what the island holds, since x was last
- * sent to it. */
+ * sent to it. A frame of values has the round of its request. */
 static void send_values(Server *s, Peer *p) {
     HeldWeights *held = p->member && p->member->held.x ? &p->member->held : NULL;
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
-    while (p->got < p->gets && channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
+    while (!p->is_ending && p->got < p->gets && channel_has_space(p->channel)) {
         PeerGet    *g = &p->get[p->got];
         int64_t     elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
         FrameType   type = g->kind != MESSAGE_CHANGE ? FRAME_F32 : held ? held->type : s->change.type;
@@ -155,16 +120,6 @@ static void send_values(Server *s, Peer *p) {
     }
     free(block);
     if (p->got == p->gets) p->got = p->gets = 0;
-}
-
-void peer_send(Server *s, Peer *p) {
-    for (PeerMessage *w; (w = p->first); free(w)) {
-        if (message_send(p->channel, w->kind, w->round, w->text, w->bytes) == 0) break;
-        p->first = w->next;
-        if (!w->next) p->last = NULL;
-    }
-    if (!p->first && p->is_ending) channel_end(p->channel);
-    else if (!p->is_ending) send_values(s, p);
 }
 
 /* --- refusing and losing ------------------------------------------------------------------------------------------ */
@@ -200,19 +155,15 @@ void server_refuse_member(Server *s, Member *m, int code, const char *why) {
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-/* Refuses a peer and all other ranks of its island. */
-static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static void refuse(Server *s, Peer *p, int code, const char *fmt, ...) {
-    char    why[MESSAGE_FAULT_BYTES];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
-    va_end(args);
+/* Refuses a peer and all other ranks of its island. The sentence is `who` and `why`; who may be "". */
+static void refuse(Server *s, Peer *p, int code, const char *who, const char *why) {
+    char text[MESSAGE_FAULT_BYTES + 32];
+    snprintf(text, sizeof text, "%s%s", who, why);
     if (p->member && p->member->state != MEMBER_GONE) {
-        server_refuse_member(s, p->member, code, why);
+        server_refuse_member(s, p->member, code, text);
     } else if (!p->is_ending) {
-        warn("%s is refused: %s", channel_peer(p->channel), why);
-        peer_refuse(p, code, why);
+        warn("%s is refused: %s", channel_peer(p->channel), text);
+        peer_refuse(p, code, text);
     }
 }
 
@@ -330,13 +281,15 @@ static int hello_refuse(const Server *s, const Hello *hello, char *why, size_t b
     return EXIT_CONFIG;
 }
 
-/* --- frames ------------------------------------------------------------------------------------------------------- */
+/* --- frames of islands --------------------------------------------------------------------------------------------
+ * Each take_ function handles a frame. It returns 0, or an exit code with which the island is refused, and then `why`
+ * [MESSAGE_FAULT_BYTES]: with EXIT_PEER the rest of a sentence about the island, otherwise a sentence. */
 
 void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
     Closed closed = {s->members.round, islands, norm, staleness, server_is_done(s)};
     for (int i = 0; i < s->peers.count; i++)
         if (s->peers.peer[i]->member == m && !s->peers.peer[i]->is_ending)
-            peer_say(s->peers.peer[i], MESSAGE_CLOSED, closed.round, &closed);
+            message_send(s->peers.peer[i]->channel, MESSAGE_CLOSED, closed.round, &closed);
     m->knows_end = closed.is_done;
 }
 
@@ -345,27 +298,19 @@ static void welcome(Server *s, Peer *p) {
     Member *m = p->member;
     Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
                  .parts = s->parts.parts, .changes = round_change_type(s->parts.config) != FRAME_F32};
-    peer_say(p, MESSAGE_WELCOME, w.round, &w);
+    message_send(p->channel, MESSAGE_WELCOME, w.round, &w);
     if (m->state != MEMBER_WAITS || !server_leads(s)) return;
     s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
 }
 
-static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
-    char    fault[MESSAGE_FAULT_BYTES] = "", why[MESSAGE_FAULT_BYTES];
+static int take_hello(Server *s, Peer *p, const void *payload, size_t bytes, char *why) {
     Hello   hello;
     int64_t was = -1;
-    if (p->member) {
-        refuse(s, p, EXIT_PEER, "the island sent a second HELLO");
-        return;
-    }
-    if (!message_read(MESSAGE_HELLO, payload, bytes, &hello, fault)) {
-        refuse(s, p, EXIT_PEER, "the island %s", fault);
-        return;
-    }
-    int     code = hello_refuse(s, &hello, why, sizeof why);
-    Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, fault);
-    if (code) refuse(s, p, code, "%s", why);
-    else if (!m) refuse(s, p, EXIT_PEER, "%s", fault);
+    if (p->member) return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent a second HELLO");
+    if (!message_read(MESSAGE_HELLO, payload, bytes, &hello, why)) return EXIT_PEER;
+    int     code = hello_refuse(s, &hello, why, MESSAGE_FAULT_BYTES);
+    Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, why);
+    if (!code && !m) code = EXIT_PEER;
     server_take_back(s, was);
     if (m) {
         if (m->joined == 1) server_drop_connections(s, m, p);
@@ -375,6 +320,7 @@ static void take_hello(Server *s, Peer *p, const void *payload, size_t bytes) {
         welcome(s, p);
     }
     message_free(MESSAGE_HELLO, &hello);
+    return code;
 }
 
 /* Gives an island a lease on a follower, a server that does not know the leases. The first frame that an island sends
@@ -384,45 +330,44 @@ static void take_unknown_lease(Server *s, Member *m, int64_t round) {
     members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
 }
 
-static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
+static int take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *why) {
     Member *m = p->member;
     int64_t from = h->offset - s->weights.first, elems = s->weights.elems;
     take_unknown_lease(s, m, h->round);
     if (m->state != MEMBER_TRAINS || m->received[p->rank] != 1 || h->round != m->lease.round)
-        refuse(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
-    else if (from < 0 || from + h->elems > elems)
-        refuse(s, p, EXIT_PEER, "the island sent %lld elements from %lld on, which another server has",
-               (long long)h->elems, (long long)h->offset);
-    else if (m->elems + h->elems > elems)
-        refuse(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)elems);
-    else if (!m->delta && !(m->delta = malloc(sizeof *m->delta * (size_t)elems)))
-        refuse(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
-    else {
-        frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
-        m->elems += h->elems;
-    }
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent deltas of round %lld without a lease in it",
+                          (long long)h->round);
+    if (from < 0 || from + h->elems > elems)
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "sent %lld elements from %lld on, which another server has", (long long)h->elems,
+                          (long long)h->offset);
+    if (m->elems + h->elems > elems)
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "sent more than the %lld elements of its delta",
+                          (long long)elems);
+    if (!m->delta && !(m->delta = malloc(sizeof *m->delta * (size_t)elems)))
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
+                          "the server has no memory for the delta of one more island");
+    frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
+    m->elems += h->elems;
+    return 0;
 }
 
-static void take_end(Server *s, Peer *p, const void *payload, size_t bytes) {
-    char    fault[MESSAGE_FAULT_BYTES] = "";
+static int take_end(Server *s, Peer *p, const void *payload, size_t bytes, char *why) {
     End     end;
     Member *m = p->member;
-    if (!message_read(MESSAGE_END, payload, bytes, &end, fault)) {
-        refuse(s, p, EXIT_PEER, "the island %s", fault);
-        return;
-    }
+    if (!message_read(MESSAGE_END, payload, bytes, &end, why)) return EXIT_PEER;
     take_unknown_lease(s, m, end.round);
     if (!server_leads(s) && m->lease.number < 0) m->lease.number = end.lease;
-    int ended = members_end(&s->members, m, p->rank, &end, s->weights.elems, fault);
-    if (ended < 0) refuse(s, p, EXIT_PEER, "the island %s", fault);
-    if (ended <= 0) return;
+    int ended = members_end(&s->members, m, p->rank, &end, s->weights.elems, why);
+    if (ended <= 0) return ended < 0 ? EXIT_PEER : 0;
     if (m->state == MEMBER_WAITS) {
         server_take_back(s, m->lease.number); /* the island made no step, so the samples of its lease become free */
-        return;
+        return 0;
     }
     outer_squares(m->delta, s->weights.elems, &m->squares);
-    if (!server_leads(s)) peer_say(s->leader, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
+    if (!server_leads(s)) message_send(s->leader->channel, MESSAGE_PART_IN, 0, &(PartIn){m->lease.number, m->squares});
     else if (m->state == MEMBER_ENDED) server_judge_early(s, m);
+    return 0;
 }
 
 static void take_bye(Server *s, Peer *p) {
@@ -442,25 +387,28 @@ static int may_hold(Server *s, Member *m) {
 
 /* Queues an island's request for weights. With outer.wait=all the leader answers with the weights of the open round,
  * whichever round the request names. */
-static void take_get(Server *s, Peer *p, const FrameHeader *h) {
+static int take_get(Server *s, Peer *p, const FrameHeader *h, char *why) {
     int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
     int     is_here = h->offset >= s->weights.first && h->offset + h->elems <= s->weights.first + s->weights.elems;
     int     has_change = held_is_whole(&p->member->held) ||
                      (h->round == s->change.round && round_change_frame(&s->change, h->offset, h->elems));
-    if (!is_here) refuse(s, p, EXIT_PEER, "the island asked for weights that another server has");
-    else if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
-        refuse(s, p, EXIT_MEMORY, "the server has no memory for what one more island holds (outer.compress)");
-    else if (h->kind == MESSAGE_GET_CHANGE && !has_change)
-        refuse(s, p, EXIT_PEER,
-               "the island asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
-               "%lld",
-               (long long)h->elems, (long long)h->offset, (long long)h->round, (long long)s->change.round);
-    else if (p->gets == PEER_GETS_MOST)
-        refuse(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
-    else {
-        p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets + 1), "what an island asks for");
-        p->get[p->gets++] = (PeerGet){message_answer(h->kind), round, h->offset, h->elems};
-    }
+    if (!is_here)
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "asked for weights that another server has");
+    if (h->kind == MESSAGE_GET && !may_hold(s, p->member))
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_MEMORY,
+                          "the server has no memory for what one more island holds (outer.compress)");
+    if (h->kind == MESSAGE_GET_CHANGE && !has_change)
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER,
+                          "asked for the change of %lld weights from %lld on in round %lld, and the last is of round "
+                          "%lld",
+                          (long long)h->elems, (long long)h->offset, (long long)h->round,
+                          (long long)s->change.round);
+    if (p->gets == PEER_GETS_MOST)
+        return fault_text(why, MESSAGE_FAULT_BYTES, EXIT_PEER, "asked for more than %d pieces at a time",
+                          PEER_GETS_MOST);
+    p->get = xrealloc(p->get, sizeof *p->get * (size_t)(p->gets + 1), "what an island asks for");
+    p->get[p->gets++] = (PeerGet){message_answer(h->kind), round, h->offset, h->elems};
+    return 0;
 }
 
 /* Handles a frame of another server. Returns 0 if no more frames of this peer are to be read. */
@@ -472,33 +420,29 @@ static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *
                                                   : server_take_follow(s, p, payload, h->payload_bytes, fault);
     if (is_good) return 1;
     if (p->part) server_lose_follower(p, fault);
-    refuse(s, p, EXIT_CONFIG, "the follower %s", fault);
+    refuse(s, p, EXIT_CONFIG, "the follower ", fault);
     return 0;
 }
 
 /* Handles a frame of any peer. Returns 0 if no more frames of this peer are to be read. */
 static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
-    char fault[MESSAGE_FAULT_BYTES] = "";
+    char why[MESSAGE_FAULT_BYTES] = "";
+    int  code = 0;
     if (p->part || (!p->member && h->kind == MESSAGE_FOLLOW)) return take_of_server(s, p, h, payload);
-    if (!message_check(h, FROM_ISLAND, fault)) {
-        refuse(s, p, EXIT_PEER, "the island %s", fault);
-        return 0;
-    }
-    if (!p->member && h->kind != MESSAGE_HELLO) {
-        refuse(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
-        return 0;
-    }
     if (p->member) p->member->heard_ms = clock_ms();
-    switch (h->kind) {
-        case MESSAGE_HELLO: take_hello(s, p, payload, h->payload_bytes); break;
-        case MESSAGE_DELTA: take_delta(s, p, h, payload); break;
-        case MESSAGE_END:   take_end(s, p, payload, h->payload_bytes); break;
-        case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL); break;
-        case MESSAGE_BYE:   take_bye(s, p); return 0;
-        case MESSAGE_GET:
-        case MESSAGE_GET_CHANGE: take_get(s, p, h); break;
-        default: break;
-    }
+    if (!message_check(h, FROM_ISLAND, why)) code = EXIT_PEER;
+    else if (!p->member && h->kind != MESSAGE_HELLO)
+        code = fault_text(why, sizeof why, EXIT_PEER, "sent %s before HELLO", message_name(h->kind));
+    else
+        switch (h->kind) {
+            case MESSAGE_HELLO: code = take_hello(s, p, payload, h->payload_bytes, why); break;
+            case MESSAGE_DELTA: code = take_delta(s, p, h, payload, why); break;
+            case MESSAGE_END:   code = take_end(s, p, payload, h->payload_bytes, why); break;
+            case MESSAGE_PING:  message_send(p->channel, MESSAGE_PING, 0, NULL); break;
+            case MESSAGE_BYE:   take_bye(s, p); return 0;
+            default:            code = take_get(s, p, h, why); break; /* GET or GET_CHANGE */
+        }
+    if (code) refuse(s, p, code, code == EXIT_PEER ? "the island " : "", why);
     return !p->is_ending;
 }
 
@@ -507,7 +451,7 @@ int server_serve_peer(Server *s, int i) {
     FrameHeader h;
     const void *payload;
     int         got, count = s->peers.count;
-    if (channel_is_open(p->channel)) peer_send(s, p);
+    if (channel_is_open(p->channel)) send_values(s, p);
     while ((got = channel_next(p->channel, &h, &payload)) > 0) {
         int goes_on = take_frame(s, p, &h, payload);
         if (s->peers.count < count) return 0; /* other connections were removed, so the caller must read the list
@@ -517,6 +461,6 @@ int server_serve_peer(Server *s, int i) {
     if (got > 0 && !p->is_ending) got = -1; /* the peer has sent BYE, so its connection is closed */
     if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
-    else if (channel_is_open(p->channel)) peer_send(s, p);
+    else if (channel_is_open(p->channel)) send_values(s, p);
     return got >= 0;
 }

@@ -20,7 +20,6 @@ enum {
     PEER_LEADER = -1         /* value of Peer.part on a follower for its connection to the leader (the first server) */
 };
 
-typedef struct PeerMessage PeerMessage;
 /* A request of a peer for weights. kind: kind of the message that answers it. */
 typedef struct { MessageKind kind; int64_t round, offset, elems; } PeerGet;
 
@@ -33,8 +32,7 @@ typedef struct {
     int       has_answer;   /* 1 if the peer is a follower (another server) and has answered the last STEP */
     Exact     squares;      /* sum of squares in the follower's answer to a STEP message */
     double    since_ms;     /* time by clock_ms() when the peer connected */
-    int       is_ending;    /* 1 if a REFUSE message was sent or is queued; no more frames of the peer are read */
-    PeerMessage *first, *last; /* control messages that wait to be sent, in order; owned */
+    int       is_ending;    /* 1 after a REFUSE message; no more frames of the peer are read */
     PeerGet  *get;          /* requests of the peer for values; those from index `got` on are not answered
                              * completely; owned */
     int64_t   gets, got;    /* number of requests in `get`; number of requests answered completely */
@@ -53,12 +51,6 @@ Peer *peers_add(Peers *p, Channel *c);
  * opened 64 connections would keep islands out. */
 void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_wait(Peers *p, int listening, double ms);
-
-/* Sends a message, or queues it until the channel has space. m is the struct of its kind; NULL for an empty payload. */
-void  peer_say(Peer *p, MessageKind kind, int64_t round, const void *m);
-/* Sends as much as the channel has space for: queued messages first, then values that were requested. A frame of values
- * has the round of its GET request. */
-void  peer_send(Server *s, Peer *p);
 
 /* --- the server --------------------------------------------------------------------------------------------------- */
 

@@ -54,13 +54,6 @@ static FrameHeader next(const void **payload) {
     }
 }
 
-static void say(MessageKind kind, int64_t round, const void *m) {
-    size_t bytes;
-    char  *text = message_write(kind, m, &bytes);
-    while (message_send(server, kind, round, text, bytes) == 0) channel_wait(&server, 1, -1, 50.0);
-    free(text);
-}
-
 static void say_hello(void) {
     Dataset    train = dataset_open("data.train", config.data.train.item, NULL, config.data.train.count,
                                     config.batch.seq_len, config.model.shape.vocab_size);
@@ -68,7 +61,7 @@ static void say_hello(void) {
     Hello      hello = {.protocol = CHANNEL_PROTOCOL, .ranks = 1, .config = config_to_json(&config), .data = data,
                         .data_files = train.shards, .elems = elems, .samples = train.samples};
     snprintf(hello.island, sizeof hello.island, "%s", asked.id);
-    say(MESSAGE_HELLO, 0, &hello);
+    message_send(server, MESSAGE_HELLO, 0, &hello);
     cJSON_Delete(hello.config);
     free(data);
     dataset_close(&train);
@@ -111,11 +104,11 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     }
     free(delta);
     End end = {o->round, samples, samples * config.batch.seq_len, value * value * (double)elems, 2.0, o->lease};
-    say(MESSAGE_END, o->round, &end);
+    message_send(server, MESSAGE_END, o->round, &end);
 }
 
 static void leave(int64_t samples) {
-    say(MESSAGE_BYE, 0, &(Bye){samples});
+    message_send(server, MESSAGE_BYE, 0, &(Bye){samples});
     channel_flush(server, 5000.0);
     channel_end(server);
     const void *payload;

@@ -26,7 +26,7 @@ static void answer(Channel *server, FrameHeader *asked) {
     FrameHeader h;
     const void *payload;
     while (channel_next(server, &h, &payload) > 0)
-        if (h.kind == MESSAGE_PING) assert_true(message_send(server, MESSAGE_PING, 0, NULL, 0) > 0);
+        if (h.kind == MESSAGE_PING) message_send(server, MESSAGE_PING, 0, NULL);
         else *asked = h;
 }
 
