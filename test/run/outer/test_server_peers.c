@@ -1,7 +1,7 @@
 /* test_server_peers.c - connections of a server on which nobody has proved that he knows the key. They may use only the
  * places reserved for them. */
 #include "core/error.h" /* before cmocka.h, which defines fail() as a macro */
-#include "run/outer/server_state.h"
+#include "run/outer/server_peers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
