@@ -28,8 +28,6 @@ struct Saver {
     FileExtents      extents;     /* owned: extents that this rank writes, the same for masters and for each state */
     float           *host_copy;   /* owned, from device_alloc_host: masters and states of `extents`, then scratch */
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
-    WrittenExtent   *all;         /* owned, on rank 0: extents of the files that all ranks have written */
-    size_t           all_count;
     Part             part;        /* phase of the save in flight; PART_NONE: no save */
     double           stall_ms;
     double           part_ms;     /* ms that the worker thread needed for the last phase; written by that thread */
@@ -49,11 +47,10 @@ static void work(void *saver) {
     double begin = clock_ms();
     switch (s->part) {
         case PART_FOLDER: save_make_folder(&s->save); break;
-        case PART_PIECES: save_pieces(&s->save, 1); break;
+        case PART_PIECES: save_pieces(&s->save, s->host_copy, &s->extents, 1); break;
         default:
-            save_commit(&s->save, s->all, s->all_count);
-            if (!s->save.fault[0])
-                folders_prune(s->save.checkpoints.text, s->save.step, s->kept, &s->save.progress);
+            save_commit(&s->save);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->step, s->kept, &s->save.progress);
     }
     s->part_ms = clock_ms() - begin;
 }
@@ -86,7 +83,6 @@ void saver_destroy(Saver *s) {
     if (!s) return;
     thread_stop(&s->worker.thread);
     save_release(&s->save);
-    free(s->all);
     free(s->extents.extent);
     device_free_host(s->host_copy);
     free(s);
@@ -100,8 +96,6 @@ static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 static void release(Saver *s) {
     s->part = PART_NONE;
     save_release(&s->save);
-    free(s->all);
-    s->all = NULL;
 }
 
 /* Ends a failed save. All ranks call it with the same fault, after their last write. */
@@ -133,7 +127,7 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     s->step = step;
     const Config *c = s->state->config;
     s->kept = (FoldersKept){c->checkpoint.keep, c->checkpoint.keep_every, s->state->best_step};
-    s->save = save_prepare(s->state, step, s->host_copy, &s->extents);
+    s->save = save_prepare(s->state, step);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
     float *scratch = s->host_copy + optimizer_tensors(s->state->optimizer->kind) * s->extents.elems;
     state_copy(s->state, &s->extents, s->host_copy, scratch);
@@ -162,7 +156,7 @@ static int next_part(Saver *s) {
         if (!there) return 0;
     }
     if (s->part == PART_PIECES) {
-        s->all = save_gather(&s->save, &s->all_count);
+        save_gather(&s->save);
         begin_part(s, PART_COMMIT, is_first(s));
         return 0;
     }
