@@ -20,8 +20,8 @@
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights.h"
 
-static void note(Save *s, const char *what, const Path *path, int error) {
-    if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
+static void note(Save *s, const char *what, const char *path, int error) {
+    if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path, strerror(-error));
 }
 
 static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
@@ -92,8 +92,7 @@ static Manifest describe(const CheckpointState *state, int64_t step) {
 
 Save save_prepare(const CheckpointState *state, int64_t step) {
     Save s = {.state = state, .manifest = describe(state, step), .fd = {-1, -1}};
-    s.run_dir = path_of("%s", state->config->run.dir);
-    s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
+    s.checkpoints = path_of("%s/checkpoints", state->config->run.dir);
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
@@ -106,7 +105,7 @@ Save save_prepare(const CheckpointState *state, int64_t step) {
 void save_describe_as(Save *s, Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         free(m->file[f].extent);
-        m->file[f] = s->manifest.file[f], s->manifest.file[f] = (ManifestFile){0};
+        m->file[f] = (ManifestFile){.bytes = s->manifest.file[f].bytes};
     }
     manifest_free(&s->manifest);
     s->manifest = *m;
@@ -129,7 +128,8 @@ static int saved_already(Save *s) {
     if (lstat(s->final.text, &st) != 0) return 0;
     ManifestStatus status = folder_verify(NULL, s->final.text, s->manifest.step, &s->progress, &m, why);
     s->is_bad = status != MANIFEST_GOOD;
-    if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
+    if (status == MANIFEST_UNKNOWN)
+        manifest_fault(s->fault, "%s exists and cannot be checked: %.800s", s->final.text, why);
     if (status != MANIFEST_GOOD) return 0;
     int ours = strcmp(m.run_id, s->manifest.run_id) == 0 && m.tokens == s->manifest.tokens &&
                m.samples == s->manifest.samples;
@@ -139,24 +139,25 @@ static int saved_already(Save *s) {
 
 /* Returns 0 if the save has a fault. If another job has taken the run folder over, that is the fault. */
 static int may_write(Save *s) {
-    if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
+    if (!lock_is_held(s->state->lock))
+        manifest_fault(s->fault, "another job has taken %s over", s->state->config->run.dir);
     return !s->fault[0];
 }
 
 void save_make_folder(Save *s) {
     if (!may_write(s)) return;
-    s->there = saved_already(s);
-    if (s->there || s->fault[0]) return;
-    note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
-    if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
+    s->is_saved = saved_already(s);
+    if (s->is_saved || s->fault[0]) return;
+    note(s, "make the folder", s->checkpoints.text, io_mkdirs(s->checkpoints.text));
+    if (!s->fault[0]) note(s, "clear", s->checkpoints.text, folders_sweep(s->checkpoints.text));
     /* A full disk is reported before gigabytes are written to it. If a file system does not report its free space, the
      * save is tried. */
     int64_t room = io_free_bytes(s->checkpoints.text),
             bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])
-        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text,
+        manifest_fault(s->fault, "%s needs %.1f MiB, and its file system has %.1f MiB free", s->tmp.text,
                        (double)bytes / 1048576.0, (double)room / 1048576.0);
-    if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
+    if (!s->fault[0]) note(s, "make the folder", s->tmp.text, io_mkdirs(s->tmp.text));
 }
 
 /* Removes the folder of a save. If files cannot be removed, the next save removes them. */
@@ -185,14 +186,14 @@ static void hash_extents(Save *s, int file, const char *data, size_t bytes) {
 static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size_t count) {
     Path path = file_path(s, manifest_file_name[file]);
     if (s->fault[0]) return;
-    note(s, "write", &path, io_pwrite(s->fd[file], bytes, count, offset));
+    note(s, "write", path.text, io_pwrite(s->fd[file], bytes, count, offset));
     if (!s->fault[0]) io_start_writeback(s->fd[file], offset, count);
 }
 
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
-/* Hashes what this rank holds of one tensor of the state (masters, m or v), and writes it if the file is open. In a copy
- * in memory it is not. The tensor begins at byte `base` of the file, and its elements at `from`. Returns their end. */
+/* Hashes what this rank holds of one tensor of the state (masters, m or v). Writes it if the file is open, which it is
+ * not for a copy in memory. base: first byte of the tensor in the file. from: the elements. Returns their end. */
 static const char *put_tensor(Save *s, int file, uint64_t base, const FileExtents *extents, const char *from) {
     size_t most = (size_t)manifest_extent_bytes(s->manifest.file[file].bytes);
     for (int64_t i = 0; i < extents->extents; i++) {
@@ -215,8 +216,8 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
     if (s->fault[0]) return;
     int fd = io_open(path.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, data, bytes);
     if (!error) error = io_fsync(fd);
-    note(s, "write", &path, error);
-    if (fd >= 0) note(s, "close", &path, io_close(fd));
+    note(s, "write", path.text, error);
+    if (fd >= 0) note(s, "close", path.text, io_close(fd));
 }
 
 static void write_small(Save *s, ManifestFileKind file, const char *text, size_t bytes) {
@@ -253,12 +254,12 @@ void save_open(Save *s) {
         double begin = clock_ms();
         /* On a network file system the other ranks may see the new folder of rank 0 only after a delay. */
         while ((s->fd[f] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0) usleep(50000);
-        note(s, "open", &path, s->fd[f]);
+        note(s, "open", path.text, s->fd[f]);
         if (comm_rank(s->state->comm) > 0 || s->fault[0]) continue;
         /* rank 0 writes the header and sets the full size; bytes that other ranks have already written stay */
         int error = io_pwrite(s->fd[f], s->header[f], s->header_bytes[f], 0);
         if (!error) error = io_truncate(s->fd[f], s->manifest.file[f].bytes);
-        note(s, "write", &path, error);
+        note(s, "write", path.text, error);
         hash_extents(s, f, s->header[f], s->header_bytes[f]);
     }
 }
@@ -273,8 +274,8 @@ void save_close(Save *s) {
     for (int f = 0; f < 2; f++) {
         Path path = file_path(s, manifest_file_name[f]);
         if (s->fd[f] < 0) continue;
-        note(s, "sync", &path, io_fsync(s->fd[f]));
-        note(s, "close", &path, io_close(s->fd[f]));
+        note(s, "sync", path.text, io_fsync(s->fd[f]));
+        note(s, "close", path.text, io_close(s->fd[f]));
         s->fd[f] = -1;
     }
     if (comm_rank(s->state->comm) == 0) write_descriptions(s);
@@ -330,7 +331,7 @@ static void write_manifest(Save *s) {
     char     folder[PATH_MAX], why[MANIFEST_FAULT_BYTES];
     if (sort_extents(s)) {
         size_t bytes;
-        s->manifest.folder = realpath(s->run_dir.text, folder);
+        s->manifest.folder = realpath(s->state->config->run.dir, folder);
         char *text = manifest_write(&s->manifest, &bytes);
         s->manifest.folder = NULL;
         write_file(s, MANIFEST_NAME, text, bytes);
@@ -348,25 +349,23 @@ static void write_manifest(Save *s) {
 static void put_in_place(Save *s) {
     struct stat st;
     Path        aside;
-    if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
+    const char *run_dir = s->state->config->run.dir;
+    if (!s->fault[0]) note(s, "sync", s->tmp.text, io_fsync_dir(s->tmp.text));
     /* run.dir is synced, because its subfolder `checkpoints` may be new */
-    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text));
+    if (!s->fault[0]) note(s, "sync", run_dir, io_fsync_dir(run_dir));
     if (!s->fault[0] && lstat(s->final.text, &st) == 0) {
         int error = s->is_bad ? folder_set_aside(s->checkpoints.text, s->name, &aside)
                               : folder_trash(s->checkpoints.text, s->name);
-        note(s, "make way for", &s->final, error);
+        note(s, "move away", s->final.text, error);
     }
-    if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
-    if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
+    if (!s->fault[0]) note(s, "rename to", s->final.text, io_rename(s->tmp.text, s->final.text));
+    if (!s->fault[0]) note(s, "sync", s->checkpoints.text, io_fsync_dir(s->checkpoints.text));
 }
 
 /* Completes a save. Syncs the log first, so that no checkpoint is ahead of the log lines of its steps. */
 void save_commit(Save *s) {
     if (!may_write(s)) return;
-    if (s->state->log) {
-        Path log = path_of("%s", s->state->log);
-        note(s, "sync", &log, io_fsync(s->state->log_fd));
-    }
+    if (s->state->log) note(s, "sync", s->state->log, io_fsync(s->state->log_fd));
     if (!s->fault[0]) write_manifest(s);
     put_in_place(s);
 }

@@ -2,8 +2,8 @@
  * memory_copies.c, whose threads call this. A save knows nothing of threads. It assumes of other ranks only that they
  * write other pieces of the same files.
  *
- * A save fills a manifest. save_prepare describes the run in it. Then rank 0 makes the folder step_N.tmp. Every rank, in
- * any order, opens the files and writes its own pieces at their offsets in the whole model. Each extent is hashed in
+ * A save fills a manifest. save_prepare describes the run in it. Then rank 0 makes the folder step_N.tmp. Every rank,
+ * in any order, opens the files and writes its own pieces at their offsets in the whole model. Each extent is hashed in
  * memory before the write, and added to the manifest. Rank 0 also writes headers and config.json. When all ranks are
  * done, rank 0 gathers the extents of all ranks, writes the manifest, reads everything back, and renames the folder. A
  * fault is kept in `fault`, and nothing more is written after it. Only save_prepare may end the job, because all ranks
@@ -25,7 +25,7 @@ typedef struct {
     const CheckpointState *state;           /* the run whose state is saved; borrowed */
     Manifest     manifest;                  /* owned: the run at the step of the save, and the extents that this rank
                                              * has written; after save_gather those of all ranks (rank 0) */
-    Path         run_dir, checkpoints, tmp, final;
+    Path         checkpoints, tmp, final;
     char         name[32];
     char        *header[2];                 /* owned: headers of the weights file and the optimizer file, equal on
                                              * all ranks */
@@ -35,7 +35,7 @@ typedef struct {
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */
-    int          there;                     /* rank 0: 1 if this run has already saved this step and that checkpoint
+    int          is_saved;                  /* rank 0: 1 if this run has already saved this step and that checkpoint
                                              * verifies */
 } Save;
 
@@ -47,8 +47,8 @@ void save_describe_as(Save *s, Manifest *m);
 void save_make_folder(Save *s);                                    /* makes the folder and checks free space; rank 0,
                                                                     * first */
 /* Hashes the part of the state that this rank writes, adds its extents to the manifest, and writes them if `writes` is
- * 1. Called by every rank. An infinity or NaN is a fault. values: masters, then each optimizer state, of the elements of
- * all `extents`. */
+ * 1. Called by every rank. An infinity or NaN is a fault. values: the masters in all `extents`, then each optimizer
+ * state in them. */
 void save_pieces(Save *s, const float *values, const FileExtents *extents, int writes);
 void save_open(Save *s);                                           /* opens the files; every rank calls it; rank 0
                                                                     * writes headers */

@@ -1,6 +1,7 @@
 /* manifest.c - writes, parses and verifies state.json, the manifest of a checkpoint; see manifest.h. */
 #include "run/checkpoint/manifest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <omp.h>
@@ -116,12 +117,11 @@ int manifest_has_room(int64_t extents, int64_t data_files) {
 
 /* Reads a 64-bit integer from a string of decimal digits. Returns 0 if value is no such string. */
 static int read_u64(const cJSON *value, uint64_t *out) {
-    if (!cJSON_IsString(value) || !value->valuestring[0]) return 0;
-    *out = 0;
-    for (const char *c = value->valuestring; *c; c++)
-        if (*c < '0' || *c > '9' || __builtin_mul_overflow(*out, (uint64_t)10, out) ||
-            __builtin_add_overflow(*out, (uint64_t)(*c - '0'), out)) return 0;
-    return 1;
+    if (!cJSON_IsString(value) || !isdigit((unsigned char)value->valuestring[0])) return 0;
+    char *end;
+    errno = 0;
+    *out = strtoull(value->valuestring, &end, 10);
+    return *end == 0 && errno == 0;
 }
 
 static int read_i64(const cJSON *value, int64_t *out) {
@@ -241,8 +241,8 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Reads the extents of a file. Returns 0 if one is not within the file. Without is_copy they must cover the file exactly
- * once. */
+/* Reads the extents of a file. Returns 0 if one is not within the file. Unless is_copy is 1, they must cover the file
+ * exactly once. */
 static int read_extents(const cJSON *list, ManifestFile *file, int is_copy) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
@@ -275,17 +275,8 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
                                                  manifest_file_name[f]);
         entry = entry->next;
     }
-    if (entry) return manifest_fault(fault, MANIFEST_NAME " lists files that are none of a checkpoint");
+    if (entry) return manifest_fault(fault, MANIFEST_NAME " lists a file that no checkpoint has");
     return 1;
-}
-
-char *manifest_read(const char *folder, int64_t *bytes, char *fault) {
-    char *text = NULL;
-    Path  path = path_of("%s/" MANIFEST_NAME, folder);
-    *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
-    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
-    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
-    return text;
 }
 
 /* Checks the hash of a manifest first, because a text that does not match it is damaged. Then parses the JSON. */
@@ -311,7 +302,7 @@ static ManifestStatus parse(const char *text, size_t bytes, int is_copy, Manifes
     const cJSON *root = m->json.root, *format = json_member(root, "format"), *version = json_member(root, "version");
     if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 ||
         !cJSON_IsString(version)) {
-        manifest_fault(fault, MANIFEST_NAME " is not a train_gpt checkpoint's");
+        manifest_fault(fault, MANIFEST_NAME " is not of a train_gpt checkpoint");
         return MANIFEST_BROKEN;
     }
     if (strncmp(version->valuestring, "1.", 2) != 0) {

@@ -122,9 +122,6 @@ char *manifest_write(const Manifest *m, size_t *bytes);
 /* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */
 int manifest_has_room(int64_t extents, int64_t data_files);
 
-/* Reads state.json of a folder. Returns its text, malloc'ed, with its length in *bytes, or NULL with the reason in
- * fault. Exit 71 without memory. */
-char *manifest_read(const char *folder, int64_t *bytes, char *fault);
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);

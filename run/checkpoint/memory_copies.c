@@ -12,7 +12,6 @@
  */
 #include "run/checkpoint/memory_copies.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -51,17 +50,23 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* Returns the host of a rank and its place there. Assumes that the ranks of a host have consecutive numbers, as
- * comm/world.c gives them. */
+/* Returns the first rank after those of the host of rank `first`. */
+static int host_end(Comm *c, int first) {
+    int end = first;
+    while (end < comm_size(c) && strcmp(comm_host(c, end), comm_host(c, first)) == 0) end++;
+    return end;
+}
+
+/* Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
-    MemoryHost h = {0};
-    for (int r = 0; r < comm_size(c); r++) {
-        if (r == 0 || strcmp(comm_host(c, r), comm_host(c, r - 1)) != 0) {
-            h.hosts++;
-            if (r > rank) continue;
-            h.host = h.hosts - 1, h.ranks = 0, h.place = rank - r;
-        }
-        h.ranks += strcmp(comm_host(c, r), comm_host(c, rank)) == 0;
+    MemoryHost h = {.next = -1};
+    for (int first = 0, end; first < comm_size(c); first = end) {
+        end = host_end(c, first);
+        h.hosts++;
+        if (rank < first || rank >= end) continue;
+        int next = end < comm_size(c) ? end : 0;
+        h.ranks = end - first, h.place = rank - first;
+        if (h.ranks < comm_size(c)) h.next = next + h.place % (host_end(c, next) - next);
     }
     return h;
 }
@@ -97,7 +102,7 @@ int memory_read(const char *path, MemoryCopy *copy, char *fault) {
     int         fd = io_open(path, IO_READ), good = 0;
     if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
-        manifest_fault(fault, "it is another user's");
+        manifest_fault(fault, "the file belongs to another user");
     } else {
         uint64_t count = (uint64_t)smaller_of(st.st_size, MANIFEST_LIMIT + 1);
         char    *bytes = xmalloc(count, "the head of a copy in memory");
@@ -146,8 +151,8 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-/* HEAD_SPARE: bytes by which the head of a copy (its manifest) may grow, for losses and maxima of fp8. EXTENT_CHARS: most
- * bytes of an extent in it. */
+/* HEAD_SPARE: bytes by which the head of a copy (its manifest) may grow, for losses and maxima of fp8. EXTENT_CHARS:
+ * most bytes of an extent in it. */
 enum { HEAD_SPARE = 256 << 10, EXTENT_CHARS = 64 };
 static const double PAUSE_MS = 100.0;
 
@@ -197,25 +202,14 @@ static void seal(void *copies) {
     char         *slot = m->own.slot[m->at];
     save_pieces(s, (const float *)(const void *)(slot + m->own.meta), &m->extents, 0);
     char *text = manifest_write(&s->manifest, &bytes);
-    if (bytes >= m->own.meta) manifest_fault(s->fault, "its head takes %zu bytes", bytes);
+    if (bytes >= m->own.meta)
+        manifest_fault(s->fault, "its manifest has %zu bytes, and the file has place for %" PRIu64, bytes, m->own.meta);
     m->is_whole = !s->fault[0];
     if (m->is_whole) { /* the first byte, which is 0 so far, is written last */
         memcpy(slot + 1, text + 1, bytes);
         slot[0] = text[0];
     }
     free(text);
-}
-
-/* Returns the rank of the next host that has the same place on its host as this rank. Returns -1 if there is only one
- * host. */
-static int next_of(Comm *c, int rank) {
-    MemoryHost own = memory_host(c, rank);
-    if (own.hosts == 1) return -1;
-    for (int r = 0; r < comm_size(c); r++) {
-        MemoryHost h = memory_host(c, r);
-        if (h.host == (own.host + 1) % own.hosts && h.place == own.place % h.ranks) return r;
-    }
-    return -1;
 }
 
 /* Collective. Makes the connections to and from this rank. Every rank tells the others two sizes: the bytes before the
@@ -228,7 +222,7 @@ static void link_hosts(MemoryCopies *m) {
     bytes[2 * rank] = (int64_t)m->own.meta, bytes[2 * rank + 1] = (int64_t)m->own.data;
     if (m->host.hosts > 1) comm_all_reduce_i64(c, bytes, 2 * ranks, COMM_SUM);
     for (int r = 0; m->host.hosts > 1 && r < ranks; r++) {
-        Comm *pair = comm_pair(c, r, next_of(c, r), "copies");
+        Comm *pair = comm_pair(c, r, memory_host(c, r).next, "copies");
         if (!pair) continue;
         comm_set_on_host(pair);
         Slots in = {.meta = (uint64_t)bytes[2 * r], .data = (uint64_t)bytes[2 * r + 1]};
@@ -342,11 +336,11 @@ size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer,
     return (hosts > 1 ? 2 : 1) * MEMORY_SLOTS * slot;
 }
 
-static Tensor flat(void *data, DType type, uint64_t bytes) { return tensor_1d(data, type, (int64_t)(bytes / 4)); }
+static Tensor words(void *data, uint64_t bytes) { return tensor_1d(data, I32, (int64_t)(bytes / 4)); }
 
-static void send(MemoryCopies *m, char *data, DType type, uint64_t bytes) {
+static void send(MemoryCopies *m, char *data, uint64_t bytes) {
     for (int i = 0; i < m->links; i++)
-        if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, flat(data, type, bytes));
+        if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, words(data, bytes));
 }
 
 /* Starts to receive the copies of neighbours, ranks of another host, into the slot of the same index. The beginning of
@@ -355,8 +349,8 @@ static void await_neighbours(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) {
         Slots *in = &m->link[i].in;
         if (!receives(&m->link[i])) continue;
-        comm_receive_start(m->link[i].pair, flat(in->slot[m->at] + in->meta, F32, in->data));
-        comm_receive_start(m->link[i].pair, flat(in->slot[m->at], I32, in->meta));
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at] + in->meta, in->data));
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at], in->meta));
     }
 }
 
@@ -372,7 +366,7 @@ static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
     save_release(&m->save);
-    send(m, m->own.slot[m->at], I32, m->own.meta);
+    send(m, m->own.slot[m->at], m->own.meta);
     m->is_sent = 1;
 }
 
@@ -398,7 +392,8 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     double begin = clock_ms();
     finish(m); /* the preceding copy is then complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
-        warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
+        warn("the copy in memory of step %" PRId64 " is of no use: %s; training continues, and checkpoints on disk "
+             "stay", m->now.step, m->fault);
     m->fault[0] = 0;
     failpoint_done(failpoint("memory.copy"));
     m->at = !m->at;
@@ -409,7 +404,7 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     m->save = prepare(m, step);
     m->in_flight = 1, m->is_sent = 0;
     worker_begin(&m->worker);
-    send(m, data, F32, m->own.data);
+    send(m, data, m->own.data);
     m->begin_ms = begin;
     m->now = (MemoryCopied){step, 0.0, clock_ms() - begin};
 }
@@ -446,7 +441,7 @@ void memory_copies_end(MemoryCopies *m) {
 
 typedef struct {
     MemoryCopy copy;         /* head of the file; owned */
-    char       name[40];
+    Path       path;
 } Found;
 
 /* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
@@ -455,74 +450,57 @@ typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, in
 typedef struct {
     const CheckpointState *state; /* the run whose state is rescued; borrowed */
     Comm   *comm;
-    Path    folder;
     char    run_id[40];
     int64_t newest;
     Found  *found;           /* [count] whole copies in the folder of this host that this rank has read; owned */
     int     count;
     Offer  *offer;           /* owned, rank 0: copies in `found` of all ranks, the newest first */
     int     offers;
-    char   *warnings;        /* owned: lines about damaged copies that this rank holds; NULL: none */
     Offer  *chosen;          /* owned [ranks]: the copy of each rank of the lost job that is used; equal on all ranks */
     int     ranks;
 } Rescue;
 
-static Path path_in(const Rescue *r, const char *name) { return path_of("%s/%s", r->folder.text, name); }
-
-static void note(Rescue *r, const Path *path, const char *fault) {
-    char *more = xformat("a warning", "%sthe copy in memory %s is passed over: %s\n", r->warnings ? r->warnings : "",
-                         path->text, fault);
-    free(r->warnings);
-    r->warnings = more;
+/* Reads and hashes a file. Adds it to r->found if it is a whole copy of this run that is newer than the disk's. Writes
+ * a line to `damaged` if it is damaged. */
+static void look_at(Rescue *r, const char *path, FILE *damaged) {
+    char       fault[MANIFEST_FAULT_BYTES];
+    MemoryCopy copy;
+    int        is_whole = memory_read(path, &copy, fault);
+    if (is_whole && (strcmp(copy.manifest.run_id, r->run_id) != 0 || copy.manifest.step <= r->newest)) {
+        memory_free(&copy);
+        return;
+    }
+    watchdog_tick(r->state->watchdog, "checking copies in memory");
+    if (is_whole && memory_each_extent(path, &copy, NULL, fault)) {
+        r->found = xgrow(r->found, r->count, sizeof *r->found, "a list of copies in memory");
+        r->found[r->count++] = (Found){copy, path_of("%s", path)};
+        return;
+    }
+    if (is_whole) memory_free(&copy);
+    if (fault[0]) fprintf(damaged, "the copy in memory %s is passed over: %s\n", path, fault);
 }
 
-/* Collective. Rank 0 prints the warnings that all ranks have collected. */
-static void warn_of_all(Rescue *r) {
-    size_t count;
-    char  *all = gather_bytes(r->comm, r->warnings, r->warnings ? strlen(r->warnings) : 0, &count);
+/* Collective. Looks for copies in the folder of this host. The ranks of the host divide the files. Rank 0 warns of the
+ * damaged ones. */
+static void look(Rescue *r) {
+    MemoryHost own = memory_host(r->comm, comm_rank(r->comm));
+    IoPaths    files = {NULL, 0};
+    char      *text;
+    size_t     bytes, count;
+    FILE      *damaged = memory_file_open(&text, &bytes);
+    io_match(path_of("%s/rank_*", memory_folder(r->state).text).text, &files);
+    for (size_t i = 0; i < files.count; i++)
+        if ((int)i % own.ranks == own.place && memory_is_name(basename(files.path[i])))
+            look_at(r, files.path[i], damaged);
+    io_paths_free(&files);
+    fclose(damaged);
+    char *all = gather_bytes(r->comm, text, bytes, &count);
     for (char *at = all, *end; all && at < all + count; at = end + 1) {
         end = (char *)memchr(at, '\n', (size_t)(all + count - at));
         warn("%.*s", (int)(end - at), at);
     }
     free(all);
-    free(r->warnings);
-    r->warnings = NULL;
-}
-
-/* Reads and hashes a file. Adds it to r->found if it is a whole copy of this run that is newer than the disk's. */
-static void look_at(Rescue *r, const char *name) {
-    char       fault[MANIFEST_FAULT_BYTES];
-    MemoryCopy copy;
-    Path       path = path_in(r, name);
-    if (!memory_read(path.text, &copy, fault)) {
-        if (fault[0]) note(r, &path, fault);
-        return;
-    }
-    int is_wanted = strcmp(copy.manifest.run_id, r->run_id) == 0 && copy.manifest.step > r->newest;
-    watchdog_tick(r->state->watchdog, "checking copies in memory");
-    if (!is_wanted || !memory_each_extent(path.text, &copy, NULL, fault)) {
-        if (is_wanted) note(r, &path, fault);
-        memory_free(&copy);
-        return;
-    }
-    r->found = xrealloc(r->found, sizeof *r->found * (size_t)(r->count + 1), "a list of copies in memory");
-    r->found[r->count] = (Found){.copy = copy};
-    snprintf(r->found[r->count++].name, sizeof r->found->name, "%.39s", name);
-}
-
-static int is_copy(const struct dirent *entry) { return memory_is_name(entry->d_name); }
-
-/* Looks for copies in the folder of this host. The ranks of the host divide the files. */
-static void look(Rescue *r) {
-    MemoryHost      own = memory_host(r->comm, comm_rank(r->comm));
-    struct dirent **entry = NULL;
-    int             count = scandir(r->folder.text, &entry, is_copy, alphasort);
-    for (int i = 0; i < count; i++) {
-        if (i % own.ranks == own.place) look_at(r, entry[i]->d_name);
-        free(entry[i]);
-    }
-    free(entry);
-    warn_of_all(r);
+    free(text);
 }
 
 /* Orders offers (copies in memory): the newest step first, then by session (job), then by rank. */
@@ -616,8 +594,8 @@ static void write_checkpoint(Rescue *r, Manifest *m, StepFolder *at) {
         if (r->chosen[k].holder != comm_rank(r->comm)) continue;
         const Found *f = &r->found[r->chosen[k].index];
         watchdog_tick(r->state->watchdog, "writing copies in memory to the disk");
-        if (!memory_each_extent(path_in(r, f->name).text, &f->copy, &s, fault) && !s.fault[0])
-            manifest_fault(s.fault, "%s: %.800s", f->name, fault);
+        if (!memory_each_extent(f->path.text, &f->copy, &s, fault) && !s.fault[0])
+            manifest_fault(s.fault, "%.200s: %.700s", f->path.text, fault);
     }
     save_close(&s);
     expect_written(r, &s);
@@ -651,7 +629,6 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
     Rescue   r = {.state = state, .comm = state->comm, .newest = newest};
     Manifest m;
     if (state->config->checkpoint.memory_every == 0 || !has_run_id(&r)) return 0;
-    r.folder = memory_folder(state);
     look(&r);
     choose(&r);
     if (r.ranks > 0) {
@@ -665,7 +642,8 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
     } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
         int next, ranks = take_group(&r, 0, &next, r.chosen);
         warn("the copies in memory of step %" PRId64
-             " are of no use: %d of %d ranks' are there; the run continues from the newest checkpoint on disk",
+             " are of no use: those of %d of %d ranks were found; the run continues from the newest checkpoint on "
+             "disk",
              r.offer[0].step, ranks, r.offer[0].ranks);
     }
     for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);

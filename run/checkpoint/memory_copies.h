@@ -52,8 +52,9 @@ void memory_copies_sweep(const CheckpointState *state);
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* The place of a rank: number of hosts, index of its host, number of ranks on that host, and index among them. */
-typedef struct { int hosts, host, ranks, place; } MemoryHost;
+/* The place of a rank: number of hosts, number of ranks on its own host, index among them, and the rank at this place
+ * of the next host, which gets copies of its copies (-1 with one host). */
+typedef struct { int hosts, ranks, place, next; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
@@ -77,7 +78,7 @@ enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 typedef struct {
     char    *text;        /* text of the manifest; owned */
     size_t   text_bytes;
-    Manifest manifest;    /* the same, parsed; owned */
+    Manifest manifest;    /* manifest that was parsed from `text`; owned */
     uint64_t data_offset; /* byte of the file at which the extents begin */
 } MemoryCopy;
 
