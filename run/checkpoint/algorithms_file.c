@@ -17,22 +17,15 @@
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
-/* A property of the machine that a table of matrix-product algorithms depends on: GPU, compute capability, or library
- * version. key: member of the JSON. what: words for messages. here: value on this machine. */
-enum { MAKERS = 3 };
-typedef struct { const char *key, *what, *here; } Maker;
-
-static void makers(Maker out[MAKERS]) {
-    out[0] = (Maker){"gpu", "GPU", device_name()};
-    out[1] = (Maker){"isa", "compute capability", device_isa()};
-    out[2] = (Maker){"library", "library", matmul_library()};
-}
+/* Properties of the machine that a table of matrix-product algorithms depends on. key: member of the JSON. what: words
+ * for messages. here: returns the value on this machine. */
+static const struct { const char *key, *what, *(*here)(void); } MAKERS[] = {
+    {"gpu", "GPU", device_name}, {"isa", "compute capability", device_isa}, {"library", "library", matmul_library}};
+enum { MAKER_COUNT = sizeof MAKERS / sizeof *MAKERS };
 
 cJSON *algorithms_to_json(void) {
-    Maker  made[MAKERS];
     cJSON *table = cJSON_CreateObject();
-    makers(made);
-    for (int i = 0; i < MAKERS; i++) cJSON_AddStringToObject(table, made[i].key, made[i].here);
+    for (int i = 0; i < MAKER_COUNT; i++) cJSON_AddStringToObject(table, MAKERS[i].key, MAKERS[i].here());
     cJSON *list = cJSON_AddArrayToObject(table, "products");
     for (int i = 0; i < matmul_algorithms.count; i++) {
         MatmulAlgorithm a = matmul_algorithms.record[i];
@@ -70,16 +63,14 @@ static int refuse_table(const char *where) {
 /* Returns 1 if a table of matrix-product algorithms was chosen on the GPU and library of this machine. Algorithms of
  * another machine may run here, but slowly. */
 static int is_from_here(const cJSON *json, const char *where) {
-    Maker made[MAKERS];
-    makers(made);
-    for (int i = 0; i < MAKERS; i++) {
-        const cJSON *there = json_member(json, made[i].key);
+    for (int i = 0; i < MAKER_COUNT; i++) {
+        const cJSON *there = json_member(json, MAKERS[i].key);
         if (!cJSON_IsString(there)) return refuse_table(where);
-        if (strcmp(there->valuestring, made[i].here) == 0) continue;
+        if (strcmp(there->valuestring, MAKERS[i].here()) == 0) continue;
         warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, "
              "and the bits of this run differ "
              "from there on",
-             where, made[i].what, there->valuestring, made[i].here);
+             where, MAKERS[i].what, there->valuestring, MAKERS[i].here());
         return 0;
     }
     return 1;
@@ -142,12 +133,9 @@ static void share(Comm *comm) {
 
 /* Adds the algorithms that other ranks have chosen to the table of rank 0, in the order of ranks. */
 static void collect(Comm *comm) {
-    int              count = matmul_algorithms.count;
-    MatmulAlgorithm *own = xcalloc((size_t)count + 1, sizeof *own, "a table of algorithms"), a;
-    size_t           bytes;
-    for (int i = 0; i < count; i++) own[i] = matmul_algorithms.record[i];
-    char *all = gather_bytes(comm, own, sizeof *own * (size_t)count, &bytes);
-    free(own);
+    MatmulAlgorithm a;
+    size_t          bytes;
+    char *all = gather_bytes(comm, matmul_algorithms.record, sizeof a * (size_t)matmul_algorithms.count, &bytes);
     for (size_t at = 0; at < bytes; at += sizeof a) {
         memcpy(&a, all + at, sizeof a);
         if (matmul_algorithms_find(a.key) < 0) matmul_algorithms_set(a);
@@ -177,16 +165,13 @@ static void fill_with_tokens(Tensor tokens, Stream *s, int64_t vocabulary, uint6
 /* Fills x with random numbers from -scale to scale. They replace values that another pipeline stage would send. */
 static void fill_with_numbers(Tensor x, Stream *s, double scale, uint64_t seed) {
     int64_t n = tensor_elems(x);
-    char   *values = xmalloc((size_t)n * sizeof(float), "numbers to time a model with");
-    for (int64_t i = 0; i < n; i++) {
-        float    v = (float)(scale * (2.0 * rng_uniform(seed, RNG_TIMING, (uint64_t)i) - 1.0));
-        uint16_t h = x.type == BF16 ? bf16_from_f32(v) : f16_from_f32(v);
-        memcpy(values + (size_t)i * dtype_bytes(x.type), x.type == F32 ? (const void *)&v : (const void *)&h,
-               dtype_bytes(x.type));
-    }
-    device_from_host(s, x, values);
+    Tensor  host = x;
+    host.data = xmalloc((size_t)n * dtype_bytes(x.type), "numbers to time a model with");
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(host, i, (float)(scale * (2.0 * rng_uniform(seed, RNG_TIMING, (uint64_t)i) - 1.0)));
+    device_from_host(s, x, host.data);
     device_sync(s);
-    free(values);
+    free(host.data);
 }
 
 /* Times the matrix products of a training step. The backward pass of the first micro-batch writes gradients, and those
@@ -218,15 +203,14 @@ static void time_products(Comm *comm, int times, Gpt *g, Stream *s, Batch batch,
 }
 
 void algorithms_settle(const char *dir, Comm *comm, int times, Gpt *g, Stream *s, Batch batch, int64_t micro_batches) {
-    char path[4200];
-    int  stored = 0, known = 0;
+    int stored = 0, known = 0;
     if (device_is_host()) return;
-    snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
-    if (comm_rank(comm) == 0) stored = read_file(path), known = matmul_algorithms.count;
+    Path path = path_of("%s/" ALGORITHMS_NAME, dir);
+    if (comm_rank(comm) == 0) stored = read_file(path.text), known = matmul_algorithms.count;
     share(comm);
     time_products(comm, times, g, s, batch, micro_batches);
     collect(comm);
-    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms.count != known)) write_file(path);
+    if (comm_rank(comm) == 0 && (!stored || matmul_algorithms.count != known)) write_file(path.text);
     share(comm);
     matmul_algorithms.frozen = 1;
 }

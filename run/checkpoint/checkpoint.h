@@ -150,14 +150,6 @@ int64_t saver_step(const Saver *s);            /* returns the step of the save t
 double saver_stall_ms(const Saver *s);         /* returns the ms that training waited for the copy of the state and for
                                                 * other ranks */
 
-/* Collective. Makes a whole save at once: writes step_%08d and prunes to checkpoint.keep. Exit 74 if that fails.
- * Returns the milliseconds that it took. */
-double checkpoint_save(CheckpointState *state, int64_t step);
-
-/* Finds the newest checkpoint that verifies in a run folder, or takes the folder itself if it is a checkpoint. Writes
- * its path to out [capacity]. Returns 0 if there is none. */
-int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity);
-
 /* Reads the weights of a checkpoint folder or a .safetensors file with the names of Hugging Face, with or without
  * "transformer.". Fills params (in the type of activations) by the layout. says: 1 if this rank shows the progress.
  * Exit 65 naming file, tensor, found and expected shape. */

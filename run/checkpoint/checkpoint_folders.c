@@ -1,5 +1,5 @@
 /* checkpoint_folders.c - lists, verifies and removes the folders under run.dir/checkpoints; see checkpoint_folders.h.
- * Also defines checkpoint_find() and the checks of disk space of checkpoint.h. */
+ * Also defines the checks of disk space of checkpoint.h. */
 #include "run/checkpoint/checkpoint_folders.h"
 
 #include <dirent.h>
@@ -37,14 +37,9 @@ void folder_name(char out[32], int64_t step) { snprintf(out, 32, "step_%08" PRId
 /* Returns the step in a folder name that is exactly as folder_name writes it, or -1 for another name. */
 static int64_t step_of(const char *name) {
     char    again[32];
-    int64_t step = 0;
-    if (strncmp(name, "step_", 5) != 0 || strlen(name) > 24) return -1;
-    for (const char *c = name + 5; *c; c++) {
-        if (*c < '0' || *c > '9' || __builtin_mul_overflow(step, (int64_t)10, &step) ||
-            __builtin_add_overflow(step, (int64_t)(*c - '0'), &step)) return -1;
-    }
+    int64_t step = strncmp(name, "step_", 5) == 0 ? strtoll(name + 5, NULL, 10) : -1;
     folder_name(again, step);
-    return strcmp(again, name) == 0 ? step : -1;
+    return step >= 0 && strcmp(again, name) == 0 ? step : -1;
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -54,40 +49,47 @@ static int newest_first(const void *a, const void *b) {
 
 int folders_list(const char *checkpoints, StepFolder **list) {
     int            count = 0;
+    StepFolder    *found = NULL;
     struct dirent *entry;
-    *list = NULL;
+    if (list) *list = NULL;
     DIR *folder = opendir(checkpoints);
     if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (!folder) return -errno;
     while ((errno = 0, entry = readdir(folder))) {
         int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
-        *list = xrealloc(*list, sizeof **list * (size_t)(count + 1), "a list of checkpoints");
-        (*list)[count].step = step;
-        folder_name((*list)[count++].name, step);
+        found = xgrow(found, count, sizeof *found, "a list of checkpoints");
+        found[count].step = step;
+        folder_name(found[count++].name, step);
     }
     int error = errno;
     closedir(folder);
-    if (error) {
-        free(*list);
-        *list = NULL;
-        return -error;
-    }
-    if (count) qsort(*list, (size_t)count, sizeof **list, newest_first);
-    return count;
+    if (count) qsort(found, (size_t)count, sizeof *found, newest_first);
+    if (list && !error) *list = found;
+    else free(found);
+    return error ? -error : count;
 }
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-/* Reads the manifest of a checkpoint folder like manifest_read, but follows no links. */
+/* Reads state.json of a folder. Returns its text, malloc'ed, with its length in *bytes, or NULL with the reason in
+ * fault. */
 static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
+    char *text = NULL;
+    Path  path = path_of("%s/" MANIFEST_NAME, folder);
+    *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
+    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
+    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
+    return text;
+}
+
+/* Returns 1 if the folder and its manifest are no links, or 0 with a fault. */
+static int is_own_folder(const char *folder, char *fault) {
     struct stat st;
-    Path        path = path_of("%s/" MANIFEST_NAME, folder);
-    if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
-    else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
-    else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
-    else return manifest_read(folder, bytes, fault);
-    return NULL;
+    if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) return manifest_fault(fault, "it is not a folder");
+    if (lstat(path_of("%s/" MANIFEST_NAME, folder).text, &st) < 0) return manifest_unread(fault, MANIFEST_NAME, errno);
+    if (S_ISREG(st.st_mode)) return 1;
+    return manifest_fault(fault, MANIFEST_NAME " %s", io_error_text(io_kind(st.st_mode)));
 }
 
 static ManifestStatus status_of(const char *fault) {
@@ -120,7 +122,7 @@ void folder_fail_unknown(const char *folder, const char *fault) {
 
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault) {
     int64_t bytes;
-    char   *text = manifest_read(folder, &bytes, fault);
+    char   *text = read_manifest(folder, &bytes, fault);
     if (!text) return status_of(fault);
     ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
     free(text);
@@ -132,7 +134,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     int64_t bytes = 0;
     char   *text = NULL;
     fault[0] = 0;
-    if (!c || comm_rank(c) == 0) text = read_manifest(folder, &bytes, fault);
+    if ((!c || comm_rank(c) == 0) && is_own_folder(folder, fault)) text = read_manifest(folder, &bytes, fault);
     if (comm_any_fault(c, fault)) return status_of(fault);
     if (c) comm_broadcast(c, &bytes, sizeof bytes, 0);
     if (!text) text = xmalloc((size_t)bytes + 1, "the manifest of a checkpoint");
@@ -288,9 +290,12 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
 
 static int is_good(const char *folder, int64_t step, Manifest *m, int64_t *warned) {
     char           fault[MANIFEST_FAULT_BYTES];
-    ManifestStatus status = folder_verify(NULL, folder, step, NULL, m, fault);
+    Manifest       found;
+    ManifestStatus status = folder_verify(NULL, folder, step, NULL, &found, fault);
     if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder, fault);
     if (status != MANIFEST_GOOD) folder_warn(warned, "%s is not used: %s", folder, fault);
+    else if (m) *m = found;
+    else manifest_free(&found);
     return status == MANIFEST_GOOD;
 }
 
@@ -314,18 +319,6 @@ int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m) {
     }
     folder_warn_rest(warned, "are not used either");
     return found;
-}
-
-int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
-    Path     path;
-    Manifest m;
-    if (!folder_find(run_or_checkpoint, &path, &m)) return 0;
-    manifest_free(&m);
-    if (strlen(path.text) >= capacity)
-        fail(EXIT_CONFIG, "the path %s has %zu bytes, at most %zu are allowed: choose shorter names", path.text,
-             strlen(path.text), capacity - 1);
-    strcpy(out, path.text);
-    return 1;
 }
 
 /* --- room for the checkpoints of a run, before the first step, while a refusal loses nothing ---------------------- */

@@ -21,8 +21,8 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* writes the name of a step's folder: "step_00000050" */
 
-/* Lists the step folders below `checkpoints`, newest first, in a malloc'ed *list. Returns their number, or -errno if
- * the folder cannot be read. */
+/* Lists the step folders below `checkpoints`, newest first, in a malloc'ed *list; list NULL: only counts them. Returns
+ * their number, or -errno if the folder cannot be read. */
 int folders_list(const char *checkpoints, StepFolder **list);
 int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the bytes of the files of one checkpoint */
 
@@ -35,8 +35,9 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
 /* Reads and checks the manifest of a checkpoint alone. The files that it lists are not read. On MANIFEST_GOOD *m is
  * filled, to be freed by manifest_free. Else the fault is written to fault [MANIFEST_FAULT_BYTES]. */
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
-/* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Reads
- * its manifest into *m, to be freed by manifest_free. Returns 0 if there is none. */
+/* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Writes
+ * its path to *out, and its manifest, to be freed by manifest_free, to *m unless m is NULL. Returns 0 if there is
+ * none. */
 int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
 /* Ends a job that cannot verify a checkpoint because the disk cannot be read. Exit 74. The message names folder and
  * fault. */

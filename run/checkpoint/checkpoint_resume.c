@@ -46,10 +46,8 @@ NORETURN static void refuse_no_checkpoint(const char *checkpoints) {
 }
 
 void checkpoint_precheck(const Config *config) {
-    StepFolder *list = NULL;
-    Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
-    int         count = folders_list(checkpoints.text, &list);
-    free(list);
+    Path checkpoints = path_of("%s/checkpoints", config->run.dir);
+    int  count = folders_list(checkpoints.text, NULL);
     if (count < 0) return; /* a folder that cannot be read is reported when it is read again */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
     if (config->run.resume == RESUME_MUST && count == 0 && config->checkpoint.memory_every == 0)
@@ -323,12 +321,12 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a tensor of a weights file that this program wrote. Exit 65 unless it is fp32 and at the offset that the
- * layout gives. */
-static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim,
+/* Returns tensor i of a weights file that this program wrote. Exit 65 unless it has this name, is fp32, and is at the
+ * offset that the layout gives. */
+static const SafeTensor *own_tensor(const WeightsFile *w, int i, const char *name, int dims, const int64_t *dim,
                                     uint64_t begin) {
-    const SafeTensor *t = safetensors_find(&w->header, name);
-    int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
+    const SafeTensor *t = i < w->header.tensors ? &w->header.tensor[i] : NULL;
+    int same = t && strcmp(t->name, name) == 0 && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
     for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
     if (!same)
         fail(EXIT_DATA,
@@ -349,7 +347,7 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
         for (int64_t at = 0, n; at < span.elems; at += n) {
             watchdog_tick(state->watchdog, "reading a checkpoint");
             if (comm_rank(state->comm) == 0) say_part("loading the checkpoint", 0, 0);
-            n = weights_read_span(w, base, 0, checkpoint_layout(state), &span, at, block, block + WEIGHTS_BLOCK);
+            n = weights_read_span(w, base, 0, checkpoint_layout(state), &span, at, block);
             optimizer_put(o, state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
         }
     }
@@ -362,13 +360,13 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     float        *block = xmalloc(2 * sizeof *block * WEIGHTS_BLOCK, "reading weights");
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
-        own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
+        own_tensor(&model, i, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
     /* the tensors follow each other without gaps, so they are read as one */
     read_spans(state, &model, &model.header.tensor[0], 0, block);
     for (int k = 0; k < state->optimizer->kind->states; k++)
         read_spans(state, &states,
-                   own_tensor(&states, state->optimizer->kind->state[k].name, 1, &layout->elems,
+                   own_tensor(&states, k, state->optimizer->kind->state[k].name, 1, &layout->elems,
                               4 * (uint64_t)k * (uint64_t)layout->elems),
                    1 + k, block);
     free(block);

@@ -2,7 +2,7 @@
  *
  * Training waits only for a copy of the state to host memory. A thread of each rank, the worker, then writes and
  * fsyncs. It does not use MPI. The reduction of a step tells the main threads that all ranks have finished a phase
- * (Part). Together they begin the next one. Rank 0 makes the folder, all ranks write their pieces, rank 0 writes the
+ * (Phase). Together they begin the next one. Rank 0 makes the folder, all ranks write their pieces, rank 0 writes the
  * manifest and renames the folder. After each phase they agree on its faults, and a fault on any rank ends the save on
  * all. If this run has saved the step before, and that checkpoint verifies, it stays unchanged.
  */
@@ -21,18 +21,16 @@ enum { PAUSE_MS = 100 };
 static const double SYNC_MS = 600e3; /* ms that the fsync of one file may take before the watchdog acts, unless
                                       * run.watchdog_seconds is set */
 
-typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
+typedef enum { PHASE_NONE, PHASE_FOLDER, PHASE_PIECES, PHASE_COMMIT } Phase;
 
 struct Saver {
     CheckpointState *state;       /* what a checkpoint saves; borrowed */
     FileExtents      extents;     /* owned: extents that this rank writes, the same for masters and for each state */
     float           *host_copy;   /* owned, from device_alloc_host: masters and states of `extents`, then scratch */
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
-    WrittenExtent   *all;         /* owned, on rank 0: extents of the files that all ranks have written */
-    size_t           all_count;
-    Part             part;        /* phase of the save in flight; PART_NONE: no save */
+    Phase            phase;       /* phase of the save in flight; PHASE_NONE: no save */
     double           stall_ms;
-    double           part_ms;     /* ms that the worker thread needed for the last phase; written by that thread */
+    double           phase_ms;    /* ms that the worker thread needed for the last phase; written by that thread */
     double           took_ms;     /* ms of the save so far: the copy, and the slowest rank in each phase */
     int64_t          step;
     FoldersKept      kept;        /* which checkpoints stay once the save in flight is complete */
@@ -47,20 +45,19 @@ struct Saver {
 static void work(void *saver) {
     Saver *s = (Saver *)saver;
     double begin = clock_ms();
-    switch (s->part) {
-        case PART_FOLDER: save_make_folder(&s->save); break;
-        case PART_PIECES: save_pieces(&s->save, 1); break;
+    switch (s->phase) {
+        case PHASE_FOLDER: save_make_folder(&s->save); break;
+        case PHASE_PIECES: save_pieces(&s->save, s->host_copy, &s->extents, 1); break;
         default:
-            save_commit(&s->save, s->all, s->all_count);
-            if (!s->save.fault[0])
-                folders_prune(s->save.checkpoints.text, s->save.step, s->kept, &s->save.progress);
+            save_commit(&s->save);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->step, s->kept, &s->save.progress);
     }
-    s->part_ms = clock_ms() - begin;
+    s->phase_ms = clock_ms() - begin;
 }
 
-static void begin_part(Saver *s, Part part, int has_work) {
-    s->part = part;
-    s->part_ms = 0.0;
+static void begin_phase(Saver *s, Phase phase, int has_work) {
+    s->phase = phase;
+    s->phase_ms = 0.0;
     if (has_work) worker_begin(&s->worker);
 }
 
@@ -86,22 +83,19 @@ void saver_destroy(Saver *s) {
     if (!s) return;
     thread_stop(&s->worker.thread);
     save_release(&s->save);
-    free(s->all);
     free(s->extents.extent);
     device_free_host(s->host_copy);
     free(s);
 }
 
-/* --- the parts, all ranks together -------------------------------------------------------------------------------- */
+/* --- the phases, all ranks together ------------------------------------------------------------------------------- */
 
 static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 
 /* Frees the memory of a save after it has finished or failed. */
 static void release(Saver *s) {
-    s->part = PART_NONE;
+    s->phase = PHASE_NONE;
     save_release(&s->save);
-    free(s->all);
-    s->all = NULL;
 }
 
 /* Ends a failed save. All ranks call it with the same fault, after their last write. */
@@ -116,7 +110,7 @@ static void give_up(Saver *s) {
     if (not_finite) fail(EXIT_NUMERIC, "%s", s->fault);
     if (s->is_last) return;
     if (s->failures < SAVER_TRIES)
-        warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next one is tried at its time",
+        warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next is tried when it is due",
              s->step, s->fault);
     else
         fail(EXIT_IO,
@@ -133,37 +127,36 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     s->step = step;
     const Config *c = s->state->config;
     s->kept = (FoldersKept){c->checkpoint.keep, c->checkpoint.keep_every, s->state->best_step};
-    s->save = save_prepare(s->state, step, s->host_copy, &s->extents);
+    s->save = save_prepare(s->state, step);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
     float *scratch = s->host_copy + optimizer_tensors(s->state->optimizer->kind) * s->extents.elems;
     state_copy(s->state, &s->extents, s->host_copy, scratch);
     s->took_ms = s->stall_ms = clock_ms() - begin;
-    begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
+    begin_phase(s, PHASE_FOLDER, is_first(s) && !s->save.fault[0]);
 }
 
 int64_t saver_step(const Saver *s) { return s->step; }
 double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
-int saver_ready(Saver *s) { return s->part != PART_NONE && !worker_is_busy(&s->worker); }
+int saver_ready(Saver *s) { return s->phase != PHASE_NONE && !worker_is_busy(&s->worker); }
 
 /* Begins the next phase after all ranks have finished one. Returns 1 if that was the last phase and the folder has its
  * final name. */
-static int next_part(Saver *s) {
-    CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
+static int next_phase(Saver *s) {
+    CHECK(saver_ready(s), "step %" PRId64 ": a phase of its save is not done yet", s->step);
     if (comm_any_fault(s->state->comm, s->save.fault)) {
         give_up(s);
         return 0;
     }
-    if (s->part == PART_FOLDER) {
-        int64_t there = s->save.there; /* 1 if this run has already saved this step; only rank 0 knows, so it tells the
-                                        * others */
-        comm_broadcast(s->state->comm, &there, sizeof there, 0);
-        if (!there) begin_part(s, PART_PIECES, 1);
-        if (!there) return 0;
+    if (s->phase == PHASE_FOLDER) {
+        int64_t is_saved = s->save.is_saved; /* only rank 0 knows, so it tells the others */
+        comm_broadcast(s->state->comm, &is_saved, sizeof is_saved, 0);
+        if (!is_saved) begin_phase(s, PHASE_PIECES, 1);
+        if (!is_saved) return 0;
     }
-    if (s->part == PART_PIECES) {
-        s->all = save_gather(&s->save, &s->all_count);
-        begin_part(s, PART_COMMIT, is_first(s));
+    if (s->phase == PHASE_PIECES) {
+        save_gather(&s->save);
+        begin_phase(s, PHASE_COMMIT, is_first(s));
         return 0;
     }
     s->failures = 0;
@@ -173,10 +166,10 @@ static int next_part(Saver *s) {
 
 double saver_next(Saver *s) {
     double  begin = clock_ms();
-    int64_t part_us = (int64_t)(s->part_ms * 1e3);
-    comm_all_reduce_i64(s->state->comm, &part_us, 1, COMM_MAX);
-    s->took_ms += (double)part_us * 1e-3;
-    int saved = next_part(s);
+    int64_t phase_us = (int64_t)(s->phase_ms * 1e3);
+    comm_all_reduce_i64(s->state->comm, &phase_us, 1, COMM_MAX);
+    s->took_ms += (double)phase_us * 1e-3;
+    int saved = next_phase(s);
     s->stall_ms += clock_ms() - begin;
     return saved ? s->took_ms : 0.0;
 }
@@ -201,7 +194,7 @@ static void wait_for_workers(Saver *s) {
 
 double saver_finish(Saver *s) {
     double took_ms = 0.0;
-    while (s->part != PART_NONE) {
+    while (s->phase != PHASE_NONE) {
         wait_for_workers(s);
         took_ms = saver_next(s);
     }
@@ -218,13 +211,4 @@ double saver_finish_last(Saver *s) {
              "from the newest checkpoint there is",
              s->step, s->fault);
     return took_ms;
-}
-
-double checkpoint_save(CheckpointState *state, int64_t step) {
-    double begin = clock_ms();
-    Saver *s = saver_create(state);
-    saver_start(s, step, NULL);
-    saver_finish_last(s);
-    saver_destroy(s);
-    return clock_ms() - begin;
 }

@@ -77,11 +77,7 @@ static void refuse_other_source(const Config *config, const Tokenizer *t, const 
 /* Returns 1 if the run starts from model.init_from. A checkpoint is used instead if there is one; then init_from need
  * not exist. */
 static int starts_from_source(const Config *config) {
-    StepFolder *list = NULL;
-    if (!config->model.init_from[0]) return 0;
-    int count = folders_list(path_of("%s/checkpoints", config->run.dir).text, &list);
-    free(list);
-    return count == 0;
+    return config->model.init_from[0] && folders_list(path_of("%s/checkpoints", config->run.dir).text, NULL) == 0;
 }
 
 /* Takes model.activation of a run that began with model.init_from from its newest checkpoint that can be read. Then the
@@ -152,20 +148,13 @@ uint64_t checkpoint_source_fingerprint(const Config *config) {
 /* Returns memory for two blocks of WEIGHTS_BLOCK elements, malloc'ed. */
 static float *block_buffer(void) { return xmalloc(2 * sizeof(float) * WEIGHTS_BLOCK, "reading weights"); }
 
-/* Copies fp32 values to the weights with which the model computes, which are fp32 or bf16. Overwrites values. */
+/* Copies fp32 values to the weights with which the model computes, which are fp32 or bf16. values: a block_buffer(),
+ * whose second block gets the bf16 values. */
 static void put_values(Stream *s, Tensor to, float *values) {
     CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
-    if (to.type == BF16) {
-        uint16_t *narrow = (uint16_t *)(void *)values; /* bf16 values replace the fp32 values in the same memory, and
-                                                        * never overtake the reads */
-        for (int64_t i = 0; i < tensor_elems(to); i++) {
-            float value;
-            memcpy(&value, values + i, sizeof value);
-            uint16_t h = bf16_from_f32(value);
-            memcpy(narrow + i, &h, sizeof h);
-        }
-    }
-    device_from_host(s, to, values);
+    uint16_t *narrow = (uint16_t *)(void *)(values + WEIGHTS_BLOCK);
+    for (int64_t i = 0; to.type == BF16 && i < tensor_elems(to); i++) narrow[i] = bf16_from_f32(values[i]);
+    device_from_host(s, to, to.type == BF16 ? (const void *)narrow : values);
 }
 
 /* Refuses weights with an output head of their own, if the model uses the embedding as its head. values: n elements of
@@ -176,8 +165,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
     int                is_gpt2 = strncmp(layout->param[0].name, "transformer.", 12) == 0;
     const WeightsFile *w = head.file;
     float             *theirs = block_buffer();
-    CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs,
-                            theirs + WEIGHTS_BLOCK) == n,
+    CHECK(weights_read_span(w, head.tensor, layout->param[span->param].offset, layout, span, at, theirs) == n,
           "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
         fail(EXIT_DATA,
@@ -193,7 +181,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
 /* Reads elements of a span (part of a parameter) as weights_read_span does. Exit 65 if one of them is not finite. */
 static int64_t read_finite(WeightsTensor t, const Layout *layout, const Span *span, int64_t at, float *block) {
     int64_t begin = layout->param[span->param].offset;
-    int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block, block + WEIGHTS_BLOCK);
+    int64_t n = weights_read_span(t.file, t.tensor, begin, layout, span, at, block);
     int64_t bad = weights_finite(block, n);
     if (bad < n) weights_refuse_element(t.file, t.tensor, layout_extent(layout, span, at + bad).offset - begin);
     return n;

@@ -1,6 +1,7 @@
 /* manifest.c - writes, parses and verifies state.json, the manifest of a checkpoint; see manifest.h. */
 #include "run/checkpoint/manifest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <omp.h>
@@ -77,6 +78,7 @@ static void write_body(FILE *out, const Manifest *m) {
             "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, number_text(m->loss_scale, shown), m->loss_scale_steps, m->threads);
     if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
+    if (m->session) fprintf(out, "\"session\":\"%016" PRIx64 "\",\"rank\":\"%d\",", m->session, m->rank);
     const Guard *g = &m->guard;
     fprintf(out,
             "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64
@@ -115,12 +117,11 @@ int manifest_has_room(int64_t extents, int64_t data_files) {
 
 /* Reads a 64-bit integer from a string of decimal digits. Returns 0 if value is no such string. */
 static int read_u64(const cJSON *value, uint64_t *out) {
-    if (!cJSON_IsString(value) || !value->valuestring[0]) return 0;
-    *out = 0;
-    for (const char *c = value->valuestring; *c; c++)
-        if (*c < '0' || *c > '9' || __builtin_mul_overflow(*out, (uint64_t)10, out) ||
-            __builtin_add_overflow(*out, (uint64_t)(*c - '0'), out)) return 0;
-    return 1;
+    if (!cJSON_IsString(value) || !isdigit((unsigned char)value->valuestring[0])) return 0;
+    char *end;
+    errno = 0;
+    *out = strtoull(value->valuestring, &end, 10);
+    return *end == 0 && errno == 0;
 }
 
 static int read_i64(const cJSON *value, int64_t *out) {
@@ -216,6 +217,15 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     return good;
 }
 
+/* Reads the members that only a copy in memory has. */
+static int read_copy(const cJSON *root, Manifest *m, char *fault) {
+    int64_t rank = 0;
+    int     good = read_hash(json_member(root, "session"), &m->session) && m->session &&
+               read_i64(json_member(root, "rank"), &rank) && rank < m->ranks;
+    m->rank = (int)rank;
+    return valid(good, "session and rank", fault);
+}
+
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1)
         return manifest_fault(fault, MANIFEST_NAME " names no data files");
@@ -231,8 +241,9 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Reads the extents of a file. Returns 0 if they do not cover the file exactly once. */
-static int read_extents(const cJSON *list, ManifestFile *file) {
+/* Reads the extents of a file. Returns 0 if one is not within the file. Unless is_copy is 1, they must cover the file
+ * exactly once. */
+static int read_extents(const cJSON *list, ManifestFile *file, int is_copy) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
     file->extent = xcalloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent, "the manifest of a checkpoint");
@@ -241,12 +252,12 @@ static int read_extents(const cJSON *list, ManifestFile *file) {
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
         if (!read_u64(offset, &e->offset) || !read_u64(bytes, &e->bytes) || !read_hash(hash, &e->hash)) return 0;
-        if (e->offset != at || e->bytes < 1 || e->bytes > manifest_extent_bytes(file->bytes) ||
-            e->bytes > file->bytes - at)
+        if ((e->offset != at && !is_copy) || e->bytes < 1 || e->bytes > manifest_extent_bytes(file->bytes) ||
+            e->offset > file->bytes || e->bytes > file->bytes - e->offset)
             return 0;
         at += e->bytes;
     }
-    return at == file->bytes;
+    return is_copy || at == file->bytes;
 }
 
 static int read_files(const cJSON *list, Manifest *m, char *fault) {
@@ -259,22 +270,13 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
         }
         if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) ||
-            !read_extents(json_member(entry, "runs"), &m->file[f]))
+            !read_extents(json_member(entry, "runs"), &m->file[f], m->session != 0))
             return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
                                                  manifest_file_name[f]);
         entry = entry->next;
     }
-    if (entry) return manifest_fault(fault, MANIFEST_NAME " lists files that are none of a checkpoint");
+    if (entry) return manifest_fault(fault, MANIFEST_NAME " lists a file that no checkpoint has");
     return 1;
-}
-
-char *manifest_read(const char *folder, int64_t *bytes, char *fault) {
-    char *text = NULL;
-    Path  path = path_of("%s/" MANIFEST_NAME, folder);
-    *bytes = io_read_file(path.text, MANIFEST_LIMIT, &text);
-    if (*bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
-    if (*bytes < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
-    return text;
 }
 
 /* Checks the hash of a manifest first, because a text that does not match it is damaged. Then parses the JSON. */
@@ -295,29 +297,37 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
                           wrong.at.column, wrong.text);
 }
 
-static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+static ManifestStatus parse(const char *text, size_t bytes, int is_copy, Manifest *m, char *fault) {
     if (!read_text(text, bytes, &m->json, fault)) return MANIFEST_BROKEN;
     const cJSON *root = m->json.root, *format = json_member(root, "format"), *version = json_member(root, "version");
     if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 ||
         !cJSON_IsString(version)) {
-        manifest_fault(fault, MANIFEST_NAME " is not a train_gpt checkpoint's");
+        manifest_fault(fault, MANIFEST_NAME " is not of a train_gpt checkpoint");
         return MANIFEST_BROKEN;
     }
     if (strncmp(version->valuestring, "1.", 2) != 0) {
         manifest_fault(fault, MANIFEST_NAME " has format version %.20s; this program reads 1.x", version->valuestring);
         return MANIFEST_FOREIGN;
     }
-    int good = read_head(root, m, fault) && read_data(json_member(root, "data"), m, fault) &&
-               read_files(json_member(root, "files"), m, fault);
+    int good = read_head(root, m, fault) && (!is_copy || read_copy(root, m, fault)) &&
+               read_data(json_member(root, "data"), m, fault) && read_files(json_member(root, "files"), m, fault);
     return good ? MANIFEST_GOOD : MANIFEST_BROKEN;
 }
 
-ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+static ManifestStatus parse_or_clear(const char *text, size_t bytes, int is_copy, Manifest *m, char *fault) {
     memset(m, 0, sizeof *m);
     fault[0] = 0;
-    ManifestStatus status = parse(text, bytes, m, fault);
+    ManifestStatus status = parse(text, bytes, is_copy, m, fault);
     if (status != MANIFEST_GOOD) manifest_free(m);
     return status;
+}
+
+ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+    return parse_or_clear(text, bytes, 0, m, fault);
+}
+
+ManifestStatus manifest_parse_copy(const char *text, size_t bytes, Manifest *m, char *fault) {
+    return parse_or_clear(text, bytes, 1, m, fault);
 }
 
 /* --- comparing with the files ------------------------------------------------------------------------------------- */

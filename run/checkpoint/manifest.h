@@ -81,6 +81,8 @@ typedef struct {
     int64_t       missed;         /* steps that the Adam moments have not seen. The file has "updates", the number of
                                    * steps seen; missing if all were */
     int           ranks, threads;
+    uint64_t      session;        /* 0; in a copy in memory the random number of its job (memory_copies.h) */
+    int           rank;           /* in a copy in memory: the rank whose extents it holds */
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
     Guard         guard;          /* recent losses, and counts of skipped steps and rollbacks; empty if absent */
@@ -120,12 +122,11 @@ char *manifest_write(const Manifest *m, size_t *bytes);
 /* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */
 int manifest_has_room(int64_t extents, int64_t data_files);
 
-/* Reads state.json of a folder. Returns its text, malloc'ed, with its length in *bytes, or NULL with the reason in
- * fault. Exit 71 without memory. */
-char *manifest_read(const char *folder, int64_t *bytes, char *fault);
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
+/* Reads the manifest of a copy in memory. It has a session, and lists only the extents of one rank, in any order. */
+ManifestStatus manifest_parse_copy(const char *text, size_t bytes, Manifest *m, char *fault);
 
 /* Compares the files of a folder with the manifest: every size, and the hashes of the extents. Each rank of c compares
  * its share of them; c NULL: this process compares all. Returns 1, or 0 with a difference in fault. A link does not

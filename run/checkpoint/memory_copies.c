@@ -1,19 +1,17 @@
 /* memory_copies.c - see memory_copies.h.
  *
- * state_copy writes into the mapped file of a slot. The thread then adds hashes and head (manifest without files), and
- * seals the copy, which is then whole on this host. With several hosts the data is sent to the neighbour, a rank of the
- * next host, as soon as it is copied. Everything before the data is sent once it is sealed. The neighbour gets the same
- * file, byte by byte. A slot begins with a zero until it is sealed. No rank starts the next copy before this one is
- * whole on all ranks, so one of the two slots is always whole.
+ * state_copy writes into the mapped file of a slot. The thread then hashes the extents and writes the head (manifest),
+ * which seals the copy: it is then whole on this host. With several hosts the data is sent to the neighbour, a rank of
+ * the next host, as soon as it is copied. Everything before the data is sent once it is sealed. The neighbour gets the
+ * same file, byte by byte. A slot begins with a zero until it is sealed. No rank starts the next copy before this one
+ * is whole on all ranks, so one of the two slots is always whole.
  *
- * After a loss the ranks of a host divide the files in its folder. Rank 0 gathers the copies found, and chooses the
- * newest step of one session (job) that has copies of all its ranks. Then all ranks hash the chosen copies that they
- * hold. If one is damaged, rank 0 chooses again. The ranks that hold the copies write their extents to the checkpoint.
- * Grid and number of ranks may have changed since.
+ * After a loss the ranks of a host divide the files in its folder, and hash those of this run. Rank 0 gathers a list of
+ * the copies that are whole. It chooses the newest step of one session (job) that has copies of all its ranks. The
+ * ranks that hold these copies write their extents to the checkpoint. Grid and number of ranks may have changed since.
  */
 #include "run/checkpoint/memory_copies.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -24,6 +22,7 @@
 
 #include "core/thread.h"
 #include "core/failpoints.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/error.h"
@@ -51,129 +50,93 @@ Path memory_folder(const CheckpointState *state) {
                    manifest_hash(found, strlen(found)), comm_host(state->comm, comm_rank(state->comm)));
 }
 
-/* Returns the host of a rank and its place there. Assumes that the ranks of a host have consecutive numbers, as
- * comm/world.c gives them. */
+/* Returns the first rank after those of the host of rank `first`. */
+static int host_end(Comm *c, int first) {
+    int end = first;
+    while (end < comm_size(c) && strcmp(comm_host(c, end), comm_host(c, first)) == 0) end++;
+    return end;
+}
+
+/* Assumes that the ranks of a host have consecutive numbers, as comm/world.c gives them. */
 MemoryHost memory_host(Comm *c, int rank) {
-    MemoryHost h = {0};
-    for (int r = 0; r < comm_size(c); r++) {
-        if (r == 0 || strcmp(comm_host(c, r), comm_host(c, r - 1)) != 0) {
-            h.hosts++;
-            if (r > rank) continue;
-            h.host = h.hosts - 1, h.ranks = 0, h.place = rank - r;
-        }
-        h.ranks += strcmp(comm_host(c, r), comm_host(c, rank)) == 0;
+    MemoryHost h = {.next = -1};
+    for (int first = 0, end; first < comm_size(c); first = end) {
+        end = host_end(c, first);
+        h.hosts++;
+        if (rank < first || rank >= end) continue;
+        int next = end < comm_size(c) ? end : 0;
+        h.ranks = end - first, h.place = rank - first;
+        if (h.ranks < comm_size(c)) h.next = next + h.place % (host_end(c, next) - next);
     }
     return h;
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-static const uint64_t HASHED_FROM = offsetof(MemoryHeader, session);
-
-static uint64_t meta_used(uint64_t extents, uint64_t head_bytes) {
-    return sizeof(MemoryHeader) + extents * sizeof(WrittenExtent) + head_bytes;
-}
-
-uint64_t memory_meta_bytes(uint64_t extents, uint64_t head_bytes) {
-    return (meta_used(extents, head_bytes) + MEMORY_PAGE - 1) / MEMORY_PAGE * MEMORY_PAGE;
-}
-
-/* Writes everything before the data. base: the mapped file. h: all fields except magic and hash are set, and
- * data_offset leaves enough bytes for extents and head. */
-static void write_meta(void *base, MemoryHeader h, const WrittenExtent *extent, const char *head) {
-    char *at = (char *)base + sizeof h;
-    memcpy(at, extent, h.extents * sizeof *extent);
-    memcpy(at + h.extents * sizeof *extent, head, h.head_bytes);
-    memcpy(h.magic, MEMORY_MAGIC, sizeof h.magic);
-    memcpy(base, &h, sizeof h);
-    h.hash = manifest_hash((char *)base + HASHED_FROM, meta_used(h.extents, h.head_bytes) - HASHED_FROM);
-    memcpy((char *)base + offsetof(MemoryHeader, hash), &h.hash, sizeof h.hash);
-}
-
-/* Returns 1 if all extents are in the weights file or the optimizer file, and their lengths sum to data_bytes. */
-static int are_extents(const WrittenExtent *e, uint64_t extents, uint64_t data_bytes) {
-    uint64_t left = data_bytes;
-    for (uint64_t i = 0; i < extents; i++) {
-        if (e[i].file > FILE_OPTIMIZER || e[i].extent.bytes < 1 || e[i].extent.bytes > left ||
-            e[i].extent.offset > INT64_MAX)
-            return 0;
-        left -= e[i].extent.bytes;
-    }
-    return left == 0;
-}
-
-int memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault) {
-    static const char zeros[sizeof ((MemoryHeader *)0)->magic] = {0};
-    MemoryHeader      h;
+int memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault) {
+    char     why[MANIFEST_FAULT_BYTES];
+    uint64_t data_bytes = 0;
     memset(copy, 0, sizeof *copy);
     fault[0] = 0;
-    if (count < sizeof h) return manifest_fault(fault, "it is cut short (%" PRIu64 " bytes)", count);
-    memcpy(&h, bytes, sizeof h);
-    if (memcmp(h.magic, zeros, sizeof zeros) == 0) return 0;
-    if (memcmp(h.magic, MEMORY_MAGIC, sizeof h.magic) != 0)
-        return manifest_fault(fault, "it is no copy of this program's");
-    if (h.data_offset > count || h.data_offset > file_bytes || h.data_bytes != file_bytes - h.data_offset ||
-        h.extents > h.data_offset / sizeof(WrittenExtent) || h.head_bytes > h.data_offset ||
-        meta_used(h.extents, h.head_bytes) > h.data_offset ||
-        h.hash != manifest_hash(bytes + HASHED_FROM, meta_used(h.extents, h.head_bytes) - HASHED_FROM))
-        return manifest_fault(fault, "its head is damaged: the hash does not match");
-    copy->bytes = bytes;
-    copy->header = (const MemoryHeader *)(const void *)bytes;
-    copy->extent = (const WrittenExtent *)(const void *)(bytes + sizeof h);
-    copy->head = bytes + sizeof h + h.extents * sizeof *copy->extent;
-    if (h.step < 0 || h.step > MANIFEST_COUNT_LIMIT || h.rank < 0 || h.rank >= h.ranks ||
-        !are_extents(copy->extent, h.extents, h.data_bytes))
-        return manifest_fault(fault, "its head is of another program's");
+    if (count > 0 && bytes[0] == 0) return 0;
+    copy->text_bytes = strnlen(bytes, count);
+    if (manifest_parse_copy(bytes, copy->text_bytes, &copy->manifest, why) != MANIFEST_GOOD)
+        return manifest_fault(fault, "its head is damaged: %.900s", why);
+    for (int f = 0; f < MANIFEST_FILES; f++)
+        for (int64_t i = 0; i < copy->manifest.file[f].extents; i++)
+            data_bytes += copy->manifest.file[f].extent[i].bytes;
+    copy->data_offset = file_bytes - data_bytes;
+    if (copy->text_bytes == count || data_bytes > file_bytes || copy->data_offset <= copy->text_bytes ||
+        copy->data_offset % MEMORY_PAGE != 0) {
+        memory_free(copy);
+        return manifest_fault(fault, "it has %" PRIu64 " bytes, and its head lists %" PRIu64 " bytes of data",
+                              file_bytes, data_bytes);
+    }
+    copy->text = xstrndup(bytes, copy->text_bytes, "the head of a copy in memory");
     return 1;
 }
 
 /* Refuses a file that belongs to another user, because the folder may be writable for everybody. */
 int memory_read(const char *path, MemoryCopy *copy, char *fault) {
-    struct stat  st;
-    MemoryHeader h;
-    int          fd = io_open(path, IO_READ), good = 0;
-    memset(copy, 0, sizeof *copy);
-    fault[0] = 0;
+    struct stat st;
+    int         fd = io_open(path, IO_READ), good = 0;
     if (fd < 0) return manifest_fault(fault, "cannot read it: %s", io_error_text(fd));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
-        manifest_fault(fault, "it is another user's");
+        manifest_fault(fault, "the file belongs to another user");
     } else {
-        uint64_t file_bytes = (uint64_t)st.st_size;
-        int      error = io_pread(fd, &h, sizeof h, 0);
-        int      is_sane = !error && h.data_offset >= sizeof h && h.data_offset <= file_bytes &&
-                           h.data_offset <= MEMORY_META_LIMIT;
-        uint64_t count = is_sane ? h.data_offset : sizeof h;
+        uint64_t count = (uint64_t)smaller_of(st.st_size, MANIFEST_LIMIT + 1);
         char    *bytes = xmalloc(count, "the head of a copy in memory");
-        if (!error) error = io_pread(fd, bytes, count, 0);
+        int      error = io_pread(fd, bytes, count, 0);
         if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
-        else good = memory_parse(bytes, count, file_bytes, copy, fault);
-        if (!good) free(bytes), memset(copy, 0, sizeof *copy);
+        else good = memory_parse(bytes, count, (uint64_t)st.st_size, copy, fault);
+        free(bytes);
     }
     io_close(fd);
     return good;
 }
 
 void memory_free(MemoryCopy *copy) {
-    free(copy->bytes);
+    free(copy->text);
+    manifest_free(&copy->manifest);
     memset(copy, 0, sizeof *copy);
 }
 
 int memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, char *fault) {
-    uint64_t at = copy->header->data_offset, most = 1;
-    for (uint64_t i = 0; i < copy->header->extents; i++)
-        if (copy->extent[i].extent.bytes > most) most = copy->extent[i].extent.bytes;
-    char *bytes = xmalloc(most, "an extent of a copy in memory");
-    int   fd = io_open(path, IO_READ), error = fd < 0 ? fd : 0;
+    uint64_t at = copy->data_offset, most = 0;
+    char    *bytes = NULL;
+    int      fd = io_open(path, IO_READ), error = fd < 0 ? fd : 0;
     fault[0] = 0;
-    for (uint64_t i = 0; !error && !fault[0] && i < copy->header->extents; i++) {
-        ManifestExtent e = copy->extent[i].extent;
-        error = io_pread(fd, bytes, e.bytes, at);
-        if (!error && manifest_hash(bytes, e.bytes) != e.hash)
-            manifest_fault(fault, "it is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", at,
-                           at + e.bytes - 1);
-        else if (!error && save) save_put(save, copy->extent[i], bytes);
-        at += e.bytes;
-    }
+    for (int f = 0; f < MANIFEST_FILES; f++)
+        for (int64_t i = 0; !error && !fault[0] && i < copy->manifest.file[f].extents; i++) {
+            ManifestExtent e = copy->manifest.file[f].extent[i];
+            if (e.bytes > most) bytes = xrealloc(bytes, most = e.bytes, "an extent of a copy in memory");
+            error = io_pread(fd, bytes, e.bytes, at);
+            if (!error && manifest_hash(bytes, e.bytes) != e.hash)
+                manifest_fault(fault, "it is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", at,
+                               at + e.bytes - 1);
+            else if (!error && save) save_put(save, f, e, bytes);
+            at += e.bytes;
+        }
     if (error) manifest_fault(fault, "cannot read it: %s", io_error_text(error));
     if (fd >= 0) io_close(fd);
     free(bytes);
@@ -188,8 +151,9 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
-enum { HEAD_SPARE = 256 << 10 }; /* bytes by which the head of a copy (its manifest) may grow, for losses and maxima of
-                                  * fp8 */
+/* HEAD_SPARE: bytes by which the head of a copy (its manifest) may grow, for losses and maxima of fp8. EXTENT_CHARS:
+ * most bytes of an extent in it. */
+enum { HEAD_SPARE = 256 << 10, EXTENT_CHARS = 64 };
 static const double PAUSE_MS = 100.0;
 
 /* The two slots (mapped files) of one rank for copies of its state. meta: bytes before the data. data: bytes of the
@@ -224,34 +188,28 @@ struct MemoryCopies {
     MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
 };
 
-static void seal(void *copies) {
-    MemoryCopies *m = (MemoryCopies *)copies;
-    Save        *s = &m->save;
-    size_t       head_bytes = 0;
-    save_pieces(s, 0);
-    char        *head = s->fault[0] ? NULL : save_head(s, &head_bytes);
-    MemoryHeader h = {.session = m->session, .step = s->step,
-                      .rank = comm_rank(m->state->comm), .ranks = comm_size(m->state->comm),
-                      .extents = s->written_count, .head_bytes = head_bytes,
-                      .data_offset = m->own.meta, .data_bytes = m->own.data};
-    memcpy(h.run_id, s->train_state.run_id, sizeof h.run_id);
-    if (head && memory_meta_bytes(h.extents, h.head_bytes) > m->own.meta)
-        manifest_fault(s->fault, "its head takes %zu bytes", head_bytes);
-    m->is_whole = !s->fault[0];
-    if (m->is_whole) write_meta(m->own.slot[m->at], h, s->written, head);
-    free(head);
+/* Returns a save whose manifest becomes the head of a copy. */
+static Save prepare(const MemoryCopies *m, int64_t step) {
+    Save s = save_prepare(m->state, step);
+    s.manifest.session = m->session, s.manifest.rank = comm_rank(m->state->comm);
+    return s;
 }
 
-/* Returns the rank of the next host that has the same place on its host as this rank. Returns -1 if there is only one
- * host. */
-static int next_of(Comm *c, int rank) {
-    MemoryHost own = memory_host(c, rank);
-    if (own.hosts == 1) return -1;
-    for (int r = 0; r < comm_size(c); r++) {
-        MemoryHost h = memory_host(c, r);
-        if (h.host == (own.host + 1) % own.hosts && h.place == own.place % h.ranks) return r;
+static void seal(void *copies) {
+    MemoryCopies *m = (MemoryCopies *)copies;
+    Save         *s = &m->save;
+    size_t        bytes;
+    char         *slot = m->own.slot[m->at];
+    save_pieces(s, (const float *)(const void *)(slot + m->own.meta), &m->extents, 0);
+    char *text = manifest_write(&s->manifest, &bytes);
+    if (bytes >= m->own.meta)
+        manifest_fault(s->fault, "its manifest has %zu bytes, and the file has place for %" PRIu64, bytes, m->own.meta);
+    m->is_whole = !s->fault[0];
+    if (m->is_whole) { /* the first byte, which is 0 so far, is written last */
+        memcpy(slot + 1, text + 1, bytes);
+        slot[0] = text[0];
     }
-    return -1;
+    free(text);
 }
 
 /* Collective. Makes the connections to and from this rank. Every rank tells the others two sizes: the bytes before the
@@ -264,7 +222,7 @@ static void link_hosts(MemoryCopies *m) {
     bytes[2 * rank] = (int64_t)m->own.meta, bytes[2 * rank + 1] = (int64_t)m->own.data;
     if (m->host.hosts > 1) comm_all_reduce_i64(c, bytes, 2 * ranks, COMM_SUM);
     for (int r = 0; m->host.hosts > 1 && r < ranks; r++) {
-        Comm *pair = comm_pair(c, r, next_of(c, r), "copies");
+        Comm *pair = comm_pair(c, r, memory_host(c, r).next, "copies");
         if (!pair) continue;
         comm_set_on_host(pair);
         Slots in = {.meta = (uint64_t)bytes[2 * r], .data = (uint64_t)bytes[2 * r + 1]};
@@ -324,13 +282,12 @@ static void remove_all(MemoryCopies *m) {
  * extent has at least a MiB, or ends with an extent of a file. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
-    Save     s = save_prepare(m->state, 0, NULL, &m->extents);
-    char    *head = save_head(&s, &head_bytes);
-    uint64_t tensors = (uint64_t)optimizer_tensors(m->state->optimizer->kind),
-             most = (uint64_t)m->extents.extents + 4 * (uint64_t)m->extents.elems / MANIFEST_EXTENT_BYTES + 2;
-    free(head);
+    Save     s = prepare(m, 0);
+    int64_t  most = m->extents.extents + 4 * m->extents.elems / MANIFEST_EXTENT_BYTES + 2;
+    free(manifest_write(&s.manifest, &head_bytes));
     save_release(&s);
-    return memory_meta_bytes(tensors * most, 2 * head_bytes + HEAD_SPARE);
+    return (uint64_t)round_up(optimizer_tensors(m->state->optimizer->kind) * most * EXTENT_CHARS +
+                              2 * (int64_t)head_bytes + HEAD_SPARE, MEMORY_PAGE);
 }
 
 MemoryCopies *memory_copies_create(const CheckpointState *state) {
@@ -379,11 +336,11 @@ size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer,
     return (hosts > 1 ? 2 : 1) * MEMORY_SLOTS * slot;
 }
 
-static Tensor flat(void *data, DType type, uint64_t bytes) { return tensor_1d(data, type, (int64_t)(bytes / 4)); }
+static Tensor words(void *data, uint64_t bytes) { return tensor_1d(data, I32, (int64_t)(bytes / 4)); }
 
-static void send(MemoryCopies *m, char *data, DType type, uint64_t bytes) {
+static void send(MemoryCopies *m, char *data, uint64_t bytes) {
     for (int i = 0; i < m->links; i++)
-        if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, flat(data, type, bytes));
+        if (!receives(&m->link[i])) comm_send_start(m->link[i].pair, words(data, bytes));
 }
 
 /* Starts to receive the copies of neighbours, ranks of another host, into the slot of the same index. The beginning of
@@ -392,15 +349,15 @@ static void await_neighbours(MemoryCopies *m) {
     for (int i = 0; i < m->links; i++) {
         Slots *in = &m->link[i].in;
         if (!receives(&m->link[i])) continue;
-        comm_receive_start(m->link[i].pair, flat(in->slot[m->at] + in->meta, F32, in->data));
-        comm_receive_start(m->link[i].pair, flat(in->slot[m->at], I32, in->meta));
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at] + in->meta, in->data));
+        comm_receive_start(m->link[i].pair, words(in->slot[m->at], in->meta));
     }
 }
 
 static void clear(MemoryCopies *m, int slot) {
-    memset(m->own.slot[slot], 0, sizeof(MemoryHeader));
+    m->own.slot[slot][0] = 0;
     for (int i = 0; i < m->links; i++)
-        if (receives(&m->link[i])) memset(m->link[i].in.slot[slot], 0, sizeof(MemoryHeader));
+        if (receives(&m->link[i])) m->link[i].in.slot[slot][0] = 0;
 }
 
 /* Sends the bytes before the data of a copy to the next host once the worker thread has hashed it. A copy that could
@@ -409,7 +366,7 @@ static void send_sealed(MemoryCopies *m) {
     if (m->is_sent || worker_is_busy(&m->worker)) return;
     memcpy(m->fault, m->save.fault, sizeof m->fault);
     save_release(&m->save);
-    send(m, m->own.slot[m->at], I32, m->own.meta);
+    send(m, m->own.slot[m->at], m->own.meta);
     m->is_sent = 1;
 }
 
@@ -435,7 +392,8 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     double begin = clock_ms();
     finish(m); /* the preceding copy is then complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
-        warn("the copy in memory of step %" PRId64 " is of no use: %s", m->now.step, m->fault);
+        warn("the copy in memory of step %" PRId64 " is of no use: %s; training continues, and checkpoints on disk "
+             "stay", m->now.step, m->fault);
     m->fault[0] = 0;
     failpoint_done(failpoint("memory.copy"));
     m->at = !m->at;
@@ -443,10 +401,10 @@ void memory_copies_start(MemoryCopies *m, int64_t step) {
     await_neighbours(m);
     char *data = m->own.slot[m->at] + m->own.meta;
     state_copy(m->state, &m->extents, (float *)(void *)data, m->scratch);
-    m->save = save_prepare(m->state, step, (const float *)(const void *)data, &m->extents);
+    m->save = prepare(m, step);
     m->in_flight = 1, m->is_sent = 0;
     worker_begin(&m->worker);
-    send(m, data, F32, m->own.data);
+    send(m, data, m->own.data);
     m->begin_ms = begin;
     m->now = (MemoryCopied){step, 0.0, clock_ms() - begin};
 }
@@ -482,9 +440,8 @@ void memory_copies_end(MemoryCopies *m) {
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    MemoryCopy copy;         /* header and head of the file; owned */
-    char       name[40];
-    int        is_checked;   /* 1 if the data match their hashes; -1 if they do not */
+    MemoryCopy copy;         /* head of the file; owned */
+    Path       path;
 } Found;
 
 /* A copy that rank `holder` has in its memory folder, as entry `index` of its list `found`. */
@@ -493,70 +450,57 @@ typedef struct { int64_t step; uint64_t session; int32_t rank, ranks, holder, in
 typedef struct {
     const CheckpointState *state; /* the run whose state is rescued; borrowed */
     Comm   *comm;
-    Path    folder;
     char    run_id[40];
     int64_t newest;
-    Found  *found;           /* [count] copies in the folder of this host that this rank has read; owned */
+    Found  *found;           /* [count] whole copies in the folder of this host that this rank has read; owned */
     int     count;
-    Offer  *offer;           /* owned, rank 0: copies that any rank holds, the newest first */
+    Offer  *offer;           /* owned, rank 0: copies in `found` of all ranks, the newest first */
     int     offers;
-    char   *warnings;        /* owned: lines about damaged copies that this rank holds; NULL: none */
     Offer  *chosen;          /* owned [ranks]: the copy of each rank of the lost job that is used; equal on all ranks */
     int     ranks;
 } Rescue;
 
-static Path path_in(const Rescue *r, const char *name) { return path_of("%s/%s", r->folder.text, name); }
-
-static void note(Rescue *r, const Path *path, const char *fault) {
-    char *more = xformat("a warning", "%sthe copy in memory %s is passed over: %s\n", r->warnings ? r->warnings : "",
-                         path->text, fault);
-    free(r->warnings);
-    r->warnings = more;
+/* Reads and hashes a file. Adds it to r->found if it is a whole copy of this run that is newer than the disk's. Writes
+ * a line to `damaged` if it is damaged. */
+static void look_at(Rescue *r, const char *path, FILE *damaged) {
+    char       fault[MANIFEST_FAULT_BYTES];
+    MemoryCopy copy;
+    int        is_whole = memory_read(path, &copy, fault);
+    if (is_whole && (strcmp(copy.manifest.run_id, r->run_id) != 0 || copy.manifest.step <= r->newest)) {
+        memory_free(&copy);
+        return;
+    }
+    watchdog_tick(r->state->watchdog, "checking copies in memory");
+    if (is_whole && memory_each_extent(path, &copy, NULL, fault)) {
+        r->found = xgrow(r->found, r->count, sizeof *r->found, "a list of copies in memory");
+        r->found[r->count++] = (Found){copy, path_of("%s", path)};
+        return;
+    }
+    if (is_whole) memory_free(&copy);
+    if (fault[0]) fprintf(damaged, "the copy in memory %s is passed over: %s\n", path, fault);
 }
 
-/* Collective. Rank 0 prints the warnings that all ranks have collected. */
-static void warn_of_all(Rescue *r) {
-    size_t count;
-    char  *all = gather_bytes(r->comm, r->warnings, r->warnings ? strlen(r->warnings) : 0, &count);
+/* Collective. Looks for copies in the folder of this host. The ranks of the host divide the files. Rank 0 warns of the
+ * damaged ones. */
+static void look(Rescue *r) {
+    MemoryHost own = memory_host(r->comm, comm_rank(r->comm));
+    IoPaths    files = {NULL, 0};
+    char      *text;
+    size_t     bytes, count;
+    FILE      *damaged = memory_file_open(&text, &bytes);
+    io_match(path_of("%s/rank_*", memory_folder(r->state).text).text, &files);
+    for (size_t i = 0; i < files.count; i++)
+        if ((int)i % own.ranks == own.place && memory_is_name(basename(files.path[i])))
+            look_at(r, files.path[i], damaged);
+    io_paths_free(&files);
+    fclose(damaged);
+    char *all = gather_bytes(r->comm, text, bytes, &count);
     for (char *at = all, *end; all && at < all + count; at = end + 1) {
         end = (char *)memchr(at, '\n', (size_t)(all + count - at));
         warn("%.*s", (int)(end - at), at);
     }
     free(all);
-    free(r->warnings);
-    r->warnings = NULL;
-}
-
-static void look_at(Rescue *r, const char *name) {
-    char       fault[MANIFEST_FAULT_BYTES];
-    MemoryCopy copy;
-    Path       path = path_in(r, name);
-    if (!memory_read(path.text, &copy, fault)) {
-        if (fault[0]) note(r, &path, fault);
-        return;
-    }
-    if (strcmp(copy.header->run_id, r->run_id) != 0 || copy.header->step <= r->newest) {
-        memory_free(&copy);
-        return;
-    }
-    r->found = xrealloc(r->found, sizeof *r->found * (size_t)(r->count + 1), "a list of copies in memory");
-    r->found[r->count] = (Found){.copy = copy};
-    snprintf(r->found[r->count++].name, sizeof r->found->name, "%.39s", name);
-}
-
-static int is_copy(const struct dirent *entry) { return memory_is_name(entry->d_name); }
-
-/* Looks for copies in the folder of this host. The ranks of the host divide the files. */
-static void look(Rescue *r) {
-    MemoryHost      own = memory_host(r->comm, comm_rank(r->comm));
-    struct dirent **entry = NULL;
-    int             count = scandir(r->folder.text, &entry, is_copy, alphasort);
-    for (int i = 0; i < count; i++) {
-        if (i % own.ranks == own.place) look_at(r, entry[i]->d_name);
-        free(entry[i]);
-    }
-    free(entry);
-    warn_of_all(r);
+    free(text);
 }
 
 /* Orders offers (copies in memory): the newest step first, then by session (job), then by rank. */
@@ -567,17 +511,15 @@ static int by_age(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Collective. Rank 0 gets the list of copies that each rank holds, the newest first. Damaged copies are left out. */
+/* Collective. Rank 0 gets the list of the copies that all ranks have found, the newest first. */
 static void gather_offers(Rescue *r) {
-    size_t bytes, count = 0;
-    Offer *mine = xcalloc((size_t)r->count + 1, sizeof *mine, "a list of copies in memory");
+    size_t bytes;
+    Offer *mine = xcalloc((size_t)r->count, sizeof *mine, "a list of copies in memory");
     for (int i = 0; i < r->count; i++) {
-        const MemoryHeader *h = r->found[i].copy.header;
-        if (r->found[i].is_checked < 0) continue;
-        mine[count++] = (Offer){h->step, h->session, h->rank, h->ranks, comm_rank(r->comm), i};
+        const Manifest *m = &r->found[i].copy.manifest;
+        mine[i] = (Offer){m->step, m->session, m->rank, m->ranks, comm_rank(r->comm), i};
     }
-    free(r->offer);
-    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * count, &bytes);
+    r->offer = (Offer *)(void *)gather_bytes(r->comm, mine, sizeof *mine * (size_t)r->count, &bytes);
     r->offers = (int)(bytes / sizeof *r->offer);
     free(mine);
     if (r->offers > 1) qsort(r->offer, (size_t)r->offers, sizeof *r->offer, by_age);
@@ -601,56 +543,31 @@ static int take_group(const Rescue *r, int from, int *next, Offer *chosen) {
 /* Collective. Sets r->chosen to the copies of the newest step that has copies of all its ranks. Sets r->ranks to 0 if
  * there is no such step. */
 static void choose(Rescue *r) {
-    int64_t ranks = 0;
+    int64_t ranks = 0, room;
     gather_offers(r);
-    if (comm_rank(r->comm) == 0) {
-        r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(r->offers + 1), "a list of copies in memory");
-        for (int at = 0, next; at < r->offers && ranks == 0; at = next) {
-            ranks = take_group(r, at, &next, r->chosen);
-            if (ranks < r->chosen[0].ranks) ranks = 0;
-        }
+    room = r->offers;
+    comm_broadcast(r->comm, &room, sizeof room, 0);
+    r->chosen = xmalloc(sizeof *r->chosen * (size_t)room, "a list of copies in memory");
+    for (int at = 0, next; at < r->offers && ranks == 0; at = next) {
+        ranks = take_group(r, at, &next, r->chosen);
+        if (ranks < r->chosen[0].ranks) ranks = 0;
     }
     comm_broadcast(r->comm, &ranks, sizeof ranks, 0);
-    r->ranks = (int)ranks;
-    if (comm_rank(r->comm) > 0)
-        r->chosen = xrealloc(r->chosen, sizeof *r->chosen * (size_t)(ranks + 1), "a list of copies in memory");
     comm_broadcast(r->comm, r->chosen, sizeof *r->chosen * (size_t)ranks, 0);
+    r->ranks = (int)ranks;
 }
 
-/* Collective. Hashes the data of the chosen copies. Returns the number of damaged ones. */
-static int64_t check(Rescue *r) {
-    int64_t damaged = 0;
-    char    fault[MANIFEST_FAULT_BYTES];
-    for (int k = 0; k < r->ranks; k++) {
-        if (r->chosen[k].holder != comm_rank(r->comm)) continue;
-        Found *f = &r->found[r->chosen[k].index];
-        Path   path = path_in(r, f->name);
-        watchdog_tick(r->state->watchdog, "checking copies in memory");
-        if (f->is_checked) continue;
-        f->is_checked = memory_each_extent(path.text, &f->copy, NULL, fault) ? 1 : -1;
-        if (f->is_checked > 0) continue;
-        note(r, &path, fault);
-        damaged++;
-    }
-    warn_of_all(r);
-    comm_all_reduce_i64(r->comm, &damaged, 1, COMM_SUM);
-    return damaged;
-}
-
-/* Sends the head (manifest without files) of the copy of rank 0 from the rank that holds it to all ranks. *m owns
- * everything it needs. */
+/* Sends the head of the copy of rank 0 from the rank that holds it to all ranks, and parses it. */
 static void read_head(Rescue *r, Manifest *m) {
-    const Offer *o = &r->chosen[0];
-    const Found *f = o->holder == comm_rank(r->comm) ? &r->found[o->index] : NULL;
-    char         fault[MANIFEST_FAULT_BYTES];
-    int64_t      bytes = f ? (int64_t)f->copy.header->head_bytes : 0;
+    const Offer      *o = &r->chosen[0];
+    const MemoryCopy *copy = o->holder == comm_rank(r->comm) ? &r->found[o->index].copy : NULL;
+    char              fault[MANIFEST_FAULT_BYTES];
+    int64_t           bytes = copy ? (int64_t)copy->text_bytes : 0;
     comm_broadcast(r->comm, &bytes, sizeof bytes, o->holder);
-    char *text = xmalloc((size_t)bytes + 1, "the head of a copy in memory");
-    if (f) memcpy(text, f->copy.head, (size_t)bytes);
+    char *text = xmalloc((size_t)bytes, "the head of a copy in memory");
+    if (copy) memcpy(text, copy->text, (size_t)bytes);
     comm_broadcast(r->comm, text, (size_t)bytes, o->holder);
-    if (manifest_parse(text, (size_t)bytes, m, fault) != MANIFEST_GOOD)
-        fail(EXIT_DATA, "the copies in memory of step %" PRId64 ": %s; checkpoint.memory_every=0 leaves them aside",
-             o->step, fault);
+    CHECK(manifest_parse_copy(text, (size_t)bytes, m, fault) == MANIFEST_GOOD, "%s", fault);
     free(text);
 }
 
@@ -662,15 +579,14 @@ static void expect_written(Rescue *r, Save *s) {
          "the copies in memory of step %" PRId64
          " cannot be written as a checkpoint: %s; the copies are kept: mend that and start again, or give "
          "checkpoint.memory_every=0 to continue from the newest checkpoint on disk",
-         s->step, s->fault);
+         s->manifest.step, s->fault);
 }
 
-static void write_checkpoint(Rescue *r, const Manifest *m, StepFolder *at) {
-    char   fault[MANIFEST_FAULT_BYTES];
-    size_t count;
-    Save   s = save_prepare(r->state, m->step, NULL, NULL);
-    s.rescued = m;
-    s.position = (Position){m->step, m->tokens, m->samples};
+/* Writes the chosen copies as a checkpoint. m: the head of one of them. */
+static void write_checkpoint(Rescue *r, Manifest *m, StepFolder *at) {
+    char fault[MANIFEST_FAULT_BYTES];
+    Save s = save_prepare(r->state, m->step);
+    save_describe_as(&s, m);
     if (comm_rank(r->comm) == 0) save_make_folder(&s);
     expect_written(r, &s);
     save_open(&s);
@@ -678,17 +594,16 @@ static void write_checkpoint(Rescue *r, const Manifest *m, StepFolder *at) {
         if (r->chosen[k].holder != comm_rank(r->comm)) continue;
         const Found *f = &r->found[r->chosen[k].index];
         watchdog_tick(r->state->watchdog, "writing copies in memory to the disk");
-        if (!memory_each_extent(path_in(r, f->name).text, &f->copy, &s, fault) && !s.fault[0])
-            manifest_fault(s.fault, "%s: %.800s", f->name, fault);
+        if (!memory_each_extent(f->path.text, &f->copy, &s, fault) && !s.fault[0])
+            manifest_fault(s.fault, "%.200s: %.700s", f->path.text, fault);
     }
     save_close(&s);
     expect_written(r, &s);
-    WrittenExtent *all = save_gather(&s, &count);
-    if (comm_rank(r->comm) == 0) save_commit(&s, all, count);
+    save_gather(&s);
+    if (comm_rank(r->comm) == 0) save_commit(&s);
     expect_written(r, &s);
-    at->step = m->step;
-    folder_name(at->name, m->step);
-    free(all);
+    at->step = s.manifest.step;
+    snprintf(at->name, sizeof at->name, "%s", s.name);
     save_release(&s);
 }
 
@@ -714,23 +629,21 @@ int memory_rescue(const CheckpointState *state, int64_t newest, StepFolder *at) 
     Rescue   r = {.state = state, .comm = state->comm, .newest = newest};
     Manifest m;
     if (state->config->checkpoint.memory_every == 0 || !has_run_id(&r)) return 0;
-    r.folder = memory_folder(state);
     look(&r);
-    do choose(&r);
-    while (r.ranks > 0 && check(&r) > 0);
+    choose(&r);
     if (r.ranks > 0) {
         read_head(&r, &m);
         Path name = path_of("the copy in memory of step %" PRId64, m.step);
         checkpoint_refuse_settings(state->config, state->train, name.text, &m);
         write_checkpoint(&r, &m, at);
         if (comm_rank(r.comm) == 0)
-            say(stdout, 0, "step %" PRId64 " is taken from the copies in memory of %d rank%s\n", m.step, r.ranks,
-                r.ranks > 1 ? "s" : "");
-        manifest_free(&m);
+            say(stdout, 0, "step %" PRId64 " is taken from the copies in memory of %d rank%s\n", at->step, r.ranks,
+                plural(r.ranks));
     } else if (comm_rank(r.comm) == 0 && r.offers > 0) {
         int next, ranks = take_group(&r, 0, &next, r.chosen);
         warn("the copies in memory of step %" PRId64
-             " are of no use: %d of %d ranks' are there; the run continues from the newest checkpoint on disk",
+             " are of no use: those of %d of %d ranks were found; the run continues from the newest checkpoint on "
+             "disk",
              r.offer[0].step, ranks, r.offer[0].ranks);
     }
     for (int i = 0; i < r.count; i++) memory_free(&r.found[i].copy);

@@ -12,9 +12,9 @@
  *   rank_00002.0, rank_00002.1               two slots, filled alternately
  *   rank_00002.0.next, rank_00002.1.next     copies of these on the next host
  *
- * A file has these parts: MemoryHeader, the extents that the rank would write, the manifest without files (the "head").
- * The bytes of the extents follow at data_offset, one after another. The hash in the header covers everything before
- * the data. The hashes of the extents cover the data. A slot that is being filled begins with a zero.
+ * A file begins with its head: a manifest as in state.json (manifest.h), which lists only the extents that the rank
+ * would write. Zeros follow, up to a multiple of MEMORY_PAGE. Then the bytes of the extents come one after another, to
+ * the end of the file. A slot that is being filled begins with a zero.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPIES_H
 #define TRAIN_GPT_RUN_CHECKPOINT_MEMORY_COPIES_H
@@ -52,8 +52,9 @@ void memory_copies_sweep(const CheckpointState *state);
  * host. */
 size_t memory_copies_bytes(const Layout *layout, const OptimizerKind *optimizer, int hosts);
 
-/* The place of a rank: number of hosts, index of its host, number of ranks on that host, and index among them. */
-typedef struct { int hosts, host, ranks, place; } MemoryHost;
+/* The place of a rank: number of hosts, number of ranks on its own host, index among them, and the rank at this place
+ * of the next host, which gets copies of its copies (-1 with one host). */
+typedef struct { int hosts, ranks, place, next; } MemoryHost;
 MemoryHost memory_host(Comm *c, int rank);
 
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
@@ -73,29 +74,12 @@ int memory_write_run_id(const char *run_dir, const char *run_id);
 
 enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
+/* The head of a copy that was read from its file. */
 typedef struct {
-    char     magic[8];                /* MEMORY_MAGIC; zeros while the copy is being filled */
-    uint64_t hash;                    /* XXH3 of the bytes from the field `session` to the end of the manifest's text,
-                                       * which precedes the data */
-    uint64_t session;                 /* random number of the job, so that copies of several jobs are never mixed */
-    int64_t  step;
-    int32_t  rank, ranks;             /* rank whose state was copied; number of ranks of the job */
-    uint64_t extents, head_bytes;     /* number of WrittenExtents after the header; bytes of the manifest's text after
-                                       * these */
-    uint64_t data_offset, data_bytes; /* where the data begins in the file, a multiple of MEMORY_PAGE; bytes of the
-                                       * data */
-    char     run_id[40];
-} MemoryHeader;
-#define MEMORY_MAGIC "TGMEM01"
-enum { MEMORY_META_LIMIT = 64 << 20 }; /* largest valid data_offset; limits the bytes that are read before they are
-                                        * checked */
-
-/* A copy that was read from its file: header, extents, and the manifest without files (head). */
-typedef struct {
-    char                *bytes;       /* contents of the file before the data; owned */
-    const MemoryHeader  *header;      /* points into `bytes`, like `extent` and `head` */
-    const WrittenExtent *extent;
-    const char          *head;
+    char    *text;        /* text of the manifest; owned */
+    size_t   text_bytes;
+    Manifest manifest;    /* manifest that was parsed from `text`; owned */
+    uint64_t data_offset; /* byte of the file at which the extents begin */
 } MemoryCopy;
 
 typedef struct { char text[40]; } MemoryName;
@@ -104,11 +88,10 @@ int        memory_is_name(const char *name);
 /* Returns the folder for copies in memory on the host of this rank. */
 Path memory_folder(const CheckpointState *state);
 
-/* Returns the bytes before the data in a copy with this number of extents and a head of head_bytes. */
-uint64_t memory_meta_bytes(uint64_t extents, uint64_t head_bytes);
-/* Checks that bytes [count] begin a whole copy, in a file of file_bytes. Returns 1 and points *copy into bytes, or 0
- * with the reason in fault [MANIFEST_FAULT_BYTES]. Trusts no value. fault is "" if the slot is only being filled. */
-int  memory_parse(char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
+/* Checks that bytes [count] begin a whole copy, in a file of file_bytes. Returns 1 and fills *copy, to be freed by
+ * memory_free, or 0 with the reason in fault [MANIFEST_FAULT_BYTES]. Trusts no value. fault is "" if the slot is only
+ * being filled. */
+int  memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, MemoryCopy *copy, char *fault);
 /* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);
 void memory_free(MemoryCopy *copy);

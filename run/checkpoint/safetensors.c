@@ -30,6 +30,7 @@ const char *safetensors_type_name(SafeType type) { return type_table[type].name;
 size_t      safetensors_type_bytes(SafeType type) { return type_table[type].bytes; }
 
 #define fault_is(fault, ...) fault_text(fault, SAFETENSORS_FAULT_BYTES, 0, __VA_ARGS__)
+#define DAMAGED ": the file is damaged; copy or download it again"
 
 /* Returns an upper bound of the number of values in a JSON text. One of the counted characters comes before each
  * value. */
@@ -77,13 +78,10 @@ static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     uint64_t need = type_table[t->type].bytes;
     for (int i = 0; i < t->dims; i++)
         if (__builtin_mul_overflow(need, t->dim[i], &need))
-            return fault_is(fault,
-                            "gives tensor \"%.100s\" a shape of 2^64 bytes or more: the header is damaged; copy or "
-                            "download the file again",
-                            t->name);
+            return fault_is(fault, "gives tensor \"%.100s\" a shape of 2^64 bytes or more" DAMAGED, t->name);
     if (need != t->end - t->begin)
-        return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name,
-                        t->end - t->begin, need);
+        return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64 DAMAGED,
+                        t->name, t->end - t->begin, need);
     return 1;
 }
 
@@ -100,12 +98,13 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
     for (int i = 0; i < s->tensors; i++) {
         const SafeTensor *t = &s->tensor[i];
         if (t->begin != at)
-            return fault_is(fault, "has %s tensor \"%.100s\"",
+            return fault_is(fault, "has %s tensor \"%.100s\"" DAMAGED,
                             t->begin > at ? "a hole before" : "an overlap at the begin of", t->name);
         at = t->end;
     }
     if (at == data_bytes) return 1;
-    return fault_is(fault, "holds %" PRIu64 " bytes of tensors where its header describes %" PRIu64, data_bytes, at);
+    return fault_is(fault, "holds %" PRIu64 " bytes of tensors where its header describes %" PRIu64 DAMAGED, data_bytes,
+                    at);
 }
 
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
@@ -140,14 +139,15 @@ static const struct { const char *start; size_t bytes; const char *what; } OTHER
 };
 
 static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *s, char *fault) {
-    if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
+    if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file" DAMAGED);
     uint64_t n = little_endian(data, 8);
     for (size_t i = 0; i < sizeof OTHER_FORMS / sizeof *OTHER_FORMS; i++)
         if ((bytes == 8 || data[8] != '{') && memcmp(data, OTHER_FORMS[i].start, OTHER_FORMS[i].bytes) == 0)
             return fault_is(fault, "%s", OTHER_FORMS[i].what);
     if (n > SAFETENSORS_HEADER_LIMIT)
-        return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
-    if (n > file_bytes - 8 || n > bytes - 8) return fault_is(fault, "ends inside its header of %" PRIu64 " bytes", n);
+        return fault_is(fault, "claims a header of %" PRIu64 " bytes, so it is no safetensors file", n);
+    if (n > file_bytes - 8 || n > bytes - 8)
+        return fault_is(fault, "ends inside its header of %" PRIu64 " bytes" DAMAGED, n);
     const char *text = (const char *)data + 8;
     if (n == 0 || text[0] != '{') return fault_is(fault, "has a header that does not start with '{'");
     if (count_values(text, (size_t)n) > STRUCTURE_LIMIT)

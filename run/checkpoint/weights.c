@@ -19,8 +19,6 @@
 #include "model/block.h"
 #include "model/hf.h"
 #include "model/params.h"
-#include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/checkpoint_folders.h"
 
 #define FILE_NAME "the name of a file of weights" /* words for the message that memory is missing */
 
@@ -30,12 +28,12 @@
  * claims. */
 static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
     uint8_t  length[8];
-    uint64_t n = 0;
+    uint64_t n;
     *bytes = 0;
     if (file_bytes < sizeof length) return xcalloc(1, 1, "the header of a file of weights");
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, io_error_text(error));
-    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
+    n = little_endian(length, sizeof length);
     /* the parser refuses a header by its first 8 bytes if they claim such a length, so the rest is not read */
     if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0;
     *bytes = (size_t)(8 + n);
@@ -81,34 +79,27 @@ int weights_has_values(const SafeTensor *t) {
 
 int64_t weights_elems(const SafeTensor *t) { return (int64_t)((t->end - t->begin) / safetensors_type_bytes(t->type)); }
 
-/* Reads values of type F64, rounded to the nearest fp32. Returns 0 or -errno. */
-static int read_doubles(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
-    enum { AT_ONCE = 4096 };
-    double values[AT_ONCE];
-    int    error = 0;
-    for (int64_t at = 0, n; !error && at < elems; at += n) {
-        n = elems - at < AT_ONCE ? elems - at : AT_ONCE;
-        error = io_pread(w->fd, values, (size_t)n * sizeof *values,
-                         w->header.data_offset + t->begin + (uint64_t)(first + at) * sizeof *values);
-        for (int64_t i = 0; !error && i < n; i++) out[at + i] = (float)values[i];
-    }
-    return error;
+/* Returns a value of type F64, F16 or BF16, rounded to the nearest fp32. */
+static float value_of(SafeType type, const char *bytes) {
+    double   wide;
+    uint16_t half;
+    memcpy(&half, bytes, sizeof half);
+    if (type != SAFE_F64) return type == SAFE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    memcpy(&wide, bytes, sizeof wide);
+    return (float)wide;
 }
 
 /* Reads elements of a tensor as fp32. Returns 0 or -errno. */
 static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
-    size_t each = safetensors_type_bytes(t->type);
-    if (t->type == SAFE_F64) return read_doubles(w, t, first, elems, out);
-    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values are read into the second half of `out`, and
-                                                       * widened from the front */
-    int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
-                               w->header.data_offset + t->begin + (uint64_t)first * each);
-    for (int64_t i = 0; !error && each == 2 && i < elems; i++) {
-        uint16_t h;
-        memcpy(&h, half + i, sizeof h);
-        float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-        memcpy(out + i, &value, sizeof value); /* a widened value is never written over 16-bit values that are still
-                                                * to be read */
+    size_t   each = safetensors_type_bytes(t->type);
+    uint64_t at = w->header.data_offset + t->begin + (uint64_t)first * each;
+    char     bytes[64 << 10];
+    int      error = 0;
+    if (t->type == SAFE_F32) return io_pread(w->fd, out, (size_t)elems * each, at);
+    for (int64_t i = 0, n; !error && i < elems; i += n, at += (uint64_t)n * each) {
+        n = smaller_of(elems - i, (int64_t)(sizeof bytes / each));
+        error = io_pread(w->fd, bytes, (size_t)n * each, at);
+        for (int64_t k = 0; !error && k < n; k++) out[i + k] = value_of(t->type, bytes + (size_t)k * each);
     }
     return error;
 }
@@ -165,7 +156,8 @@ void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, int64_t e
 }
 
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
-                          const Span *span, int64_t at, float *values, float *block) {
+                          const Span *span, int64_t at, float *values) {
+    float     *rows = values + WEIGHTS_BLOCK;
     FileExtent first = layout_extent(layout, span, at), e = first;
     int64_t n = e.elems < WEIGHTS_BLOCK ? e.elems : WEIGHTS_BLOCK, end = first.offset + n;
     if (n == WEIGHTS_BLOCK || at + n == span->elems) {
@@ -177,10 +169,10 @@ int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t beg
         if (e.offset + e.elems - first.offset > WEIGHTS_BLOCK) break;
         end = e.offset + e.elems, n += e.elems;
     }
-    weights_read(w, t, first.offset - begin, end - first.offset, block);
+    weights_read(w, t, first.offset - begin, end - first.offset, rows);
     for (int64_t k = 0; k < n; k += e.elems) {
         e = layout_extent(layout, span, at + k);
-        memcpy(values + k, block + (e.offset - first.offset), (size_t)e.elems * sizeof *values);
+        memcpy(values + k, rows + (e.offset - first.offset), (size_t)e.elems * sizeof *values);
     }
     return n;
 }
@@ -192,13 +184,10 @@ enum { CHUNK = 1 << 16, CHUNKS = WEIGHTS_BLOCK / CHUNK };
 
 double weights_norm(const WeightsStats *s) { return sqrt(s->squares); }
 
-
 void weights_stats_add(WeightsStats *a, const WeightsStats *b) {
     a->elems += b->elems, a->nans += b->nans, a->infs += b->infs, a->squares += b->squares;
-    if (b->least > b->most) return;
-    if (a->least > a->most) a->least = b->least, a->most = b->most;
-    if (b->least < a->least) a->least = b->least;
-    if (b->most > a->most) a->most = b->most;
+    if (isnan(a->least) || b->least < a->least) a->least = b->least;
+    if (isnan(a->most) || b->most > a->most) a->most = b->most;
 }
 
 static WeightsStats stats_of(const float *x, int64_t n) {
@@ -457,17 +446,17 @@ static Path path_in(const char *path) {
     if (has_file(path, WEIGHTS_SINGLE)) return path_of("%s/" WEIGHTS_SINGLE, path);
     if (has_file(path, WEIGHTS_INDEX)) return path_of("%s/" WEIGHTS_INDEX, path);
     if (has_parts(path)) return path_of("%s", path);
-    if (checkpoint_find(path, newest.text, sizeof newest.text)) return path_of("%s/" WEIGHTS_SINGLE, newest.text);
+    if (folder_find(path, &newest, NULL)) return path_of("%s/" WEIGHTS_SINGLE, newest.text);
     if (has_misnamed(path, &newest)) return newest;
     refuse_folder(path);
 }
 
-void weights_set_folder(const char *path, char *out, size_t capacity) {
+Path weights_set_folder(const char *path) {
     Path folder = path_of("%s", path), file;
     if (!exists(folder) && !is_hub_name(path))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
-    if (checkpoint_find(path, out, capacity)) return;
+    if (folder_find(path, &file, NULL)) return file;
     int is_ours = has_file(path, MANIFEST_NAME) || has_file(path, "checkpoints");
     int has_config = has_file(path, "config.json");
     int has_weights = has_file(path, WEIGHTS_SINGLE) || has_file(path, WEIGHTS_INDEX);
@@ -482,10 +471,9 @@ void weights_set_folder(const char *path, char *out, size_t capacity) {
     }
     if (!is_theirs) /* neither a model's folder nor a run folder whose checkpoint verifies */
         fail(EXIT_DATA,
-             "%s is neither a checkpoint nor a run folder that holds a complete one, nor a model's folder of Hugging "
-             "Face", path);
-    if (strlen(folder.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path);
-    strcpy(out, folder.text);
+             "%s is neither a checkpoint nor a run folder that holds a complete one, nor a folder of Hugging Face with "
+             "config.json and " WEIGHTS_SINGLE ": give one of these", path);
+    return folder;
 }
 
 void weights_set_check_json(const char *path) {

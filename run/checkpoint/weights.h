@@ -6,8 +6,11 @@
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_H
 
+#include <math.h>
+
 #include "core/error.h"
 #include "core/layout.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/safetensors.h"
 
 #define WEIGHTS_SINGLE "model.safetensors"
@@ -32,10 +35,11 @@ int64_t weights_elems(const SafeTensor *t);
 /* Reads elements [first, first + elems) of a tensor as fp32, with all threads. elems is at most WEIGHTS_BLOCK. */
 void    weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 /* Reads a part of a span (rows or columns of a matrix that a rank holds) from index `at` on. The tensor begins at
- * global offset `begin`. Reads whole rows of the file into block, and copies the columns of this rank to values.
- * Returns the number of elements. values and block have space for WEIGHTS_BLOCK elements each. */
+ * global offset `begin`. Reads whole rows of the file, and copies the columns of this rank to values. Returns the
+ * number of elements, at most WEIGHTS_BLOCK. values has space for twice as many, because the rows are read behind
+ * them. */
 int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
-                          const Span *span, int64_t at, float *values, float *block);
+                          const Span *span, int64_t at, float *values);
 
 /* Returns the index of the first of n values that is not finite, or n if all are. */
 int64_t weights_finite(const float *value, int64_t n);
@@ -46,10 +50,11 @@ NORETURN void weights_refuse_element(const WeightsFile *w, const SafeTensor *t, 
 
 typedef struct {
     int64_t elems, nans, infs;
-    double  squares, least, most; /* sum of squares and range of the finite values; least > most if there are none */
+    double  squares, least, most; /* sum of squares and range of the finite values; least and most are NaN if there are
+                                   * none */
 } WeightsStats;
 
-static inline WeightsStats weights_stats_none(void) { return (WeightsStats){0, 0, 0, 0.0, 1.0, -1.0}; }
+static inline WeightsStats weights_stats_none(void) { return (WeightsStats){.least = NAN, .most = NAN}; }
 /* Returns the statistics of a tensor whose values can be read. The result does not depend on the number of threads. */
 WeightsStats weights_stats(const WeightsFile *w, const SafeTensor *t);
 void         weights_stats_add(WeightsStats *a, const WeightsStats *b); /* adds the statistics b to a */
@@ -90,9 +95,9 @@ typedef struct {
 WeightsSet weights_set_open(const char *path);
 void       weights_set_close(WeightsSet *set);
 
-/* Writes the folder that holds a model into out [capacity]. path is a checkpoint, a run folder (for its newest
- * checkpoint), or another folder with config.json and .safetensors files. Exit 65 if path is none of these. */
-void weights_set_folder(const char *path, char *out, size_t capacity);
+/* Returns the folder that holds a model. path is a checkpoint, a run folder (for its newest checkpoint), or another
+ * folder with config.json and .safetensors files. Exit 65 if path is none of these. */
+Path weights_set_folder(const char *path);
 
 /* Checks the JSON files of a model. path is one of them, or a folder, in which config.json, generation_config.json,
  * tokenizer_config.json and special_tokens_map.json are read if they exist. A file of another name is not read. Exit 65

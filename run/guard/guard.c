@@ -143,7 +143,7 @@ static char *advise(const Guard *g, const Config *c, StepJudgement judgement, ch
     const char *key = judgement == STEP_NOT_FINITE ? "run.on_nonfinite" : "run.on_spike";
     switch (policy(c, judgement)) {
         case ON_TROUBLE_SKIP:
-            snprintf(out, GUARD_TEXT, "%s = \"skip\" has left out run.max_skips = %lld such steps in a row", key,
+            snprintf(out, GUARD_TEXT, "%s = \"skip\" has skipped run.max_skips = %lld such steps in a row", key,
                      (long long)c->run.max_skips);
             break;
         case ON_TROUBLE_ROLLBACK:
@@ -152,8 +152,8 @@ static char *advise(const Guard *g, const Config *c, StepJudgement judgement, ch
             break;
         default:
             snprintf(out, GUARD_TEXT,
-                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest "
-                     "checkpoint and leaves out the data since",
+                     "%s = \"skip\" skips up to run.max_skips such steps, \"rollback\" goes back to the newest "
+                     "checkpoint and skips the data since",
                      key);
     }
     return out;
@@ -173,7 +173,7 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
     free(all);
     free(bytes);
     comm_broadcast(comm, out, GUARD_TEXT, 0);
-    if (!out[0]) snprintf(out, GUARD_TEXT, "which rank it was cannot be told");
+    if (!out[0]) snprintf(out, GUARD_TEXT, "a rank that cannot be named");
     return out;
 }
 
@@ -209,7 +209,7 @@ int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments
     if (guard_is_same(comm, replicas, ranks)) return 1;
     return fault_text(said, GUARD_SAID, 0,
                       "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is "
-                      "saved, the same command goes on from the newest checkpoint",
+                      "saved; start the same command again: it continues from the newest checkpoint",
                       shares_moments ? " or moments" : "", (long long)step, ranks);
 }
 

@@ -337,13 +337,13 @@ int lock_is_held(RunLock *l) {
 int lock_is_lost(const RunLock *l) { return l && l->lost; }
 
 NORETURN void lock_fail(const RunLock *l) {
-    char text[HOLDER_TEXT] = "", who[512];
-    if (l) read_now(l, text);
+    char text[HOLDER_TEXT], who[512];
+    read_now(l, text);
     say_end_log();
     fail(EXIT_LOCKED,
          "%s%s was taken over by another job (%s) while this one gave no sign of life (stopped, or its disk hung): "
          "this job ends and writes nothing more there",
-         l ? l->by : "", l ? l->dir : "run.dir", describe(text, who));
+         l->by, l->dir, describe(text, who));
 }
 
 /* Thread that increases the beat, a number in the lock file that shows that this job lives. Writes only the digits, in

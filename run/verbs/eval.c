@@ -289,7 +289,6 @@ static void evaluate_all(const RunWords *words, const char *run, const char *che
 
 static int verb_eval(int argc, char **argv) {
     if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
-    char checkpoint[4096];
     verb_read("eval", 2, argc, argv, VERB_NOTHING);
     /* splits the list of task files at its commas, in place */
     for (char *word = (char *)asked.task_list, *comma; word && *word; word = comma) {
@@ -299,7 +298,8 @@ static int verb_eval(int argc, char **argv) {
         asked.task[asked.tasks++] = word;
     }
     asked.lock = verb_take_out("eval", asked.out);
-    weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
+    Path        folder = weights_set_folder(argv[1]);
+    const char *checkpoint = folder.text;
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
     int64_t    T = shape.n_positions;

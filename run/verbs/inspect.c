@@ -269,15 +269,11 @@ typedef struct {
     cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 
-/* least_of returns the least finite value, and most_of the greatest. Both return NaN if there are none. */
-static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
-static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
-
 static cJSON *stats_json(const WeightsStats *s) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToObject(object, "norm", finite_json(weights_norm(s)));
-    cJSON_AddItemToObject(object, "min", finite_json(least_of(s)));
-    cJSON_AddItemToObject(object, "max", finite_json(most_of(s)));
+    cJSON_AddItemToObject(object, "min", finite_json(s->least));
+    cJSON_AddItemToObject(object, "max", finite_json(s->most));
     cJSON_AddNumberToObject(object, "nan", (double)s->nans);
     cJSON_AddNumberToObject(object, "inf", (double)s->infs);
     return object;
@@ -296,7 +292,7 @@ static void tell_tensor(Totals *t, const SafeTensor *tensor, const WeightsStats 
     int is_bad = s && (s->nans || s->infs) && t->named++ < BAD_NAMED;
     if (s && (lists_tensors || is_bad))
         report_row("%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
-                   shape, safetensors_type_name(tensor->type), weights_norm(s), least_of(s), most_of(s),
+                   shape, safetensors_type_name(tensor->type), weights_norm(s), s->least, s->most,
                    (long long)s->nans, (long long)s->infs);
     else if (lists_tensors)
         report_row("%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
@@ -304,7 +300,7 @@ static void tell_tensor(Totals *t, const SafeTensor *tensor, const WeightsStats 
 
 static void tell_line(const char *key, const WeightsStats *s) {
     report_item(key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
-                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
+                (long long)s->elems, weights_norm(s), s->least, s->most, (long long)s->nans, (long long)s->infs);
 }
 
 static void add_file(Totals *t, const char *path) {
@@ -345,8 +341,8 @@ static void inspect_weights(const char *path) {
         report_item("not_read", finite_json((double)t.silent),
                       "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
     report_item("norm", finite_json(weights_norm(&t.all)), "%.9g", weights_norm(&t.all));
-    report_item("min", finite_json(least_of(&t.all)), "%.9g", least_of(&t.all));
-    report_item("max", finite_json(most_of(&t.all)), "%.9g", most_of(&t.all));
+    report_item("min", finite_json(t.all.least), "%.9g", t.all.least);
+    report_item("max", finite_json(t.all.most), "%.9g", t.all.most);
     report_count("nan", t.all.nans);
     report_count("inf", t.all.infs);
     if (!lists_tensors) report_row("tensors=true lists each");

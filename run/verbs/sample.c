@@ -259,7 +259,6 @@ static void print_sample(const char *checkpoint, ModelShape shape, const Groups 
 }
 
 static int verb_sample(int argc, char **argv) {
-    char checkpoint[4096];
     if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
     size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
     if (length >= sizeof asked.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
@@ -269,7 +268,8 @@ static int verb_sample(int argc, char **argv) {
     else if (has_ending(asked.path, "/" WEIGHTS_SINGLE)) asked.path[length - own - 1] = 0;
     verb_read("sample", 2, argc, argv, VERB_NOTHING);
     asked.lock = verb_take_out("sample", asked.out);
-    weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
+    Path        folder = weights_set_folder(asked.path);
+    const char *checkpoint = folder.text;
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
     if (verb_is_of_ranks(argc, argv)) {
         World     *world = world_join(launch_detect());

@@ -520,18 +520,18 @@ static void test_rolling_back(void **state) {
 
 static void test_find(void **state) {
     (void)state;
-    char out[512];
-    assert_int_equal(checkpoint_find(dir, out, sizeof out), 0);
+    Path out;
+    assert_int_equal(folder_find(dir, &out, NULL), 0);
     SAVE(1, 2);
-    assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
-    assert_string_equal(out, path_of("%s/checkpoints/step_00000002", dir).text);
-    rename(out, path_of("%s/best", dir).text);
+    assert_int_equal(folder_find(dir, &out, NULL), 1);
+    assert_string_equal(out.text, path_of("%s/checkpoints/step_00000002", dir).text);
+    rename(out.text, path_of("%s/best", dir).text);
     /* a copied checkpoint may have any name */
-    assert_int_equal(checkpoint_find(path_of("%s/best", dir).text, out, sizeof out), 1);
-    assert_string_equal(out, path_of("%s/best", dir).text);
-    assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
-    assert_string_equal(out, path_of("%s/checkpoints/step_00000001", dir).text);
-    assert_int_equal(checkpoint_find("/nonexistent", out, sizeof out), 0);
+    assert_int_equal(folder_find(path_of("%s/best", dir).text, &out, NULL), 1);
+    assert_string_equal(out.text, path_of("%s/best", dir).text);
+    assert_int_equal(folder_find(dir, &out, NULL), 1);
+    assert_string_equal(out.text, path_of("%s/checkpoints/step_00000001", dir).text);
+    assert_int_equal(folder_find("/nonexistent", &out, NULL), 0);
     assert_false(exists("checkpoints/step_00000002"));
 }
 

@@ -45,19 +45,19 @@ static int verifies(void) {
 /* Asserts that the newest checkpoint is refused, and that a resume uses step 1 with all its bits. */
 static void expect_fall_back(const char *what) {
     Fixture f;
-    char    found[256] = "nothing";
+    Path    found;
     if (verifies()) fail_msg("%s: not seen", what);
     /* stderr goes to /dev/null, because test_checkpoint.c checks the messages */
     int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
-    int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
+    int is_older = folder_find(dir, &found, NULL) && strcmp(found.text, older) == 0;
     fixture_create(&f, comm, dir, F32, 1, "");
     int resumed = checkpoint_resume(&f.state).step == 1 && fixture_differences(&f, 1) == 0;
     fixture_destroy(&f);
     dup2(before, STDERR_FILENO);
     close(before);
     close(silence);
-    if (!is_older) fail_msg("%s: found %s", what, found);
+    if (!is_older) fail_msg("%s: found %s", what, found.text);
     if (!resumed) fail_msg("%s: did not resume at step 1", what);
 }
 
@@ -194,8 +194,8 @@ static int bit_of(int64_t i, uint64_t *bit) {
 }
 
 static int finds_older(void) {
-    char found[256] = "";
-    return checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
+    Path found;
+    return folder_find(dir, &found, NULL) && strcmp(found.text, older) == 0;
 }
 
 static void test_many_flips(void **state) {

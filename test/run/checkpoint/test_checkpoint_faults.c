@@ -179,14 +179,14 @@ static void test_a_step_that_cannot_be_read_is_not_saved_again(void **state) {
     start_over();
     Child c = save(2, "io.read@1:EIO");
     assert_int_equal(c.code, EXIT_IO);
-    assert_non_null(strstr(c.said, "/step_00000002 is there: cannot read state.json: Input/output error"));
+    assert_non_null(strstr(c.said, "/step_00000002 exists and cannot be checked: cannot read state.json: Input/output error"));
     assert_true(verifies(1) && verifies(2) && !there("step_00000002.tmp"));
 }
 
 static void find_piece(void *argument) {
-    char out[512];
+    Path out;
     plant((const char *)argument);
-    checkpoint_find(dir, out, sizeof out);
+    folder_find(dir, &out, NULL);
 }
 
 /* A subcommand that only reads does not use an older checkpoint if the newest cannot be read. */

@@ -180,7 +180,7 @@ static void save_piece(void *argument) {
 static void test_a_save_without_room(void **state) {
     (void)state;
     capacity = 0.9;
-    expect_refusal(child_run(save_piece, NULL), "step_00000010.tmp takes ");
+    expect_refusal(child_run(save_piece, NULL), "step_00000010.tmp needs ");
     assert_int_not_equal(access(in_checkpoints("step_00000010.tmp"), F_OK), 0);
     is_silent = 1;
     assert_int_equal(child_run(save_piece, NULL).code, 0);

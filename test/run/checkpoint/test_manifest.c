@@ -230,8 +230,8 @@ static void test_forgeries(void **state) {
                                                                    * keys */
         {"\"1.1\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
         {"\"1.1\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
-        {"\"1.1\"", "1.1", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
-        {"train_gpt checkpoint", "train_gpt", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"\"1.1\"", "1.1", MANIFEST_BROKEN, "not of a train_gpt checkpoint"},
+        {"train_gpt checkpoint", "train_gpt", MANIFEST_BROKEN, "not of a train_gpt checkpoint"},
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
@@ -278,7 +278,7 @@ static void test_forgeries(void **state) {
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
-        {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "files that are none of a checkpoint"},
+        {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "a file that no checkpoint has"},
         /* each key that a later version added may be missing */
         {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""},
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
@@ -374,7 +374,7 @@ static void test_memory(void **state) {
     assert_true(at < MANIFEST_LIMIT);
     assert_int_equal(manifest_parse(text, (size_t)at, &m, fault), MANIFEST_BROKEN);
     /* the text was parsed and then refused by its contents */
-    assert_non_null(strstr(fault, "not a train_gpt checkpoint's"));
+    assert_non_null(strstr(fault, "not of a train_gpt checkpoint"));
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;

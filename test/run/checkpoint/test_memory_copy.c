@@ -42,8 +42,7 @@ static void test_names(void **state) {
         if (memory_is_name(names[i].name) != names[i].is_one) fail_msg("%s", names[i].name);
 }
 
-/* Changes each byte of the header, the extents and the head of a copy, once in one bit and once in all bits. Each
- * change is noticed. Changes of the data are noticed by hashes. */
+/* Changes each byte of the head of a copy, once in one bit and once in all bits. Each change is noticed. Changes of the data are noticed by hashes. */
 static void test_every_byte_counts(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES], *bytes;
@@ -51,8 +50,9 @@ static void test_every_byte_counts(void **state) {
     lose();
     int64_t  count = io_read_file(newest_file().text, 64 << 20, &bytes);
     assert_true(count > 0 && memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault));
-    uint64_t used = (uint64_t)(copy.head - bytes) + copy.header->head_bytes;
-    assert_true(copy.header->step == 7 && copy.header->rank == 0 && copy.header->ranks == 1);
+    uint64_t used = copy.text_bytes;
+    assert_true(copy.manifest.step == 7 && copy.manifest.rank == 0 && copy.manifest.ranks == 1 && copy.manifest.session);
+    memory_free(&copy);
     for (uint64_t i = 0; i < used; i++)
         for (int bits = 1; bits < 256; bits += 254) {
             bytes[i] = (char)(bytes[i] ^ bits);
@@ -64,15 +64,16 @@ static void test_every_byte_counts(void **state) {
         assert_true(!memory_parse(bytes, cut, (uint64_t)count, &copy, fault) && fault[0]);
     assert_false(memory_parse(bytes, (uint64_t)count, (uint64_t)count - 1, &copy, fault));
     assert_true(memory_parse(bytes, (uint64_t)count, (uint64_t)count, &copy, fault));
+    memory_free(&copy);
     free(bytes);
 
-    for (int64_t i = (int64_t)memory_meta_bytes(1, 1); i < count; i += count / 7) {
+    for (int64_t i = MEMORY_PAGE; i < count; i += count / 7) {
         assert_true(memory_read(newest_file().text, &copy, fault));
         assert_true(memory_each_extent(newest_file().text, &copy, NULL, fault));
-        flip(newest_file().text, i < (int64_t)copy.header->data_offset ? (int64_t)copy.header->data_offset : i);
+        flip(newest_file().text, i < (int64_t)copy.data_offset ? (int64_t)copy.data_offset : i);
         assert_false(memory_each_extent(newest_file().text, &copy, NULL, fault));
         assert_non_null(strstr(fault, "it is damaged: the hash of bytes "));
-        flip(newest_file().text, i < (int64_t)copy.header->data_offset ? (int64_t)copy.header->data_offset : i);
+        flip(newest_file().text, i < (int64_t)copy.data_offset ? (int64_t)copy.data_offset : i);
         memory_free(&copy);
     }
 }

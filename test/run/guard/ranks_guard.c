@@ -94,7 +94,7 @@ static void the_odd_ones_are_named(void **state) {
         for (int r = 0; r < table[i].ranks; r++) EXPECT_ON_ALL(names(who, r) == table[i].named[r]);
     }
     guard_name_ranks(world, 0, who);
-    EXPECT_ON_ALL(strstr(who, "cannot be told") != NULL);
+    EXPECT_ON_ALL(strstr(who, "cannot be named") != NULL);
     guard_name_ranks(world, comm_rank(world) == comm_size(world) - 1, who);
     for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(names(who, r) == (r == comm_size(world) - 1));
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
@@ -139,7 +139,7 @@ static void what_is_not_repeated_is_found(void **state) {
         if (what == 5) b.own_grads -= is_last;
         EXPECT_ON_ALL(!guard_is_repeated(world, &a, &b, who));
         for (int r = 0; r <= last && what > 1; r++) EXPECT_ON_ALL(names(who, r) == (r == last));
-        if (what < 2) EXPECT_ON_ALL(strstr(who, "cannot be told") != NULL);
+        if (what < 2) EXPECT_ON_ALL(strstr(who, "cannot be named") != NULL);
     }
 }
 
