@@ -45,7 +45,7 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
     Groups     groups = groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
     groups_add_experts(&groups, at_least_1(s.expert_ranks));
-    if (spec->optimizer && spec->optimizer->has_matrices) groups_add_matrices(&groups);
+    if (spec->optimizer && spec->optimizer->update_matrices) groups_add_matrices(&groups);
     return groups;
 }
 
@@ -85,7 +85,7 @@ static void carve(Model *m) {
     free(part);
     if (!spec->optimizer) return;
     m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
-    if (spec->optimizer->has_matrices) m->optimizer.settings = spec->optimizer_settings;
+    m->optimizer.settings = spec->optimizer_settings;
 }
 
 static void drop(Model *m) {

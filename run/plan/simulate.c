@@ -359,7 +359,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     /* leaves of the trees that add gradients in a fixed order */
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
-    GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
+    GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->update_matrices != NULL, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
     /* bytes of the evaluation batch, which loader_bytes does not count */
     double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
