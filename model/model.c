@@ -70,7 +70,7 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     ModelShape shape = spec->shards.shape;
-    int        counts = spec->optimizer && block_kind(shape)->has_experts;
+    int        counts = spec->optimizer && block_kind(shape)->traits & HAS_EXPERTS;
     m->sums = step_sums_create(&m->activations_arena, counts ? shape.n_layer * shape.n_experts : 0,
                                spec->fp8 ? shape.n_layer * FP8_BLOCK_CELLS : 0);
     PipelineSpec pipeline = pipeline_of(spec);

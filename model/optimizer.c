@@ -335,7 +335,7 @@ static void add_to_masters(Optimizer *o, Stream *s, Span span, const float *step
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
     const Shards *z = o->shards;
     ModelShape    shape = z->spec.shape;
-    if (!block_kind(shape)->has_experts || shape.balance != BALANCE_BIAS) return;
+    if (!kind_has(block_kind(shape), shape, HAS_EXPERT_BIAS)) return;
     float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];

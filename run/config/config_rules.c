@@ -132,7 +132,7 @@ static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kin
         REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"%s\" has "
                    "model.n_embd / model.n_head = %" PRId64 "; leave it out, or model.arch = \"llama\"", s.head_dim,
                    kind->name, s.n_embd / s.n_head);
-    if (!(kind->keys & READS_N_INNER) && !kind->has_experts && s.n_inner && s.n_inner != 4 * s.n_embd)
+    if (!(kind->keys & READS_N_INNER) && kind->traits & HAS_MLP && s.n_inner && s.n_inner != 4 * s.n_embd)
         REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"%s\" has 4 x model.n_embd = "
                    "%" PRId64 "; leave it out, or model.arch = \"llama\"", s.n_inner, kind->name, 4 * s.n_embd);
     if (!(kind->keys & READS_TIED) && !s.tie_embeddings)
@@ -272,7 +272,7 @@ void config_rules_of_shape(ConfigLoad *load) {
     rule_heads(load);
     rule_sizes(load);
     if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
-        if (block_kind(s)->has_experts) rules_of_experts(load, s);
+        if (block_kind(s)->traits & HAS_EXPERTS) rules_of_experts(load, s);
         else rules_of_no_experts(load, s);
         rule_activation(load, s, block_kind(s));
         rules_of_unread(load, s, block_kind(s));
@@ -299,7 +299,7 @@ static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
-    uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
+    uint64_t   inner = block_kind(s)->traits & HAS_EXPERTS ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
     /* heads: model.n_embd must be a multiple of it */
     int64_t    heads = s.head_dim ? 1 : 2 * s.n_head;
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
@@ -512,7 +512,7 @@ static void rule_activations(ConfigLoad *load) {
     int64_t    bytes, B = c->batch.micro_batch, T = c->batch.seq_len, width = dim_size(DIM_Q, s);
     if (width < s.n_embd) width = s.n_embd;
     if (width < s.n_inner) width = s.n_inner;
-    if (s.arch == ARCH_QWEN3_MOE) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
+    if (block_kind(s)->traits & HAS_EXPERTS) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
     /* 128 bytes per token, channel and block are twice the floats that fp32 keeps for backward */
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
@@ -550,7 +550,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     int has_server = c->outer.server && *c->outer.server, gradients = c->outer.send == SEND_GRADIENTS;
     const OptimizerKind *optimizer = config_optimizer(c);
     int even = c->parallel.balance;
-    int has_experts = c->model.shape.arch == ARCH_QWEN3_MOE, balance = c->model.shape.balance;
+    int has_experts = block_kind(c->model.shape)->traits & HAS_EXPERTS, balance = c->model.shape.balance;
     int fp8 = c->precision == PRECISION_FP8;
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");

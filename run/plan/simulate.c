@@ -501,11 +501,13 @@ Simulated simulate(const Config *c, Target on) {
 
 /* Returns the number of elements of the matrices of a transformer block: 12 C^2 in gpt2, with C = n_embd. */
 static double block_elements(ModelShape shape) {
-    const ParamTable *table = &block_kind(shape)->block;
-    double            all = 0.0;
-    for (int i = 0; i < table->rows; i++)
-        if (table->row[i].dim[1] != DIM_NONE)
-            all += (double)dim_size(table->row[i].dim[0], shape) * (double)dim_size(table->row[i].dim[1], shape);
+    const BlockKind *kind = block_kind(shape);
+    double           all = 0.0;
+    for (int i = 0; i < kind->block.rows; i++) {
+        const ParamRow *row = &kind->block.row[i];
+        if (row->dim[1] != DIM_NONE && kind_has(kind, shape, row->needs))
+            all += (double)dim_size(row->dim[0], shape) * (double)dim_size(row->dim[1], shape);
+    }
     return all;
 }
 
