@@ -46,19 +46,19 @@ KERNEL adamw_kernel(const __grid_constant__ Pieces<Piece<T>, MOST_PIECES> all, F
     if constexpr (!std::is_same_v<T, float>) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
-static bool piece_fits(const AdamWSpan &p) {
+static bool piece_fits(const OptimizerSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
 /* Updates the first spans of the list, as many as fit into one launch. A launch takes only spans of one kind: all
  * aligned for vector accesses, or none. Returns the number of spans updated. */
 template <typename T, int W>
-static int update_some(Stream *s, const AdamWSpan *span, int spans, Factors f, OptimizerStep h) {
+static int update_some(Stream *s, const OptimizerSpan *span, int spans, Factors f, OptimizerStep h) {
     Pieces<Piece<T>, MOST_PIECES> all = {};
     int  taken = 0;
     bool fit = piece_fits(span[0]);
     for (; taken < spans && all.count < MOST_PIECES && piece_fits(span[taken]) == fit; taken++) {
-        const AdamWSpan &p = span[taken];
+        const OptimizerSpan &p = span[taken];
         int64_t          n = p.master.dim[0];
         if (n == 0) continue;
         all.piece[all.count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working),
@@ -69,11 +69,11 @@ static int update_some(Stream *s, const AdamWSpan *span, int spans, Factors f, O
     return taken;
 }
 
-void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, float grad_scale) {
-    if (adamw_contract(s, span, spans, h)) return;
+void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale) {
+    if (update_contract(s, "adamw_update", span, spans, h, 2, 16.0)) return;
     Factors f = adamw_factors(h, grad_scale);
     for (int done = 0; done < spans;) {
-        const AdamWSpan *rest = span + done;
+        const OptimizerSpan *rest = span + done;
         CHECK(rest->working.type == span->working.type, "spans of %s and %s", dtype_name(span->working.type),
               dtype_name(rest->working.type));
         DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,

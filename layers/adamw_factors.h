@@ -17,7 +17,7 @@ typedef struct { /* the formula's constants, rounded once from float64 */
 /* The learning rate and decay of one span. A span's `rate` multiplies the learning rate and divides the decay, so their
  * product does not depend on it. */
 typedef struct { float learning_rate, decay; } SpanFactors;
-static inline SpanFactors adamw_span_factors(const AdamWSpan *span, OptimizerStep h) {
+static inline SpanFactors adamw_span_factors(const OptimizerSpan *span, OptimizerStep h) {
     double rate = span->rate > 0.0f ? (double)span->rate : 1.0;
     return (SpanFactors){(float)(h.learning_rate * rate), span->decays ? (float)(h.weight_decay / rate) : 0.0f};
 }

@@ -43,7 +43,7 @@ SIMD_DISPATCH(void, adamw_block,
               (type, master, m, v, working, grad, f, elems))
 
 #if SIMD_HOST
-void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale) {
+void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale) {
     Factors     f = adamw_factors(h, grad_scale);
     SpanFactors own = adamw_span_factors(&span, h);
     int64_t n = span.master.dim[0];

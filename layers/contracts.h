@@ -338,7 +338,10 @@ static inline int classifier_part_contract(Stream *s, const char *op, Tensor log
 
 /* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
-static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h) {
+/* The contract of every update of spans. states: 1 if the optimizer has m, 2 if it has m and v. flops: FLOPs of an
+ * element. */
+static inline int update_contract(Stream *s, const char *op, const OptimizerSpan *span, int spans, OptimizerStep h,
+                                  int states, double flops) {
     double elems = 0.0, bytes = 0.0;
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
     for (int i = 0; i < spans; i++) {
@@ -346,14 +349,14 @@ static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, Op
         int64_t n = master.dim[0];
         EXPECT1(master, F32, n);
         EXPECT1(m, F32, n);
-        EXPECT1(v, F32, n);
+        if (states > 1) EXPECT1(v, F32, n);
         EXPECT1(grad, F32, n);
         EXPECT1(working, working.type, n);
         CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
         elems += (double)n;
-        bytes += 7.0 * contract_bytes(master) + (working.type == F32 ? 0.0 : contract_bytes(working));
+        bytes += (3 + 2 * states) * contract_bytes(master) + (working.type == F32 ? 0.0 : contract_bytes(working));
     }
-    return stream_note(s, "adamw_update", (int64_t)elems, 0, 0, 0, 16.0 * elems, bytes);
+    return stream_note(s, op, (int64_t)elems, 0, 0, 0, flops * elems, bytes);
 }
 static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
     EXPECT1(grad, F32, grad.dim[0]);

@@ -317,18 +317,20 @@ typedef struct {
     int64_t step;                                           /* step number from 1; bias corrections: 1 - beta^step */
 } OptimizerStep;
 
-/* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
+/* One range of parameters p that an optimizer updates, each element on its own. lr is multiplied by `rate` and decay
+ * divided by it; rate 0 counts as 1. decay = weight_decay if `decays`, otherwise 0. g = grad_scale * grad.
+ *   master [n] f32 in/out: p   m, v [n] f32 in/out: states of the optimizer; none if it has fewer   grad [n] f32 in
+ *   working [n] act out: p rounded; if it is F32 it is the master itself
+ * A list of spans is updated in one pass. Each has any n; all have one act type. */
+typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } OptimizerSpan;
+
+/* AdamW, Loshchilov & Hutter, arXiv:1711.05101:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
- *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
- * A list of spans is updated in one pass. Each has any n; all have one act type. In a span, lr is multiplied by `rate`
- * and decay divided by it; rate 0 counts as 1.
- *   master, m, v [n] f32 in/out   grad [n] f32 in
- *   working [n] act out: p rounded; if it is F32 it is the master itself */
-typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } AdamWSpan;
-void adamw_update(Stream *s, const AdamWSpan *span, int spans, OptimizerStep h, float grad_scale);
+ *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) */
+void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
 /* Updates one span whose tensors are in host memory, on the cores of this process, before it returns. The bits are
  * those of the CPU build. working may be apart from an F32 master; it is then not written. */
-void adamw_update_host(AdamWSpan span, OptimizerStep h, float grad_scale);
+void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in
  * their order begin with Nesterov's momentum: g = grad_scale * grad; m = m + (1-beta) (g - m); grad = g + beta (m - g)

@@ -10,11 +10,18 @@ const BlockKind *block_kind(ModelShape shape) {
     switch ((Arch)shape.arch) {
         case ARCH_GPT2:
         case ARCH_COUNT: break;
-        case ARCH_LLAMA: return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
-        case ARCH_QWEN3: return shape.tie_embeddings ? &BLOCK_QWEN3_TIED : &BLOCK_QWEN3;
-        case ARCH_QWEN3_MOE: return &BLOCK_QWEN3_MOE[shape.balance == BALANCE_BIAS][shape.tie_embeddings != 0];
+        case ARCH_LLAMA: return &BLOCK_LLAMA;
+        case ARCH_QWEN3: return &BLOCK_QWEN3;
+        case ARCH_QWEN3_MOE: return &BLOCK_QWEN3_MOE;
     }
-    return shape.own_head ? &BLOCK_GPT2_HEAD : &BLOCK_GPT2;
+    return &BLOCK_GPT2;
+}
+
+int kind_has(const BlockKind *kind, ModelShape shape, int traits) {
+    int has_own_head = kind->keys & READS_TIED ? !shape.tie_embeddings : shape.own_head, has = kind->traits;
+    if (has_own_head) has |= HAS_OWN_HEAD;
+    if (has & HAS_EXPERTS && shape.balance == BALANCE_BIAS) has |= HAS_EXPERT_BIAS;
+    return (has & traits) == traits;
 }
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
@@ -64,7 +71,7 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Exte
     for (int i = 0; i < kind->acts; i++) {
         const ActRow *row = &kind->act[i];
         Tensor       *t = tensor_at(mine, row->field);
-        if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
+        if (!kind_has(kind, shape, row->needs) || (use != GPT_TRAINING && row->keep == KEEP_BACKWARD)) continue;
         *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : row->type == TYPE_F32 ? F32 : I32);
         if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
         else if (like && is_shared(row->keep, use, recompute))
@@ -81,6 +88,7 @@ void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, 
     for (int i = 0; i < kind->acts; i++) {
         Tensor *t = tensor_at(out, kind->act[i].field);
         void   *data = t->data;
+        if (!kind_has(kind, shape, kind->act[i].needs)) continue;
         *t = shape_of(kind->act[i].shape, shape, e, t->type);
         t->data = data;
     }
@@ -145,19 +153,19 @@ void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
         return;
     }
     if (!r->context) {
-        attention_forward(r->s, y, lse, qkv, r->starts, heads_of(r));
+        attention_forward(r->s, y, lse, qkv, r->first_keys, heads_of(r));
         return;
     }
     gather_keys(r, qkv);
-    attention_context_forward(r->s, y, lse, qkv, r->keys, r->starts, context_part(r->context), heads_of(r));
+    attention_context_forward(r->s, y, lse, qkv, r->keys, r->first_keys, context_part(r->context), heads_of(r));
 }
 
 int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                     Tensor qkv) {
     int64_t Q = query_columns(r);
-    if (!r->context) return attention_backward(r->s, dqkv, dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r));
+    if (!r->context) return attention_backward(r->s, dqkv, dbias, dy, y, lse, delta, qkv, r->first_keys, heads_of(r));
     gather_keys(r, qkv);
-    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->starts,
+    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->first_keys,
                                context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, tensor_flat(r->dkeys));
     copy_columns(r->s, dqkv, Q, own_keys(r, r->dkeys), 0, qkv.dim[1] - Q);
@@ -242,7 +250,7 @@ Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Te
     Tensor codes = dqkv;
     codes.type = E5M2;
     int is_cast = writes_codes(r, dqkv) && !r->context &&
-                  fp8_attention_backward(r->s, codes, *dbias, dy, y, lse, delta, qkv, r->starts, heads_of(r),
+                  fp8_attention_backward(r->s, codes, *dbias, dy, y, lse, delta, qkv, r->first_keys, heads_of(r),
                                          fp8_of(r, PRODUCT_QKV));
     if (is_cast || attend_backward(r, dqkv, *dbias, dy, y, lse, delta, qkv)) *dbias = tensor_none();
     return is_cast ? codes : dqkv;

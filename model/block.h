@@ -63,6 +63,7 @@ typedef struct {
     ActType  type;
     Keep     keep;
     size_t   alias;     /* offset of the Tensor whose memory this one uses in inference; NO_ALIAS: its own */
+    int      needs;     /* set of Traits (model/params.h)                                       */
 } ActRow;
 #define NO_ALIAS ((size_t)-1)
 
@@ -77,9 +78,11 @@ static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
     return (Extent){B, T, B * T, B * T / tensor, tensor, 0, 0};
 }
 
+typedef struct BlockKind BlockKind;
 typedef struct {
     Stream    *s;
     ModelShape shape;
+    const BlockKind *kind;     /* the kind of the block                                                    */
     Recompute  recompute;
     Extent     e;
     Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: one rank */
@@ -114,9 +117,9 @@ typedef struct {
     Tensor expert_counts;
     /* [1] f32: balance_rate times the factor of the loss' gradient, for the loss that balances experts */
     Tensor balance;
-    /* [B,T] i32: the first key that each query sees, the start of its document (layers.h). The last key is the query
-     * itself. none: each query sees the sequence from its begin */
-    Tensor starts;
+    /* [B,T] i32: the first key that each query of this block sees, the start of its document (layers.h). The last key
+     * is the query itself. none: each query sees the sequence from its begin */
+    Tensor first_keys;
     /* fp8 scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are in the type act */
     Fp8    fp8;
 } BlockRun;
@@ -217,7 +220,6 @@ typedef enum {
 /* BlockKind.activations of blocks that call product_activation, which computes all. */
 enum { ALL_ACTIVATIONS = (1 << ACTIVATION_COUNT) - 1 };
 
-typedef struct BlockKind BlockKind;
 struct BlockKind {
     const char *name;                      /* name of the kind: "gpt2" */
     /* parts of tensor names in files: "transformer.", and "h" for "transformer.h.3." */
@@ -237,9 +239,8 @@ struct BlockKind {
      * the gradient of the norm's output; backward sets r->dresidual. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
-    int  has_own_head;                     /* 1: the head is FinalParams.head; 0: the embedding is the head */
-    int  has_experts;                      /* 1: blocks have experts, and count the assignments of tokens to experts */
-    /* with has_experts: offset, in the struct of weights, of the bias that is added when experts are chosen
+    int  traits;                           /* set of Traits that every model of this kind has */
+    /* with HAS_EXPERTS: offset, in the struct of weights, of the bias that is added when experts are chosen
      * (model/optimizer.h) */
     size_t experts_bias;
     /* 1: blocks read BlockRun.frequencies, and the kind reads the config keys rope_theta and those of its scaling */
@@ -259,14 +260,14 @@ struct BlockKind {
     const HfFiles *files;                  /* functions that read and write config.json */
     /* Blocks that differ: block l of the model is of kind pattern[l % period]. Embedding, head, files and config keys
      * are those of this kind. period 0: all blocks are of this kind. Blocks may differ in all fields up to `backward`
-     * that concern a block, in experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they must have
-     * the same rows of parameters, because blocks share slots. A pipeline treats all blocks as equally expensive. */
+     * that concern a block, in traits, experts_bias, has_delta, has_biases and neurons. In ZeRO stages 2 and 3 they
+     * must have the same rows of parameters, because blocks share slots. A pipeline treats all blocks as equally
+     * expensive. */
     const BlockKind *const *pattern;       /* borrowed [period]: the kinds of the blocks, in turn */
     int  period;
 };
 
-extern const BlockKind BLOCK_GPT2, BLOCK_GPT2_HEAD, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
-extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* [the choice of experts has a bias][the head is tied] */
+extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_QWEN3, BLOCK_QWEN3_MOE;
 
 /* Returns the kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);
@@ -275,6 +276,9 @@ static inline const BlockKind *block_kind_at(ModelShape shape, int64_t l) {
     const BlockKind *kind = block_kind(shape);
     return kind->period ? kind->pattern[l % kind->period] : kind;
 }
+
+/* Returns whether a model of this shape has all of these traits, in a block of this kind or at its ends. */
+int kind_has(const BlockKind *kind, ModelShape shape, int traits);
 
 /* Returns the struct of a block's activations (act_bytes bytes), with memory from the arena. The caller frees it with
  * free(). like: the struct of another block with the same rows, whose memory for rows that are not kept is used here,

@@ -68,11 +68,12 @@ static Tensor first_rows(Tensor t, int64_t rows) {
 /* A part, and the place where it keeps the activations of one micro-batch. */
 typedef struct { GptPart *part; int tape; } Tape;
 
-/* Returns the place of a block and a tape in the tables of a part. */
-static int64_t number_of(Tape t, int64_t l) { return t.tape * (t.part->end - t.part->first) + l - t.part->first; }
+static BlockTape *block_of(Tape t, int64_t l) {
+    return &t.part->block[t.tape * (t.part->end - t.part->first) + l - t.part->first];
+}
 
 static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
-    block_acts_view(g->kinds[l], g->shape, t.part->acts[number_of(t, l)], e, g->one_block);
+    block_acts_view(g->kinds[l], g->shape, block_of(t, l)->acts, e, g->one_block);
     return g->one_block;
 }
 
@@ -103,7 +104,6 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .context = g->context,
                       .frequencies = g->frequencies,
                       .experts = g->experts, .expert_counts = tensor_none(), .balance = g->balance,
-                      .starts = batch_starts(g, e),
                       .entry_sums = tensor_none(), .exit_sums = tensor_none(),
                       .update = first_rows(g->update, e.N),
                       .delta = delta,
@@ -122,14 +122,12 @@ static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the elements of BlockRun.expert_rows of one block. */
-static int64_t expert_table(const Gpt *g) { return g->experts ? comm_size(g->experts->comm) * g->shape.n_experts : 0; }
-
 /* Returns the structs of the first block that has been created with the same activation rows as `kind`, or NULL. */
 static const void *first_like(const Gpt *g, const BlockKind *kind) {
     for (int p = 0; p < g->parts; p++)
         for (int64_t l = g->part[p].first; l < g->part[p].end; l++)
-            if (g->kinds[l]->act == kind->act) return g->part[p].acts[l - g->part[p].first];
+            if (g->kinds[l]->act == kind->act && g->kinds[l]->traits == kind->traits)
+                return block_of((Tape){&g->part[p], 0}, l)->acts;
     return NULL;
 }
 
@@ -140,15 +138,16 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
     int64_t  blocks = spec.end - spec.first;
     *p = (GptPart){.first = spec.first, .end = spec.end, .tapes = spec.tapes};
     p->embeds = spec.first == 0, p->classifies = spec.end == g->shape.n_layer;
-    p->acts = xcalloc((size_t)(p->tapes * blocks), sizeof *p->acts, "the tables of the blocks");
-    p->graph = xcalloc((size_t)(GRAPHS * p->tapes * blocks), sizeof *p->graph, "the tables of the blocks");
-    if (g->experts)
-        p->expert_rows =
-            xcalloc((size_t)(p->tapes * blocks * expert_table(g)), sizeof *p->expert_rows, "the tables of the blocks");
+    p->block = xcalloc((size_t)(p->tapes * blocks), sizeof *p->block, "the tables of the blocks");
     for (int t = 0; t < p->tapes; t++)
-        for (int64_t l = p->first; l < p->end; l++)
-            p->acts[number_of((Tape){p, t}, l)] = block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute,
-                                                                    g->use, first_like(g, g->kinds[l]), a);
+        for (int64_t l = p->first; l < p->end; l++) {
+            BlockTape *b = block_of((Tape){p, t}, l);
+            b->acts = block_acts_create(g->kinds[l], g->shape, g->act, e, g->recompute, g->use,
+                                        first_like(g, g->kinds[l]), a);
+            if (g->experts)
+                b->expert_rows = xcalloc((size_t)(comm_size(g->experts->comm) * g->shape.n_experts),
+                                         sizeof *b->expert_rows, "the tables of the blocks");
+        }
 }
 
 /* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
@@ -199,8 +198,9 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.update.dim[1] = C;
     if (g.part[g.parts - 1].classifies) {
         Tape    last = {&g.part[g.parts - 1], 0};
-        int64_t padded = g.kind->has_own_head ? ((const FinalParams *)z->weight_view[1 + shape.n_layer])->head.dim[0]
-                                              : ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+        int64_t padded = kind_has(g.kind, shape, HAS_OWN_HEAD)
+                             ? ((const FinalParams *)z->weight_view[1 + shape.n_layer])->head.dim[0]
+                             : ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
         g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, last, last.part->first, e);
         g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
@@ -226,8 +226,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
     g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
-    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1)
-                                                                                 : tensor_none();
+    int has_balance = g.kind->traits & HAS_EXPERTS && shape.balance == BALANCE_SWITCH && trains;
+    g.balance = has_balance ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
     if (spec.fp8) g.fp8 = fp8_scales_create(shape.n_layer, a);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
@@ -239,12 +239,13 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
-        for (int64_t i = 0; i < GRAPHS * part->tapes * (part->end - part->first); i++)
-            graph_destroy(&part->graph[i].graph);
-        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) free(part->acts[i]);
-        free(part->acts);
-        free(part->graph);
-        free(part->expert_rows);
+        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) {
+            BlockTape *b = &part->block[i];
+            for (int k = 0; k < GRAPHS; k++) graph_destroy(&b->graph[k].graph);
+            free(b->acts);
+            free(b->expert_rows);
+        }
+        free(part->block);
     }
     expert_ranks_destroy(g->experts);
     free(g->part);
@@ -293,30 +294,33 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
-    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
     if (!tensor_is_none(g->sums.experts))
         r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
-    g->kinds[l]->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
+    r->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
 static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
     void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
-    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
+    Tensor      counts = r->fp8.counts;
     r->fp8.counts = tensor_none(); /* forward has counted the elements that recompute casts again */
-    g->kinds[l]->recompute(r, x, w);
-    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
-    g->kinds[l]->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
+    r->kind->recompute(r, x, w);
+    r->fp8.counts = counts;
+    r->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
-/* Queues the operations of a block. The second time, they are recorded as a graph, which is launched from then on.
- * There is no graph for smaller micro-batches, whose shapes differ; with tensor, context or expert ranks, whose blocks
- * exchange rows; and in the first step with fp8, which computes its scales itself. */
+/* Sets what differs from block to block in *r, then queues the operations of block l. The second time, they are
+ * recorded as a graph, which is launched from then on. There is no graph for smaller micro-batches, whose shapes
+ * differ; with tensor, context or expert ranks, whose blocks exchange rows; and in the first step with fp8, which
+ * computes its scales itself. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, GraphKind kind, BlockOps *ops) {
-    BlockGraph *b = &t.part->graph[kind * t.part->tapes * (t.part->end - t.part->first) + number_of(t, l)];
+    BlockGraph *b = &block_of(t, l)->graph[kind];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context &&
                 !g->experts && !g->fp8.uses_own;
-    if (g->experts) r->expert_rows = t.part->expert_rows + number_of(t, l) * expert_table(g);
+    r->kind = g->kinds[l];
+    r->first_keys = batch_starts(g, r->e);
+    r->fp8 = fp8_of_block(&g->fp8, g->sums.fp8_amax, g->sums.fp8_counts, l);
+    r->expert_rows = block_of(t, l)->expert_rows;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
@@ -344,15 +348,15 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
 }
 
 static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParams *w) {
-    Tensor entry = entry_of(g, t, 0, r->e), wpe = w->wpe;
+    Tensor entry = entry_of(g, t, 0, r->e), wpe = w->wpe, starts = batch_starts(g, r->e);
     if (!tensor_is_none(wpe)) wpe = tensor_rows(wpe, r->e.past, wpe.dim[0] - r->e.past);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, r->starts, context_part(g->context));
+        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, starts, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
     embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
-                      r->starts, context_part(g->context));
+                      starts, context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, tensor_flat(entry), tensor_flat(rows));
 }
@@ -360,7 +364,8 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
     Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
     if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
-    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, r->starts, context_part(g->context));
+    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, batch_starts(g, r->e),
+                       context_part(g->context));
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -420,7 +425,8 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* Returns the matrix of the head [V',C], or with shards_grads its gradient. A tied head is the embedding. */
 static Tensor head_of(const Gpt *g, Stream *s, const void *bucket_of(Shards *, Stream *, int)) {
-    if (g->kind->has_own_head) return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
+    if (kind_has(g->kind, g->shape, HAS_OWN_HEAD))
+        return ((const FinalParams *)bucket_of(g->shards, s, final_bucket(g)))->head;
     return ((const EmbeddingParams *)bucket_of(g->shards, s, EMBEDDING_BUCKET))->wte;
 }
 
@@ -439,52 +445,47 @@ static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tens
     classifier_part_loss(s, losses, logits, targets, V, most, two, loss_terms(g), grad_scale);
 }
 
-typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
+/* PASS_LOSS computes losses, PASS_GRADIENT also turns the logits into their gradients, PASS_TOKENS copies the numbers
+ * of each row to the host. */
+typedef enum { PASS_LOSS, PASS_GRADIENT, PASS_TOKENS } HeadPass;
 
-/* Computes the losses of all rows, one chunk of rows at a time. WITH_GRADIENT also turns the logits into their
- * gradients. The first chunk sets the head's gradient if it is fresh, and all others add to it. The gradients of the
- * rows of ln_f's output are set in dbranch. */
-static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
+/* Computes the losses of all rows, one chunk of rows at a time. PASS_GRADIENT: the first chunk sets the head's gradient
+ * if it is fresh, and all others add to it. The gradients of the rows of ln_f's output are set in dbranch. PASS_TOKENS:
+ * writes each row's loss, largest logit and logit of the target to out [3][N]. The other passes add the losses to
+ * SUM_LOSS. */
+static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale, float *out) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
     Tensor  targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s, shards_need);
     Tensor  ln_f = gather_rows(r, first_rows(g->ln_f, r->e.own), r->update);
-    Tensor  dhead = pass == LOSS_ONLY ? tensor_none() : head_of(g, s, shards_grads);
+    Tensor  dhead = pass == PASS_GRADIENT ? head_of(g, s, shards_grads) : tensor_none();
     if (g->tensor) targets = own_tokens(g, s, targets, head);
     for (int64_t row = 0; row < N; row += g->head_rows, dhead.is_fresh = 0) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(ln_f, row, n);
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
         linear_forward(s, logits, x, head, tensor_none(), TRANSPOSED);
-        if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
+        if (g->tensor || pass == PASS_TOKENS) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
         else classifier_loss(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
-        if (pass == LOSS_ONLY) continue;
-        linear_backward(s, tensor_rows(r->dbranch, row, n), dhead, tensor_none(), logits, x, head, TRANSPOSED);
-    }
-    if (is_counting(g->tensor)) sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
-}
-
-void gpt_loss(Gpt *g, Stream *s, Batch batch) {
-    BlockRun r = block_run(g, s, batch_extent(g, batch));
-    head_and_loss(g, &r, batch, LOSS_ONLY, 0.0f);
-}
-
-void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
-    BlockRun r = block_run(g, s, batch_extent(g, batch));
-    int64_t  N = r.e.N;
-    Tensor   targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s, shards_need);
-    Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update);
-    if (g->tensor) targets = own_tokens(g, s, targets, head);
-    for (int64_t row = 0; row < N; row += g->head_rows) {
-        int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
-        Tensor  logits = first_rows(g->logits, n), losses = tensor_rows(g->losses, row, n);
-        linear_forward(s, logits, tensor_rows(ln_f, row, n), head, tensor_none(), TRANSPOSED);
-        classify_parts(g, s, losses, logits, tensor_rows(targets, row, n), 0.0f);
-        if (s->ledger) continue;
+        if (pass == PASS_GRADIENT)
+            linear_backward(s, tensor_rows(r->dbranch, row, n), dhead, tensor_none(), logits, x, head, TRANSPOSED);
+        if (pass != PASS_TOKENS || s->ledger) continue;
         device_to_host(s, out + row, losses);
         device_to_host(s, out + N + row, first_rows(g->most, n));
         device_to_host(s, out + 2 * N + row, tensor_slice(g->part_sums, n, n));
     }
+    if (pass != PASS_TOKENS && is_counting(g->tensor))
+        sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
+}
+
+void gpt_loss(Gpt *g, Stream *s, Batch batch) {
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    head_and_loss(g, &r, batch, PASS_LOSS, 0.0f, NULL);
+}
+
+void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    head_and_loss(g, &r, batch, PASS_TOKENS, 0.0f, out);
 }
 
 /* Returns the logits of a row for the whole vocabulary, on every tensor rank. */
@@ -545,7 +546,7 @@ static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale
     Stream *s = r->s;
     Extent  e = r->e;
     device_range_begin("head and classifier");
-    head_and_loss(g, r, batch, WITH_GRADIENT, grad_scale);
+    head_and_loss(g, r, batch, PASS_GRADIENT, grad_scale, NULL);
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));

@@ -22,15 +22,19 @@ typedef struct { Graph graph; int runs, has_joined; } BlockGraph;
  * micro-batch and add to them in another. */
 typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
+/* What is kept of a block for one micro-batch in flight. */
+typedef struct {
+    void      *acts;                 /* owned: the kind's struct of activations               */
+    BlockGraph graph[GRAPHS];        /* owned */
+    int64_t   *expert_rows;          /* owned [ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
+} BlockTape;
+
 /* A range of the model's blocks. A model without a pipeline has one part with all blocks. */
 typedef struct {
     int64_t    first, end;           /* the part has blocks [first, end) of the model         */
     int        embeds, classifies;   /* 1 if the part begins with the embedding; 1 if it ends with the head */
     int        tapes;                /* micro-batches whose activations the part keeps        */
-    void     **acts;                 /* owned [tapes][end - first]: structs of activations of each block */
-    BlockGraph *graph;               /* owned [GRAPHS][tapes][end - first]: graphs of each block */
-    /* owned [tapes][end - first][ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
-    int64_t    *expert_rows;
+    BlockTape *block;                /* owned [tapes][end - first]                            */
 } GptPart;
 
 /* One part of a pipeline stage: blocks [first, end), and the micro-batches whose activations it keeps

@@ -50,12 +50,12 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
-/* The row of the head is last, because the kind BLOCK_GPT2 leaves it out. No file is written with it, so its name need
- * not be a name in files. */
+/* No file is written with a head of its own, so its name need not be a name in files. */
 static const ParamRow FINAL_ROWS[] = {
     {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
-    {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+    {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY,
+     HAS_OWN_HEAD},
 };
 
 #define ACT(field) offsetof(BlockActs, field)
@@ -167,32 +167,29 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
                        x.rstd);
 }
 
-#define TABLE(rows, without, type) {rows, sizeof rows / sizeof *rows - (without), sizeof(type)}
-#define KIND(own_head)                                      \
-    {                                                       \
-        .name = "gpt2",                                     \
-        .prefix = "transformer.",                           \
-        .blocks = "h",                                      \
-        .embedding = TABLE(EMBEDDING_ROWS, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, 0, BlockParams),         \
-        .final = TABLE(FINAL_ROWS, !(own_head), FinalParams), \
-        .act = ACT_ROWS,                                    \
-        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,         \
-        .act_bytes = sizeof(BlockActs),                     \
-        .entry = ACT(residual),                             \
-        .mid = ACT(residual_mid),                           \
-        .forward = forward,                                 \
-        .recompute = recompute,                             \
-        .backward = backward,                               \
-        .final_forward = final_forward,                     \
-        .final_backward = final_backward,                   \
-        .has_own_head = own_head,                           \
-        .has_delta = 1,                                     \
-        .has_biases = 1,                                    \
-        .neurons = NEURON_COLUMNS,                          \
-        .activation = ACTIVATION_GELU_NEW,                  \
-        .activations = ALL_ACTIVATIONS,                     \
-        .files = &HF_GPT2,                                  \
-    }
-const BlockKind BLOCK_GPT2 = KIND(0);
-const BlockKind BLOCK_GPT2_HEAD = KIND(1);
+#define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
+const BlockKind BLOCK_GPT2 = {
+    .name = "gpt2",
+    .prefix = "transformer.",
+    .blocks = "h",
+    .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams),
+    .block = TABLE(BLOCK_ROWS, BlockParams),
+    .final = TABLE(FINAL_ROWS, FinalParams),
+    .act = ACT_ROWS,
+    .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,
+    .act_bytes = sizeof(BlockActs),
+    .entry = ACT(residual),
+    .mid = ACT(residual_mid),
+    .forward = forward,
+    .recompute = recompute,
+    .backward = backward,
+    .final_forward = final_forward,
+    .final_backward = final_backward,
+    .traits = HAS_MLP,
+    .has_delta = 1,
+    .has_biases = 1,
+    .neurons = NEURON_COLUMNS,
+    .activation = ACTIVATION_GELU_NEW,
+    .activations = ALL_ACTIVATIONS,
+    .files = &HF_GPT2,
+};

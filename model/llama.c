@@ -45,63 +45,63 @@ static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING,
      CUT_VOCABULARY},
 };
-/* BLOCK_ROWS and ACT_ROWS serve Llama, Qwen3 and Qwen3-MoE. Their rows are in this order: experts, norms of heads,
- * rows that every architecture has, MLP. Each architecture uses a contiguous range. Qwen3-MoE begins at the experts
- * (in BLOCK_ROWS after the bias, if it has none) and leaves out the MLP. Qwen3 begins at the norms of heads, Llama
- * after them. */
-enum { EXPERT_ROWS = 5, EXPERT_ACTS = 21, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
+/* BLOCK_ROWS and ACT_ROWS serve Llama, Qwen3 and Qwen3-MoE: the last column is the traits that a row needs. */
 #define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
-    {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
-    {"mlp.gate.weight", EXPERT(router), {DIM_E, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE},
-    {"mlp.experts.*.gate_proj.weight", EXPERT(gate), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE},
-    {"mlp.experts.*.up_proj.weight", EXPERT(up), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE},
-    {"mlp.experts.*.down_proj.weight", EXPERT(down), {DIM_C, DIM_FE}, INIT_RESIDUAL, GROUP_MATRIX, CUT_NONE},
-    {"self_attn.q_norm.weight", PARAM(BlockParams, q_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
-    {"self_attn.k_norm.weight", PARAM(BlockParams, k_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE,
+     HAS_EXPERTS | HAS_EXPERT_BIAS},
+    {"mlp.gate.weight", EXPERT(router), {DIM_E, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, HAS_EXPERTS},
+    {"mlp.experts.*.gate_proj.weight", EXPERT(gate), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, HAS_EXPERTS},
+    {"mlp.experts.*.up_proj.weight", EXPERT(up), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, HAS_EXPERTS},
+    {"mlp.experts.*.down_proj.weight", EXPERT(down), {DIM_C, DIM_FE}, INIT_RESIDUAL, GROUP_MATRIX, CUT_NONE,
+     HAS_EXPERTS},
+    {"self_attn.q_norm.weight", PARAM(BlockParams, q_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE, HAS_HEAD_NORMS},
+    {"self_attn.k_norm.weight", PARAM(BlockParams, k_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE, HAS_HEAD_NORMS},
     {"input_layernorm.weight", PARAM(BlockParams, norm_1), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"self_attn.q_proj.weight", PARAM(BlockParams, q), {DIM_Q, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"self_attn.k_proj.weight", PARAM(BlockParams, k), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"self_attn.v_proj.weight", PARAM(BlockParams, v), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"self_attn.o_proj.weight", PARAM(BlockParams, o), {DIM_C, DIM_Q}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
     {"post_attention_layernorm.weight", PARAM(BlockParams, norm_2), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
-    {"mlp.gate_proj.weight", PARAM(BlockParams, gate), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
-    {"mlp.up_proj.weight", PARAM(BlockParams, up), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
-    {"mlp.down_proj.weight", PARAM(BlockParams, down), {DIM_C, DIM_FC}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
+    {"mlp.gate_proj.weight", PARAM(BlockParams, gate), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS, HAS_MLP},
+    {"mlp.up_proj.weight", PARAM(BlockParams, up), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS, HAS_MLP},
+    {"mlp.down_proj.weight", PARAM(BlockParams, down), {DIM_C, DIM_FC}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS,
+     HAS_MLP},
 };
-/* The norm must be last, because tests damage one element of its gradient (model/shards.h). A tied head has no row. */
+/* The norm must be last, because tests damage one element of its gradient (model/shards.h). */
 static const ParamRow FINAL_ROWS[] = {
-    {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+    {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY,
+     HAS_OWN_HEAD},
     {"model.norm.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
 };
 
 #define ACT(field) offsetof(BlockActs, field)
 #define EXPERT_ACT(field) (offsetof(BlockActs, experts) + offsetof(ExpertActs, field))
 static const ActRow ACT_ROWS[] = {
-    {EXPERT_ACT(probability), ACT_N_E, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(expert), ACT_N_TOP, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(weight), ACT_N_TOP, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(order), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(place), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(first), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(gate_up), ACT_X_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(swiglu), ACT_X_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {EXPERT_ACT(counts), ACT_B_E, TYPE_I32, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(logits), ACT_N_E, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(rows), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(out), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(first_here), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(weight_here), ACT_X, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {EXPERT_ACT(weight_rows), ACT_R_SENT, TYPE_F32, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(rows_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(out_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
-    {EXPERT_ACT(dweight_here), ACT_X, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
-    {EXPERT_ACT(dswiglu), ACT_X_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
-    {EXPERT_ACT(dweight), ACT_N_TOP, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
-    {EXPERT_ACT(dnorm), ACT_OWN_ALL_C, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
-    {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {ACT(q_rstd), ACT_N_HEADS, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {ACT(k_rstd), ACT_N_KEYS, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(probability), ACT_N_E, TYPE_F32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(expert), ACT_N_TOP, TYPE_I32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(weight), ACT_N_TOP, TYPE_F32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(order), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(place), ACT_R, TYPE_I32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(first), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(gate_up), ACT_X_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(swiglu), ACT_X_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(counts), ACT_B_E, TYPE_I32, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(logits), ACT_N_E, TYPE_ACT, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(rows), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(out), ACT_R_C, TYPE_ACT, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(first_here), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(weight_here), ACT_X, TYPE_F32, KEEP_STATE, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(weight_rows), ACT_R_SENT, TYPE_F32, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(rows_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(out_here), ACT_X_C, TYPE_ACT, KEEP_WORK, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(dweight_here), ACT_X, TYPE_F32, KEEP_BACKWARD, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(dswiglu), ACT_X_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(dweight), ACT_N_TOP, TYPE_F32, KEEP_BACKWARD, NO_ALIAS, HAS_EXPERTS},
+    {EXPERT_ACT(dnorm), ACT_OWN_ALL_C, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS, HAS_EXPERTS},
+    {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS, HAS_HEAD_NORMS},
+    {ACT(q_rstd), ACT_N_HEADS, TYPE_F32, KEEP_STATE, NO_ALIAS, HAS_HEAD_NORMS},
+    {ACT(k_rstd), ACT_N_KEYS, TYPE_F32, KEEP_STATE, NO_ALIAS, HAS_HEAD_NORMS},
     {ACT(residual), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
     {ACT(norm_1), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(rstd_1), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
@@ -112,9 +112,9 @@ static const ActRow ACT_ROWS[] = {
     {ACT(norm_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(rstd_2), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
-    {ACT(gate_up), ACT_N_2FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
-    {ACT(swiglu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {ACT(gate_up), ACT_N_2FC, TYPE_ACT, KEEP_STATE, NO_ALIAS, HAS_MLP},
+    {ACT(swiglu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS, HAS_MLP},
+    {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS, HAS_MLP},
 };
 
 /* Returns adjacent matrices, from `first` to `last`, as one matrix with `rows` rows. */
@@ -129,7 +129,7 @@ static Tensor qkv_of(const BlockParams *w) { return joined(w->q, w->v, w->q.dim[
 static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2 * w->gate.dim[0]); }
 
 static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
-static int has_head_norms(const BlockRun *r) { return r->shape.arch != ARCH_LLAMA; }
+static int has_head_norms(const BlockRun *r) { return r->kind->traits & HAS_HEAD_NORMS; }
 
 /* Computes qkv from norm_1's output: q and k normalized and rotated, and v. */
 static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
@@ -160,7 +160,7 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
                      gather_rows(r, x->norm_1, r->update), qkv_of(w), TRANSPOSED);
 }
 
-static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
+static int has_experts(const BlockRun *r) { return r->kind->traits & HAS_EXPERTS; }
 
 /* Computes from norm_2's output to the input of the projection that ends the block. */
 static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
@@ -256,20 +256,17 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }
 
-#define COUNT_FROM(rows, from) (sizeof (rows) / sizeof *(rows) - (from))
-#define TABLE(rows, from, without, type) {(rows) + (from), COUNT_FROM(rows, from) - (without), sizeof(type)}
-/* Arguments *_from: the first row of each table that the kind uses. A kind with experts leaves out the MLP at the
- * end. */
-#define KIND(kind_name, block_from, act_from, final_from, experts) \
+#define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
+#define KIND(kind_name, kind_traits, kind_norm_eps)             \
     {                                                           \
         .name = kind_name,                                      \
         .prefix = "",                                           \
         .blocks = "model.layers",                               \
-        .embedding = TABLE(EMBEDDING_ROWS, 0, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, block_from, (experts) ? MLP_ROWS : 0, BlockParams), \
-        .final = TABLE(FINAL_ROWS, final_from, 0, FinalParams), \
-        .act = ACT_ROWS + (act_from),                           \
-        .acts = COUNT_FROM(ACT_ROWS, act_from) - ((experts) ? MLP_ACTS : 0), \
+        .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams),    \
+        .block = TABLE(BLOCK_ROWS, BlockParams),                \
+        .final = TABLE(FINAL_ROWS, FinalParams),                \
+        .act = ACT_ROWS,                                        \
+        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,             \
         .act_bytes = sizeof(BlockActs),                         \
         .entry = ACT(residual),                                 \
         .mid = ACT(residual_mid),                               \
@@ -278,24 +275,17 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .backward = backward,                                   \
         .final_forward = final_forward,                         \
         .final_backward = final_backward,                       \
-        .has_own_head = (final_from) == 0,                      \
-        .has_experts = experts,                                 \
+        .traits = kind_traits,                                  \
         .experts_bias = EXPERT(bias),                           \
         .has_rope = 1,                                          \
-        .keys = READS_N_KV_HEAD | READS_HEAD_DIM | READS_TIED | READS_NORM_EPS | ((experts) ? 0 : READS_N_INNER), \
-        .norm_eps = (block_from) < LLAMA_ROWS ? 1e-6 : 0.0,     \
+        .keys = READS_N_KV_HEAD | READS_HEAD_DIM | READS_TIED | READS_NORM_EPS | \
+                ((kind_traits) & HAS_MLP ? READS_N_INNER : 0),  \
+        .norm_eps = kind_norm_eps,                              \
         .joins_matrices = 1,                                    \
         .neurons = NEURON_ROWS,                                 \
         .activation = ACTIVATION_SILU,                          \
         .files = &HF_LLAMA,                                     \
     }
-enum {
-    QWEN3_ROWS = EXPERT_ROWS, LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS,
-    QWEN3_ACTS = EXPERT_ACTS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS,
-};
-const BlockKind BLOCK_LLAMA = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 0, 0);
-const BlockKind BLOCK_LLAMA_TIED = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 1, 0);
-const BlockKind BLOCK_QWEN3 = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 0, 0);
-const BlockKind BLOCK_QWEN3_TIED = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 1, 0);
-const BlockKind BLOCK_QWEN3_MOE[2][2] = {{KIND("qwen3-moe", 1, 0, 0, 1), KIND("qwen3-moe", 1, 0, 1, 1)},
-                                         {KIND("qwen3-moe", 0, 0, 0, 1), KIND("qwen3-moe", 0, 0, 1, 1)}};
+const BlockKind BLOCK_LLAMA = KIND("llama", HAS_MLP, 0.0);
+const BlockKind BLOCK_QWEN3 = KIND("qwen3", HAS_MLP | HAS_HEAD_NORMS, 1e-6);
+const BlockKind BLOCK_QWEN3_MOE = KIND("qwen3-moe", HAS_EXPERTS | HAS_HEAD_NORMS, 1e-6);

@@ -45,7 +45,7 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
     Groups     groups = groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
     groups_add_experts(&groups, at_least_1(s.expert_ranks));
-    if (spec->optimizer && spec->optimizer->has_matrices) groups_add_matrices(&groups);
+    if (spec->optimizer && spec->optimizer->update_matrices) groups_add_matrices(&groups);
     return groups;
 }
 
@@ -70,7 +70,7 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     ModelShape shape = spec->shards.shape;
-    int        counts = spec->optimizer && block_kind(shape)->has_experts;
+    int        counts = spec->optimizer && block_kind(shape)->traits & HAS_EXPERTS;
     m->sums = step_sums_create(&m->activations_arena, counts ? shape.n_layer * shape.n_experts : 0,
                                spec->fp8 ? shape.n_layer * FP8_BLOCK_CELLS : 0);
     PipelineSpec pipeline = pipeline_of(spec);
@@ -85,7 +85,7 @@ static void carve(Model *m) {
     free(part);
     if (!spec->optimizer) return;
     m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
-    if (spec->optimizer->has_matrices) m->optimizer.settings = spec->optimizer_settings;
+    m->optimizer.settings = spec->optimizer_settings;
 }
 
 static void drop(Model *m) {

@@ -12,7 +12,7 @@
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* kind of optimizer; NULL for inference                      */
-    OptimizerSettings optimizer_settings; /* settings of the optimizer; used if optimizer->has_matrices */
+    OptimizerSettings optimizer_settings; /* settings that only some kinds of optimizer read           */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: one rank */
     Comm      *context;

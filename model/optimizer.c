@@ -22,20 +22,21 @@ static int number_of(const Shards *z, Span span) {
 }
 
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
-    Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST};
+    Optimizer o = {.kind = kind, .settings = kind->settings, .shards = z, .on_host = memory == MEMORY_HOST,
+                   .states = kind->update ? kind->states : 0};
     int64_t   elems = shards_state_elems(z);
     o.left_out = xcalloc((size_t)z->spans + 1, sizeof *o.left_out, "the list of spans to update");
     /* a state without matrices omits them in whole packs of 64 elements, so that the next span stays aligned */
     for (int i = 0; i < z->spans; i++)
         o.left_out[i + 1] =
             o.left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
-    if (kind->has_matrices) {
+    if (kind->update_matrices) {
         o.matrices = matrices_create(z, MATRICES_OF_ALL);
         o.expert_matrices = matrices_create(z, MATRICES_OF_EXPERTS);
     }
-    for (int k = 0; k < kind->states; k++) {
+    for (int k = 0; k < o.states; k++) {
         int64_t without = kind->state[k].no_matrices ? shards_matrix_elems(z) : 0;
-        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0) : arena_tensor(arena, F32, 1, elems - without, 1, 1);
+        o.state[k] = arena_tensor(arena, F32, 1, elems - without, 1, 1);
     }
     if (z->params.type == F32 && !o.on_host) o.master = tensor_1d(NULL, F32, elems);
     else o.master = arena_tensor(arena, F32, 1, elems, 1, 1);
@@ -47,7 +48,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
         o.grad_page[k] = arena_tensor(arena, F32, 1, page, 1, 1);
         o.page[k] = arena_tensor(arena, z->params.type, 1, page, 1, 1);
     }
-    o.spans = xmalloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1), "the list of spans to update");
+    o.spans = xmalloc(sizeof(OptimizerSpan) * (size_t)(z->spans + 1), "the list of spans to update");
     o.own_grad = xmalloc(sizeof(Tensor) * (size_t)(z->spans + 1), "the list of spans to update");
     return o;
 }
@@ -57,15 +58,15 @@ void optimizer_destroy(Optimizer *o) {
     free(o->spans);
     free(o->own_grad);
     free(o->left_out);
-    if (o->kind->has_matrices) matrices_destroy(&o->matrices), matrices_destroy(&o->expert_matrices);
+    if (o->kind->update_matrices) matrices_destroy(&o->matrices), matrices_destroy(&o->expert_matrices);
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
 /* Returns a view of state k of a span. Its data is NULL if the state is not kept for the span. */
 static Tensor state_of(const Optimizer *o, int k, Span span) {
-    if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
-    if (!o->kind->state[k].no_matrices) return shards_state_view(o->shards, o->state[k], span);
-    if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
+    int no_matrices = o->kind->state[k].no_matrices;
+    if (k >= o->states || (no_matrices && span.group == GROUP_MATRIX)) return tensor_1d(NULL, F32, span.elems);
+    if (!no_matrices) return shards_state_view(o->shards, o->state[k], span);
     int64_t at = shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)];
     return tensor_slice(o->state[k], at, span.elems);
 }
@@ -124,7 +125,7 @@ void optimizer_publish(Optimizer *o, Stream *s) {
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
-    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) {
+    for (int k = 0; k < o->states; k++) {
         if (o->on_host) memset(o->state[k].data, 0, tensor_bytes(o->state[k]));
         else device_zero(s, o->state[k]);
     }
@@ -142,15 +143,14 @@ void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
     if (o->on_host) return;
-    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) hash_words(s, hash, o->state[k]);
+    for (int k = 0; k < o->states; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
     else shards_hash_pieces(o->shards, s, hash);
 }
 
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
-    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++)
-        inject_flip(s, o->kind->state[k].flip, o->state[k]);
+    for (int k = 0; k < o->states && !o->on_host; k++) inject_flip(s, o->kind->state[k].flip, o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     int own = 0;
@@ -159,11 +159,18 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     if (own > 0) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), o->own_grad, own);
 }
 
-void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
-    if (o->kind->update) o->kind->update(o, s, h, grad_scale);
-}
+/* --- updates ------------------------------------------------------------------------------------------------------ */
 
-/* --- adamw -------------------------------------------------------------------------------------------------------- */
+/* Returns the arguments of the update of a span that is not divided into pages. */
+static OptimizerSpan arguments_of(const Optimizer *o, Span span) {
+    return (OptimizerSpan){.master = optimizer_master(o, span),
+                           .m = state_of(o, 0, span),
+                           .v = state_of(o, 1, span),
+                           .working = shards_weight(o->shards, span),
+                           .grad = shards_grad(o->shards, span),
+                           .decays = span.group != GROUP_VECTOR,
+                           .rate = o->shards->layout.param[span.param].rate};
+}
 
 static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     device_to_host_queued(s, o->grad_page[turn].data, part_of(shards_grad(o->shards, o->shards->span[p.span]), p));
@@ -173,7 +180,7 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
 /* Updates the weights slice by slice on the host. Meanwhile the gradients of the next slice are copied from the device.
  * That copy is queued after the copy of the weights that used the same page two slices before. So once the gradients
  * have arrived, the page may be overwritten. */
-static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+static void update_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);
     for (int k = 0; k < 2 && !o->grads_in[k].handle; k++) o->grads_in[k] = event_create();
@@ -184,42 +191,34 @@ static void adamw_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_s
         if (more) fetch_grads(o, s, next, !turn);
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
-        Part      page = {.elems = p.elems};
-        AdamWSpan part = {.master = part_of(optimizer_master(o, span), p),
-                          .m = part_of(state_of(o, 0, span), p),
-                          .v = part_of(state_of(o, 1, span), p),
-                          .working = part_of(o->page[turn], page),
-                          .grad = part_of(o->grad_page[turn], page),
-                          .decays = span.group != GROUP_VECTOR,
-                          .rate = o->shards->layout.param[span.param].rate};
-        adamw_update_host(part, h, grad_scale);
+        OptimizerSpan part = arguments_of(o, span);
+        part.master = part_of(part.master, p), part.m = part_of(part.m, p), part.v = part_of(part.v, p);
+        part.working = tensor_slice(o->page[turn], 0, p.elems);
+        part.grad = tensor_slice(o->grad_page[turn], 0, p.elems);
+        o->kind->update_on_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
 }
 
-/* Runs AdamW on all spans that this rank updates. Matrices are left out if the kind of optimizer updates them itself,
- * as Muon does. */
-static void adamw_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
-    const Shards *z = o->shards;
-    int           count = 0;
-    for (int i = 0; i < z->spans; i++) {
-        Span span = z->span[i];
-        if (span.group == GROUP_MATRIX && o->kind->has_matrices) continue;
-        o->spans[count++] = (AdamWSpan){.master = optimizer_master(o, span),
-                                        .m = state_of(o, 0, span),
-                                        .v = state_of(o, 1, span),
-                                        .working = shards_weight(z, span),
-                                        .grad = shards_grad(z, span),
-                                        .decays = span.group != GROUP_VECTOR,
-                                        .rate = z->layout.param[span.param].rate};
+/* Updates all spans of this rank. Matrices are left out if the kind of optimizer updates them by update_matrices. */
+static void update_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    int count = 0;
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span span = o->shards->span[i];
+        if (span.group == GROUP_MATRIX && o->kind->update_matrices) continue;
+        o->spans[count++] = arguments_of(o, span);
     }
-    adamw_update(s, o->spans, count, h, grad_scale);
+    o->kind->update(s, o->spans, count, h, grad_scale);
 }
 
-static void adamw(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
-    if (!o->on_host) adamw_on_device(o, s, h, grad_scale);
-    else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
-        adamw_on_host(o, s, h, grad_scale);
+void optimizer_update(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
+    const OptimizerKind *kind = o->kind;
+    if (!kind->update) return;
+    CHECK(!o->on_host || kind->update_on_host, "optimizer %s in host memory", kind->name);
+    if (kind->update_matrices) kind->update_matrices(o, s, h, grad_scale);
+    if (!o->on_host) update_on_device(o, s, h, grad_scale);
+    else if (!stream_note(s, "optimizer_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
+        update_on_host(o, s, h, grad_scale);
 }
 
 /* --- muon: Muon for the matrices of blocks, AdamW for all other parameters ---------------------------------------- */
@@ -243,18 +242,17 @@ static void muon_direction(const void *ctx, Stream *s, int param, const Tensor w
     const BlockKind *block = block_kind_at(shape, model_view_bucket(shape, p->bucket) - 1);
     int64_t          parts = layout_parts(p);
     newton_schulz(s, whole[0], parts, o->shards->params.type, o->settings.newton);
-    if (o->kind->is_normuon) normuon(s, whole[0], whole[1], parts, block->neurons, w->beta2);
+    if (o->kind == &OPTIMIZER_NORMUON) normuon(s, whole[0], whole[1], parts, block->neurons, w->beta2);
 }
 
 static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     Shards  *z = o->shards;
     MuonWork w = {o, h.beta2};
-    CHECK(!o->on_host, "muon updates where the products run");
     for (int i = 0; i < z->spans; i++)
         if (z->span[i].group == GROUP_MATRIX)
             muon_momentum(s, shards_grad(z, z->span[i]), state_of(o, 0, z->span[i]), o->settings.momentum,
                           grad_scale);
-    MatrixWork work = {o->kind->is_normuon ? 2 : 1, muon_field, muon_direction, &w};
+    MatrixWork work = {o->kind == &OPTIMIZER_NORMUON ? 2 : 1, muon_field, muon_direction, &w};
     matrices_each(&o->matrices, s, work);
     if (o->expert_matrices.count) matrices_each(&o->expert_matrices, s, work);
     for (int i = 0; i < z->spans; i++) {
@@ -267,34 +265,33 @@ static void muon(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
                     h.learning_rate * h.weight_decay);
         if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
     }
-    adamw_on_device(o, s, h, grad_scale);
 }
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 #define ADAMW_STATE_ROWS {{.name = "m", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}}
 const OptimizerKind OPTIMIZER_ADAMW = {
-    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .update = adamw};
-const OptimizerKind OPTIMIZER_IDLE = {
-    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS, .is_idle = 1};
+    .name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS,
+    .update = adamw_update, .update_on_host = adamw_update_host, .server_can_update = 1};
+const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = ADAMW_STATES, .state = ADAMW_STATE_ROWS};
 
 #define MUON_SETTINGS {.momentum = 0.95, .newton = NEWTON_QUINTIC}
 const OptimizerKind OPTIMIZER_MUON = {
     .name = "muon", .states = 2,
     .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v", .no_matrices = 1}},
-    .settings = MUON_SETTINGS, .has_matrices = 1, .update = muon};
+    .settings = MUON_SETTINGS, .update = adamw_update, .update_matrices = muon, .normuon = &OPTIMIZER_NORMUON};
 const OptimizerKind OPTIMIZER_NORMUON = {
     .name = "muon", .states = 2,
     .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
-    .settings = MUON_SETTINGS, .has_matrices = 1, .is_normuon = 1, .update = muon};
+    .settings = MUON_SETTINGS, .update = adamw_update, .update_matrices = muon};
 
-/* The kinds that optimizer.name and optimizer.normuon can name. */
-static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
+/* The kinds that optimizer.name can name. */
+static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};
 
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-        if (strcmp(name, KINDS[i]->name) == 0 && (!KINDS[i]->has_matrices || KINDS[i]->is_normuon == (is_normuon != 0)))
-            return KINDS[i];
+        if (name && strcmp(name, KINDS[i]->name) == 0)
+            return is_normuon && KINDS[i]->normuon ? KINDS[i]->normuon : KINDS[i];
     return NULL;
 }
 
@@ -338,7 +335,7 @@ static void add_to_masters(Optimizer *o, Stream *s, Span span, const float *step
 void experts_balance(Optimizer *o, Stream *s, const int64_t *counts) {
     const Shards *z = o->shards;
     ModelShape    shape = z->spec.shape;
-    if (!block_kind(shape)->has_experts || shape.balance != BALANCE_BIAS) return;
+    if (!kind_has(block_kind(shape), shape, HAS_EXPERT_BIAS)) return;
     float *step = xcalloc((size_t)shape.n_experts, sizeof *step, "the bias of the experts");
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];

@@ -15,6 +15,8 @@
 enum { ADAMW_STATES = 2, OPTIMIZER_MOST_STATES = 4 };
 typedef struct Optimizer Optimizer;
 
+/* --- kinds -------------------------------------------------------------------------------------------------------- */
+
 /* A state of an optimizer: a number for each element that this rank updates, such as AdamW's m. */
 typedef struct {
     const char *name;                    /* name of the state in optimizer.safetensors: "m", "v"; "momentum", "v" */
@@ -27,40 +29,49 @@ typedef struct {
  * (layers.h). */
 typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
-typedef struct {
+/* A kind of optimizer. Rules of the config follow from its fields: what the kind cannot do is refused. grad_scale
+ * multiplies the gradients (clipping, loss scale). */
+typedef struct OptimizerKind OptimizerKind;
+struct OptimizerKind {
     const char *name;                    /* name of the kind in optimizer.name: "adamw", "muon"         */
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
     OptimizerSettings settings;          /* default settings of the kind                                */
-    /* 1: the update needs whole matrices, which are gathered over the group ShardsSpec.matrices */
-    int         has_matrices;
-    int         is_normuon;              /* 1: NorMuon: optimizer.name "muon" with optimizer.normuon    */
-    int         is_idle;                 /* 1: the kind keeps no states                                 */
-    /* Updates all weights of this rank by one step. grad_scale multiplies the gradients (clipping, loss scale). NULL:
-     * the kind updates nothing. */
-    void      (*update)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
-} OptimizerKind;
+    /* Updates spans, each element on its own (layers.h): all weights of this rank, or those that update_matrices
+     * leaves. NULL: the kind updates nothing. */
+    void      (*update)(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
+    /* Updates a span in host memory in the same way. NULL: the kind has no memory.offload = "optimizer". */
+    void      (*update_on_host)(OptimizerSpan span, OptimizerStep h, float grad_scale);
+    /* Updates the matrices of blocks, which are gathered whole over the group ShardsSpec.matrices. NULL: `update`
+     * updates matrices, too. */
+    void      (*update_matrices)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
+    int         server_can_update;       /* 1: a server of islands can update the weights (outer.send = "gradients") */
+    const OptimizerKind *normuon;        /* the kind with optimizer.normuon = true; NULL: this kind has no such form */
+};
 extern const OptimizerKind OPTIMIZER_ADAMW;
 /* The kind for a job whose weights a server updates (outer.send=gradients). It keeps no states and updates nothing; its
  * checkpoints have the same files as AdamW's. */
 extern const OptimizerKind OPTIMIZER_IDLE;
 /* Muon for the matrices of blocks, AdamW for all other parameters. `momentum` is Muon's momentum and AdamW's m. With
- * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. The rules of
- * the config refuse these kinds with an optimizer in host memory. */
+ * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
-/* Returns the kind by optimizer.name, NULL if there is none. Kinds that share a name differ in optimizer.normuon. */
+/* Returns the kind by optimizer.name and optimizer.normuon, NULL if there is none. name may be NULL. */
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
+
+/* --- an optimizer ------------------------------------------------------------------------------------------------- */
 
 struct Optimizer {
     const OptimizerKind *kind;
     OptimizerSettings settings;
-    Matrices   matrices, expert_matrices; /* owned: which rank updates which whole matrix; used if kind->has_matrices */
+    int        states;                   /* states in memory: all of the kind, or none if it updates nothing */
+    /* owned: which rank updates which whole matrix; used if kind->update_matrices */
+    Matrices   matrices, expert_matrices;
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
     /* owned [spans + 1]: number of matrix elements before each span; states with no_matrices omit them */
     int64_t   *left_out;
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
-    AdamWSpan *spans;                    /* owned [spans]: arguments of the AdamW op                    */
+    OptimizerSpan *spans;                /* owned [spans]: arguments of the kind's update               */
     Tensor    *own_grad;                 /* owned [spans]: list of the gradients whose norm is computed */
     int        on_host;                  /* 1: master and states are in host memory and updated there   */
     /* if on_host: buffers for gradients (f32), and for weights in the working copy's type */

@@ -113,9 +113,11 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* Returns how many parameters row i of a table stands for: one for each expert if the row's name has a *, otherwise
- * one. */
-static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
+/* Returns how many parameters a row stands for: none if the model lacks it, one for each expert if the row's name has
+ * a *, otherwise one. */
+static int64_t repeats(const ParamRow *row, const BlockKind *kind, ModelShape s, int64_t experts) {
+    return kind_has(kind, s, row->needs) ? is_each(row) ? experts : 1 : 0;
+}
 
 static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
 
@@ -124,22 +126,54 @@ static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) {
     return (s.n_layer - k + period_of(kind) - 1) / period_of(kind);
 }
 
-int64_t model_rows(ModelShape s) {
-    const BlockKind *kind = block_kind(s);
-    int64_t          rows = kind->embedding.rows + kind->final.rows;
-    for (int k = 0; k < period_of(kind); k++) {
-        const ParamTable *block = &block_kind_at(s, k)->block;
-        for (int i = 0; i < block->rows; i++) rows += blocks_of(kind, k, s) * repeats(block, i, s);
+typedef struct { int64_t rows; __int128 elems; } Count;
+
+/* Adds the parameters of `times` copies of a table, and their elements, with `experts` experts. Each size is below
+ * 2^31, so 128 bits are enough. */
+static void count_rows(Count *all, int64_t times, const ParamTable *t, const BlockKind *kind, ModelShape s,
+                       int64_t experts) {
+    for (int i = 0; i < t->rows; i++) {
+        int64_t rows = times * repeats(&t->row[i], kind, s, experts);
+        all->rows += rows;
+        all->elems += (__int128)rows * dim_size(t->row[i].dim[0], s) * dim_size(t->row[i].dim[1], s);
     }
-    return rows;
 }
 
-/* Appends the rows of a table at p. Returns their number. */
-static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bucket, ModelShape s) {
-    int at = 0;
+/* Counts the parameters of a model with `experts` experts in each block. */
+static Count count_parameters(ModelShape s, int64_t experts) {
+    const BlockKind *kind = block_kind(s);
+    Count            all = {0, 0};
+    count_rows(&all, 1, &kind->embedding, kind, s, 0);
+    count_rows(&all, 1, &kind->final, kind, s, 0);
+    for (int k = 0; k < period_of(kind); k++)
+        count_rows(&all, blocks_of(kind, k, s), &block_kind_at(s, k)->block, block_kind_at(s, k), s, experts);
+    return all;
+}
+
+int64_t model_rows(ModelShape s) { return count_parameters(s, s.n_experts).rows; }
+
+/* Returns the kind that has the table of a bucket. */
+static const BlockKind *kind_of(ModelShape s, int bucket) {
+    return bucket > 0 && bucket <= s.n_layer ? block_kind_at(s, bucket - 1) : block_kind(s);
+}
+static const ParamTable *table_of(ModelShape s, int bucket) {
+    const BlockKind *kind = kind_of(s, bucket);
+    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &kind->block;
+}
+
+size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
+
+/* Appends the rows of a bucket at p. Returns their number. */
+static int append_rows(Param *p, int bucket, ModelShape s) {
+    const BlockKind  *kind = kind_of(s, bucket), *all = block_kind(s);
+    const ParamTable *t = table_of(s, bucket);
+    char              prefix[48];
+    int               at = 0;
+    snprintf(prefix, sizeof prefix, "%s", all->prefix);
+    if (t == &kind->block) snprintf(prefix, sizeof prefix, "%s%s.%d.", all->prefix, all->blocks, bucket - 1);
     for (int i = 0, end; i < t->rows; i = end) {
         for (end = i + 1; end < t->rows && is_each(&t->row[i]) && is_each(&t->row[end]);) end++;
-        for (int e = 0; e < repeats(t, i, s); e++)
+        for (int e = 0; e < repeats(&t->row[i], kind, s, s.n_experts); e++)
             for (int k = i; k < end; k++) {
                 p[at] = param_of(&t->row[k], prefix, bucket, s, e);
                 if (is_each(&t->row[k])) p[at].expert = 1 + e;
@@ -149,50 +183,21 @@ static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bu
     return at;
 }
 
-static const ParamTable *table_of(ModelShape s, int bucket) {
-    const BlockKind *kind = block_kind(s);
-    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &block_kind_at(s, bucket - 1)->block;
-}
-
-size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
-
 Param *model_params(ModelShape s, int *count) {
-    const BlockKind *kind = block_kind(s);
     int64_t n = model_rows(s);
     int     at = 0;
     CHECK(n <= MODEL_MOST_ROWS, "%" PRId64 " tensors", n);
     Param *p = xmalloc(sizeof(Param) * (size_t)n, "a table of parameters");
-    for (int b = 0; b < (int)s.n_layer + 2; b++) {
-        const ParamTable *table = table_of(s, b);
-        char              prefix[48];
-        if (b > 0 && b <= s.n_layer) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
-        else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
-        at += append_rows(p + at, table, prefix, b, s);
-    }
+    for (int b = 0; b < (int)s.n_layer + 2; b++) at += append_rows(p + at, b, s);
     *count = (int)n;
     return p;
 }
 
-/* Counts the parameters of a table with `experts` experts. */
-static __int128 count_rows(const ParamTable *t, int64_t experts, ModelShape s) {
-    __int128 all = 0;
-    for (int i = 0; i < t->rows; i++)
-        all += (__int128)(is_each(&t->row[i]) ? experts : 1) * dim_size(t->row[i].dim[0], s) *
-               dim_size(t->row[i].dim[1], s);
-    return all;
+int model_parameters(ModelShape s, int64_t *parameters) {
+    __int128 elems = count_parameters(s, s.n_experts).elems;
+    *parameters = (int64_t)elems;
+    return elems <= INT64_MAX;
 }
-
-/* Counts parameters with `experts` experts in each block. Each size is below 2^31, so 128 bits are enough. */
-static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
-    const BlockKind *kind = block_kind(s);
-    __int128         all = count_rows(&kind->embedding, 1, s) + count_rows(&kind->final, 1, s);
-    for (int k = 0; k < period_of(kind); k++)
-        all += blocks_of(kind, k, s) * count_rows(&block_kind_at(s, k)->block, experts, s);
-    *parameters = (int64_t)all;
-    return all <= INT64_MAX;
-}
-
-int model_parameters(ModelShape s, int64_t *parameters) { return count_parameters(s, s.n_experts, parameters); }
 
 Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
@@ -210,9 +215,9 @@ Layout model_layout(ModelShape s, LayoutPlace place) {
 }
 
 double model_flops_per_token(ModelShape s, int64_t T) {
-    int64_t P;
-    count_parameters(s, s.top_k, &P);
-    if (block_kind(s)->has_own_head) P -= s.vocab_size * s.n_embd; /* wte is only looked up; no product reads it */
+    int64_t P = (int64_t)count_parameters(s, s.top_k).elems;
+    /* wte is only looked up; no product reads it */
+    if (kind_has(block_kind(s), s, HAS_OWN_HEAD)) P -= s.vocab_size * s.n_embd;
     return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)dim_size(DIM_Q, s) * (double)T;
 }
 
@@ -223,7 +228,7 @@ ShapeText model_shape_text(ModelShape s) {
     if (s.activation != (int)k->activation)
         snprintf(activation, sizeof activation, ", %s", ACTIVATION_NAMES[s.activation]);
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
-    if (k->has_experts)
+    if (k->traits & HAS_EXPERTS)
         snprintf(kind, sizeof kind,
                  "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ", k->name,
                  shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);

@@ -61,6 +61,14 @@ typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM
  * projections that add to the residual stream: N(0, std / sqrt(2 n_layer)), Radford et al. 2019. µP multiplies both by
  * a factor. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
+/* What models of one source file differ in, as a set. A row of a table with `needs` exists only in models that have all
+ * of these traits (kind_has in model/block.h). */
+typedef enum {
+    HAS_MLP = 1, HAS_EXPERTS = 2, /* the second half of a block: one MLP, or experts            */
+    HAS_HEAD_NORMS = 4,           /* each head of q and k has a norm                            */
+    HAS_EXPERT_BIAS = 8,          /* a bias is added when experts are chosen (BALANCE_BIAS)     */
+    HAS_OWN_HEAD = 16             /* the output head is FinalParams.head; without it the embedding is the head */
+} Traits;
 typedef struct {
     /* Name in files, after the prefix of the block: "attn.c_attn.weight". Adjacent rows with a * are repeated for each
      * expert, and the expert's number replaces the *. `field` belongs to the first expert. */
@@ -70,6 +78,7 @@ typedef struct {
     Init        init;
     ParamGroup  group;  /* group of parameters, which decides weight decay and optimizer  */
     Cut         cut;
+    int         needs;  /* set of Traits                                                  */
 } ParamRow;
 
 typedef struct {

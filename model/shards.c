@@ -277,7 +277,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     z->spec = spec, z->layout = layout, z->sums = sums;
     CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
     for (int64_t l = 1; spec.zero_stage > 1 && l < spec.shape.n_layer; l++)
-        CHECK(block_kind_at(spec.shape, l)->block.row == block_kind_at(spec.shape, 0)->block.row,
+        CHECK(block_kind_at(spec.shape, l)->block.row == block_kind_at(spec.shape, 0)->block.row &&
+                  block_kind_at(spec.shape, l)->traits == block_kind_at(spec.shape, 0)->traits,
               "block %lld has other rows", (long long)l);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);

@@ -159,7 +159,7 @@ static void join_ranks(Run *r, Launch launch) {
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
     groups_add_experts(&r->groups, (int)c->parallel.expert);
-    if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
+    if (config_optimizer(c)->update_matrices) groups_add_matrices(&r->groups);
     if (c->parallel.deterministic) groups_add_tree(&r->groups);
     groups_set_kind(&r->groups, kind);
     signals_install(); /* installs handlers again, because MPI and NCCL may have replaced them */
@@ -201,7 +201,7 @@ static void refuse_too_many_ranks(const Run *r) {
     /* ends: number of extents that end within a piece. If tensor ranks cut a row, the row has one for each of these
      * ranks, and for each of q, k and v. */
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
-    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
+    int64_t runs = optimizer_tensors(config_optimizer(r->config)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
                    2 * MANIFEST_EXTENTS;
     if (!manifest_has_room(runs, r->train.shards))

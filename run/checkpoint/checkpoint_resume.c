@@ -22,7 +22,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/checkpoint/weights.h"
-#include "run/config/config.h"
+#include "run/config/spec.h"
 
 /* --- may this folder be used -------------------------------------------------------------------------------------- */
 
@@ -104,8 +104,7 @@ static void print_allow(FILE *out, const Config *config, const cJSON *changed) {
 static int has_same_tensors(const Config *a, const Config *b) {
     Layout now = model_layout(a->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
     Layout then = model_layout(b->model.shape, (LayoutPlace){.ranks = 1, .tensor_ranks = 1});
-    int    same = now.params == then.params && optimizer_kind(a->optimizer.name, a->optimizer.normuon) ==
-                                               optimizer_kind(b->optimizer.name, b->optimizer.normuon);
+    int    same = now.params == then.params && config_optimizer(a) == config_optimizer(b);
     for (int i = 0; same && i < now.params; i++)
         same = strcmp(now.param[i].name, then.param[i].name) == 0 && now.param[i].dim[0] == then.param[i].dim[0] &&
                now.param[i].dim[1] == then.param[i].dim[1];

@@ -10,9 +10,9 @@
 #include "core/json.h"
 #include "model/block.h"
 #include "model/params.h"
-#include "model/optimizer.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
+#include "run/config/spec.h"
 
 /* The keys that a rule needs. add_fault() reports a fault at the first of them that is set. Ends with NULL. */
 typedef const char *const *Keys;
@@ -132,7 +132,7 @@ static void rules_of_unread(ConfigLoad *load, ModelShape s, const BlockKind *kin
         REFUSE_KEY(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"%s\" has "
                    "model.n_embd / model.n_head = %" PRId64 "; leave it out, or model.arch = \"llama\"", s.head_dim,
                    kind->name, s.n_embd / s.n_head);
-    if (!(kind->keys & READS_N_INNER) && !kind->has_experts && s.n_inner && s.n_inner != 4 * s.n_embd)
+    if (!(kind->keys & READS_N_INNER) && kind->traits & HAS_MLP && s.n_inner && s.n_inner != 4 * s.n_embd)
         REFUSE_KEY(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"%s\" has 4 x model.n_embd = "
                    "%" PRId64 "; leave it out, or model.arch = \"llama\"", s.n_inner, kind->name, 4 * s.n_embd);
     if (!(kind->keys & READS_TIED) && !s.tie_embeddings)
@@ -272,7 +272,7 @@ void config_rules_of_shape(ConfigLoad *load) {
     rule_heads(load);
     rule_sizes(load);
     if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
-        if (block_kind(s)->has_experts) rules_of_experts(load, s);
+        if (block_kind(s)->traits & HAS_EXPERTS) rules_of_experts(load, s);
         else rules_of_no_experts(load, s);
         rule_activation(load, s, block_kind(s));
         rules_of_unread(load, s, block_kind(s));
@@ -299,7 +299,7 @@ static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
-    uint64_t   inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
+    uint64_t   inner = block_kind(s)->traits & HAS_EXPERTS ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
     /* heads: model.n_embd must be a multiple of it */
     int64_t    heads = s.head_dim ? 1 : 2 * s.n_head;
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
@@ -512,7 +512,7 @@ static void rule_activations(ConfigLoad *load) {
     int64_t    bytes, B = c->batch.micro_batch, T = c->batch.seq_len, width = dim_size(DIM_Q, s);
     if (width < s.n_embd) width = s.n_embd;
     if (width < s.n_inner) width = s.n_inner;
-    if (s.arch == ARCH_QWEN3_MOE) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
+    if (block_kind(s)->traits & HAS_EXPERTS) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
     /* 128 bytes per token, channel and block are twice the floats that fp32 keeps for backward */
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
@@ -531,9 +531,10 @@ typedef struct {
     const char *key, *with;
     int         when;       /* 1 if the config has both of the settings that exclude each other, so that a fault is
                              * reported */
-    const char *says;       /* message: why the settings exclude each other, and what to set; may print `value` */
+    const char *says;       /* message: why the settings exclude each other, and what to set; prints `word` or `value` */
     int64_t     value;
     int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
+    const char *word;       /* NULL: the message prints `value`, or neither */
 } Pair;
 
 #define ORDER_ROW(axis, cure)                                                                                          \
@@ -547,8 +548,9 @@ typedef struct {
  * change of the grid can cause, as a text from malloc, or NULL. */
 static char *check_pairs(const Config *c, ConfigLoad *load) {
     int has_server = c->outer.server && *c->outer.server, gradients = c->outer.send == SEND_GRADIENTS;
-    int is_muon = c->optimizer.name && !strcmp(c->optimizer.name, OPTIMIZER_MUON.name), even = c->parallel.balance;
-    int has_experts = c->model.shape.arch == ARCH_QWEN3_MOE, balance = c->model.shape.balance;
+    const OptimizerKind *optimizer = config_optimizer(c);
+    int even = c->parallel.balance;
+    int has_experts = block_kind(c->model.shape)->traits & HAS_EXPERTS, balance = c->model.shape.balance;
     int fp8 = c->precision == PRECISION_FP8;
     int is_expert = has_experts && c->parallel.expert > 1 && c->model.shape.n_experts;
     int on_cpu = load && !load->is_elsewhere && !strcmp(device_backend(), "cpu");
@@ -575,13 +577,13 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1,
          "parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: "
          "parallel.pipeline = 1", c->parallel.pipeline, 1},
-        /* Settings that Muon excludes. It updates whole matrices on the device that computes the products. */
-        {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST,
-         "optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
-         "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
-        {"optimizer.name", "outer.send", is_muon && has_server && gradients,
-         "optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone: outer.send = "
-         "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
+        /* Settings that a kind of optimizer excludes, by its fields (model/optimizer.h). */
+        {"optimizer.name", "memory.offload", optimizer && !optimizer->update_on_host && c->memory.offload == MEMORY_HOST,
+         "optimizer.name = \"%s\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
+         "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1, .word = c->optimizer.name},
+        {"optimizer.name", "outer.send", optimizer && !optimizer->server_can_update && has_server && gradients,
+         "optimizer.name = \"%s\" with outer.send = \"gradients\": a server updates with AdamW alone: outer.send = "
+         "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1, .word = c->optimizer.name},
         /* Settings that a model with experts excludes. */
         {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1,
          "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
@@ -630,7 +632,7 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const Pair *p = &pairs[i];
         if (!p->when || (load ? !is_usable(load, KEYS(p->key, p->with)) : !p->is_of_grid)) continue;
-        char *text = sentence(p->says, p->value);
+        char *text = p->word ? sentence(p->says, p->word) : sentence(p->says, p->value);
         if (!load) return text;
         add_fault(load, KEYS(p->key, p->with), text);
     }
@@ -645,17 +647,18 @@ char *config_check_changed(const Config *c, int ranks) {
 
 /* --- keys of one section ------------------------------------------------------------------------------------------ */
 
-/* Refuses a key of the Muon optimizer that differs from its default, if the optimizer is another. */
-static void rule_unread(ConfigLoad *load, const char *key) {
-    const char   *name = load->config->optimizer.name;
-    const Option *o = option_find(key);
-    if (!is_usable(load, KEYS(key, "optimizer.name")) || !strcmp(name, OPTIMIZER_MUON.name)) return;
-    cJSON *value = option_to_json(o, load->config), *usual = cJSON_Parse(o->fallback);
-    char  *shown = cJSON_PrintUnformatted(value);
-    if (!config_same_value(value, usual))
-        REFUSE(load, KEYS(key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: leave "
-               "it out (%s), or optimizer.name = \"%s\"", key, shown, name, o->fallback, OPTIMIZER_MUON.name);
-    cJSON_Delete(value), cJSON_Delete(usual), free(shown);
+/* Refuses each key that only one optimizer reads and that differs from its default, if the optimizer is another. */
+static void rule_unread(ConfigLoad *load) {
+    const char *name = load->config->optimizer.name;
+    for (const Option *o = OPTIONS; o < OPTIONS + OPTION_COUNT; o++) {
+        if (!o->optimizer || !is_usable(load, KEYS(o->key, "optimizer.name")) || !strcmp(name, o->optimizer)) continue;
+        cJSON *value = option_to_json(o, load->config), *usual = cJSON_Parse(o->fallback);
+        char  *shown = cJSON_PrintUnformatted(value);
+        if (!config_same_value(value, usual))
+            REFUSE(load, KEYS(o->key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: "
+                   "leave it out (%s), or optimizer.name = \"%s\"", o->key, shown, name, o->fallback, o->optimizer);
+        cJSON_Delete(value), cJSON_Delete(usual), free(shown);
+    }
 }
 
 /* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
@@ -806,9 +809,7 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_tokens(load);
     rules_of_checkpoints(load);
     rule_activations(load);
-    rule_unread(load, "optimizer.muon_momentum");
-    rule_unread(load, "optimizer.newton_schulz");
-    rule_unread(load, "optimizer.normuon");
+    rule_unread(load);
     rules_of_islands(load);
     check_pairs(load->config, load);
     rule_fp8_widths(load);

@@ -187,13 +187,15 @@ const Option OPTIONS[] = {
     CHOICE(optimizer.weight_decay_schedule, "\"constant\"",
            WORDS([WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr", [WEIGHT_DECAY_LINEAR] = "linear"),
            "weight decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
-    REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: Nesterov momentum of the gradients of matrices", .half_open = 1, FIXED),
+    REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: Nesterov momentum of the gradients of matrices", .half_open = 1,
+         .optimizer = "muon", FIXED),
     CHOICE(optimizer.newton_schulz, "\"quintic\"",
            WORDS([NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express"),
            "muon only: polynomials of the five Newton-Schulz rounds: quintic: Muon's own; polar_express: those that bring singular "
-           "values closer to 1", FIXED),
+           "values closer to 1", .optimizer = "muon", FIXED),
     FLAG(optimizer.normuon, "false",
-         "muon only: true: NorMuon, where each neuron moves about equally far; beta2 is the decay of its second moment, too", FIXED),
+         "muon only: true: NorMuon, where each neuron moves about equally far; beta2 is the decay of its second moment, too",
+         .optimizer = "muon", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient: a larger gradient is scaled down to it; 0 = off", FIXED),
 
     CHOICE(schedule.name, "\"cosine\"",

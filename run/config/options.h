@@ -38,6 +38,7 @@ typedef struct {
     int                half_open; /* 1: max itself is not allowed */
     const char *const *words;     /* allowed words; ends with NULL */
     int                fixed;     /* 1: the value must not change at a resume */
+    const char        *optimizer; /* the only optimizer.name that reads the key; NULL: all */
     const char        *help;
     const char        *example;   /* a value to show in help, if there is no default */
 } Option;

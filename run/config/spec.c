@@ -17,6 +17,8 @@ int config_server_updates(const Config *c) {
     return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
 }
 
+const OptimizerKind *config_optimizer(const Config *c) { return optimizer_kind(c->optimizer.name, c->optimizer.normuon); }
+
 ModelSpec config_model_spec(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     int64_t    micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks));
@@ -31,7 +33,7 @@ ModelSpec config_model_spec(const Config *c, DType act, int ranks, int stage, co
                              .micro_batches = micro_batches};
     ModelSpec spec = {.shards = shards, .capacity = c->moe.capacity, .context_ranks = mesh.size[AXIS_CONTEXT],
                       .pipeline = pipeline,
-                      .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
+                      .optimizer = is_idle ? &OPTIMIZER_IDLE : config_optimizer(c),
                       .optimizer_settings = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz},
                       .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
                       .document_mask = c->data.document_mask != 0,

@@ -165,7 +165,7 @@ static void step_run(const Step *step, const WeightsRun *r, float *d) {
         case STEP_ARRIVAL:  outer_arrival(rule, x, waiting, d, step->scale, r->elems); break;
         case STEP_MOMENTUM: outer_momentum(rule, x, m, waiting, r->elems); break;
         case STEP_ADAMW: /* the memory of `waiting` holds the second moment v of AdamW */
-            adamw_update_host((AdamWSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
+            adamw_update_host((OptimizerSpan){weights, tensor_1d(m, F32, r->elems), tensor_1d(waiting, F32, r->elems),
                                           weights, tensor_1d(d, F32, r->elems), r->decays, r->rate},
                               h, (float)step->scale);
             break;

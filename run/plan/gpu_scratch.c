@@ -62,7 +62,7 @@ static int64_t muon(Sizes z, const Layout *l) {
     enum { DESKS = 2, FEW = 4096 };
     int64_t part = 0, whole = 0, newton = 0;
     int64_t ranks = z.spec->shards.ranks * z.tensor * larger_of(1, z.spec->shards.replicas);
-    if (!z.spec->optimizer || !z.spec->optimizer->has_matrices) return 0;
+    if (!z.spec->optimizer || !z.spec->optimizer->update_matrices) return 0;
     for (int i = 0; i < l->params; i++) {
         const Param *p = &l->param[i];
         if (p->group != GROUP_MATRIX) continue;

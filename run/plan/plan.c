@@ -55,7 +55,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     size_t     tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0;
     size_t     nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     int        has_server = c->outer.server && *c->outer.server, in_memory = c->checkpoint.memory_every > 0;
-    GroupsUse  use = {(int)c->parallel.expert, optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices,
+    GroupsUse  use = {(int)c->parallel.expert, config_optimizer(c)->update_matrices != NULL,
                       leaves > 0};
     /* the evaluation batch, which loader_bytes does not count: inputs, targets, and where its documents begin */
     for (int i = 0; i < (spec.document_mask ? 3 : 2); i++) arena_tensor(&batches, I32, 2, B, own_T, 1);
@@ -181,7 +181,7 @@ static void print_others(FILE *out, const Plan *p) {
 void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *const    recompute[] = {"", ", light recompute", ", block recompute"};
     const char *const    comm[] = {"the ring", "MPI", "NCCL"};
-    const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
+    const OptimizerKind *kind = config_optimizer(c);
     int                  on_host = device_is_host(), is_idle = config_server_updates(c), used = 0;
     const char          *host = on_host ? "" : "host: ";
     const char          *share = c->parallel.zero_stage && p->ranks.count > 1 ? ", this rank's share" : "";

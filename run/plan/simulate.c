@@ -359,7 +359,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     /* leaves of the trees that add gradients in a fixed order */
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD];
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
-    GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->has_matrices, leaves > 0};
+    GroupsUse use = {spec.shards.expert_ranks, spec.optimizer->update_matrices != NULL, leaves > 0};
     double    gpu = cluster->processors > 0 ? trees + (double)groups_library_bytes(mesh, COMM_NCCL, use) : 0.0;
     /* bytes of the evaluation batch, which loader_bytes does not count */
     double evaluation = 3.0 * (double)(spec.B * T) * sizeof(int32_t) + 3 * ARENA_ALIGN;
@@ -501,11 +501,13 @@ Simulated simulate(const Config *c, Target on) {
 
 /* Returns the number of elements of the matrices of a transformer block: 12 C^2 in gpt2, with C = n_embd. */
 static double block_elements(ModelShape shape) {
-    const ParamTable *table = &block_kind(shape)->block;
-    double            all = 0.0;
-    for (int i = 0; i < table->rows; i++)
-        if (table->row[i].dim[1] != DIM_NONE)
-            all += (double)dim_size(table->row[i].dim[0], shape) * (double)dim_size(table->row[i].dim[1], shape);
+    const BlockKind *kind = block_kind(shape);
+    double           all = 0.0;
+    for (int i = 0; i < kind->block.rows; i++) {
+        const ParamRow *row = &kind->block.row[i];
+        if (row->dim[1] != DIM_NONE && kind_has(kind, shape, row->needs))
+            all += (double)dim_size(row->dim[0], shape) * (double)dim_size(row->dim[1], shape);
+    }
     return all;
 }
 

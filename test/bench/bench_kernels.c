@@ -186,7 +186,7 @@ OP(head_b, linear_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, tensor_no
 OP(classifier_f, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 0.0f))
 OP(classifier_b, classifier_loss(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS, 1e-3f))
 OP(adamw, OptimizerStep h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
-   adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1, 0}, 1, h, 1.0f))
+   adamw_update(s, &(OptimizerSpan){b->master, b->m, b->v, b->working, b->grad, 1, 0}, 1, h, 1.0f))
 OP(norm, norm_squared(s, b->sum, &b->grad, 1))
 OP(sum, sum_forward(s, b->sum, b->loss))
 OP(cast, cast_forward(s, b->working, b->from))

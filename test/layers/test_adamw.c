@@ -16,12 +16,12 @@ static void step64(State64 k, OptimizerStep h, double grad_scale) {
 }
 
 static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, OptimizerStep h, float grad_scale) {
-    AdamWSpan piece = {master, m, v, working, grad, 1, 0};
+    OptimizerSpan piece = {master, m, v, working, grad, 1, 0};
     adamw_update(&s->stream, &piece, 1, h, grad_scale);
 }
 
-static AdamWSpan piece_of(AdamWSpan whole, int64_t first, int64_t n, int decays) {
-    return (AdamWSpan){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
+static OptimizerSpan piece_of(OptimizerSpan whole, int64_t first, int64_t n, int decays) {
+    return (OptimizerSpan){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
                         tensor_slice(whole.working, first, n), tensor_slice(whole.grad, first, n), decays, 0};
 }
 
@@ -70,7 +70,7 @@ static void compare(DType act, int64_t n) {
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.375);
         update_one(&s, master, m, v, working, grad, h, 0.375f);
-        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1, 0},
+        OptimizerSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1, 0},
                   both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
         adamw_update(&s.stream, both, 2, h, 0.375f);
     }
@@ -96,7 +96,7 @@ static void compare_host(DType act, int64_t n) {
     rng_normal(p, n, 1, 0, 0.0f, 1.0f);
     State64 k = {n, stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n)};
     for (int64_t i = 0; i < n; i++) k.p[i] = (double)p[i];
-    AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n),
+    OptimizerSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n),
                       tensor_1d(act == F32 ? (void *)p : rounded, act, n),
                       tensor_1d(grads, F32, n), 1, 0};
     OptimizerStep     h = HYPER;
@@ -147,13 +147,13 @@ static void test_many_pieces(void **state) {
                working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
         Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
         Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
-        AdamWSpan all = {master, m, v, working, grad, 1, 0}, one = {master_one, m_one, v_one, working_one, grad, 1, 0}, list[PIECES];
+        OptimizerSpan all = {master, m, v, working, grad, 1, 0}, one = {master_one, m_one, v_one, working_one, grad, 1, 0}, list[PIECES];
         OptimizerStep      h = HYPER;
         int64_t    first = 0;
         h.step = 3;
         for (int i = 0; i < PIECES; first += i++) {
             list[i] = piece_of(all, first, i, i % 3 > 0);
-            AdamWSpan same = piece_of(one, first, i, i % 3 > 0);
+            OptimizerSpan same = piece_of(one, first, i, i % 3 > 0);
             adamw_update(&s.stream, &same, 1, h, 0.5f);
         }
         adamw_update(&s.stream, list, PIECES, h, 0.5f);
@@ -173,13 +173,13 @@ static void test_rates(void **state) {
     enum { STEPS = 3, N = 100 };
     static const float rates[] = {0.5f, 0.0f, 0.3f};
     Stage     s = stage_create(0);
-    AdamWSpan list[3];
+    OptimizerSpan list[3];
     State64   k[3];
     OptimizerStep     h = HYPER;
     for (int i = 0; i < 3; i++) {
         Tensor p = stage_random(&s, F32, 1, N, 1, 1, 1, 1), m = stage_random(&s, F32, 1, N, 1, 1, 0, 0),
                grad = stage_random(&s, F32, 1, N, 1, 7, 1e-3, 0);
-        list[i] = (AdamWSpan){p, m, stage_copy(&s, m), p, grad, 1, rates[i]};
+        list[i] = (OptimizerSpan){p, m, stage_copy(&s, m), p, grad, 1, rates[i]};
         k[i] = (State64){N, stage_widen(&s, p), stage_doubles(&s, N), stage_doubles(&s, N), stage_widen(&s, grad)};
     }
     for (h.step = 1; h.step <= STEPS; h.step++) {

@@ -48,7 +48,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
     m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
-    m->sums = step_sums_create(&m->activations, block_kind(SHAPE)->has_experts ? SHAPE.n_layer * SHAPE.n_experts : 0, 0);
+    m->sums = step_sums_create(&m->activations, block_kind(SHAPE)->traits & HAS_EXPERTS ? SHAPE.n_layer * SHAPE.n_experts : 0, 0);
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
                               model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL, 1, 0}), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute, DOCUMENT_MASK, NULL, 0.0, 0, SIZES_HERE}, &m->activations);

@@ -48,7 +48,7 @@ static void create(Job *j, const Grid *g) {
     Mesh mesh = mesh_of(comm_size(world), (MeshSizes){1, 1, g->stages, g->copies});
     *j = (Job){.grid = g, .at.groups = groups_create(world, mesh, 0)};
     groups_add_experts(&j->at.groups, g->expert);
-    if (g->optimizer->has_matrices) groups_add_matrices(&j->at.groups);
+    if (g->optimizer->update_matrices) groups_add_matrices(&j->at.groups);
     groups_set_kind(&j->at.groups, COMM_RING);
     ModelSpec spec = {.shards = {.shape = SHAPES[g->balance],
                                  .ranks = mesh.size[AXIS_SHARD],

@@ -22,11 +22,11 @@ static void counted_forward(BlockRun *r, void *acts, const void *weights) {
 }
 
 static void windowed_forward(BlockRun *r, void *acts, const void *weights) {
-    Tensor starts = r->starts;
+    Tensor first_keys = r->first_keys;
     calls[1] += !r->s->ledger;
-    if (!r->s->ledger && window.data) r->starts = tensor_2d(window.data, I32, r->e.B, r->e.T);
+    if (!r->s->ledger && window.data) r->first_keys = tensor_2d(window.data, I32, r->e.B, r->e.T);
     BLOCK_GPT2.forward(r, acts, weights);
-    r->starts = starts;
+    r->first_keys = first_keys;
 }
 
 /* Returns a kind of model whose blocks alternate between `period` kinds. The second kind has its own table of

@@ -56,7 +56,7 @@ static void test_pages(void **state) {
                 at.step = step;
                 rng_normal(want.grad, n, 11, (uint64_t)(step * n), 0.0f, 1.0f);
                 float *p = want.master + span.shard;
-                adamw_update_host((AdamWSpan){tensor_1d(p, F32, span.elems),
+                adamw_update_host((OptimizerSpan){tensor_1d(p, F32, span.elems),
                                               tensor_1d(want.m + span.shard, F32, span.elems),
                                               tensor_1d(want.v + span.shard, F32, span.elems),
                                               tensor_1d(p, F32, span.elems),
