@@ -714,8 +714,8 @@ static void rules_of_checkpoints(ConfigLoad *load) {
     int64_t           N = c->checkpoint.keep_every, every = c->checkpoint.every;
     char              values[64];
     if (is_usable(load, kept) && N && every == 0)
-        REFUSE(load, kept, "{checkpoint.keep_every} has nothing to keep: {checkpoint.every} saves at the end alone; set "
-               "checkpoint.every, or checkpoint.keep_every = 0");
+        REFUSE(load, kept, "{checkpoint.keep_every} has nothing to keep: {checkpoint.every} saves at the end alone; "
+               "set checkpoint.every, or checkpoint.keep_every = 0");
     else if (is_usable(load, kept) && N && N % every)
         REFUSE(load, kept, "{checkpoint.keep_every} must be a multiple of {checkpoint.every}; nearest valid values: %s",
                nearest_multiples(values, N, every, " and "));
