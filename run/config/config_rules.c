@@ -34,19 +34,19 @@ static char *sentence(const Config *c, const char *fmt, ...) {
     size_t  bytes;
     va_list args;
     FILE   *out = memory_file_open(&filled, &bytes);
-    for (; *fmt; fmt++) {
-        int length = *fmt == '{' ? (int)strcspn(fmt, "}") - 1 : 0;
-        if (length == 0) {
-            fputc(*fmt, out);
-            continue;
-        }
+    while (*fmt) {
+        size_t plain = strcspn(fmt, "{");
+        fwrite(fmt, 1, plain, out);
+        fmt += plain;
+        if (!*fmt) break;
+        int length = (int)strcspn(fmt, "}") - 1;
         snprintf(key, sizeof key, "%.*s", length, fmt + 1);
         cJSON *value = option_to_json(option_find(key), c);
         char  *shown = cJSON_PrintUnformatted(value);
         fprintf(out, "%s = %s", key, shown);
         free(shown);
         cJSON_Delete(value);
-        fmt += length + 1;
+        fmt += length + 2;
     }
     fclose(out);
     va_start(args, fmt);
@@ -68,6 +68,19 @@ static void add_fault(ConfigLoad *load, Keys keys, char *text) {
     free(text);
 }
 #define REFUSE(load, keys, ...) add_fault(load, keys, sentence((load)->config, __VA_ARGS__))
+
+/* A rule: the keys that it needs, and a function that returns what is wrong, malloc'ed, or NULL. After a fault, later
+ * rules skip the key `spoils`; NULL: none. */
+typedef struct { Keys keys; char *(*check)(const Config *c); const char *spoils; } Rule;
+
+static void apply(ConfigLoad *load, const Rule *rule, size_t rules) {
+    for (; rules-- > 0; rule++) {
+        char *text = is_usable(load, rule->keys) ? rule->check(load->config) : NULL;
+        if (text && rule->spoils) config_given(load, rule->spoils)->faulty = 1;
+        add_fault(load, rule->keys, text);
+    }
+}
+#define APPLY(load, table) apply(load, table, sizeof(table) / sizeof *(table))
 
 /* Multiplies `count` factors. Returns 0 if the product does not fit in 64 bits. */
 static int multiply(int64_t *product, int count, const int64_t *factor) {
@@ -105,51 +118,44 @@ static const char *nearest_divisors(char out[64], int64_t value, int64_t of) {
 
 /* --- the shape of the model --------------------------------------------------------------------------------------- */
 
-static void rule_heads(ConfigLoad *load) {
-    const char *const keys[] = {"model.n_head", "model.n_embd", "model.head_dim", NULL};
-    ModelShape        s = load->config->model.shape;
-    if (!is_usable(load, keys)) return;
+static char *check_heads(const Config *c) {
+    ModelShape s = c->model.shape;
     if (!s.head_dim && s.n_embd % s.n_head) {
         int64_t below = larger_of(s.n_head, s.n_embd - s.n_embd % s.n_head);
-        REFUSE(load, keys, "{model.n_embd} must be a multiple of {model.n_head}; nearest valid widths: %lld and %lld",
-               (long long)below, (long long)(below + s.n_head));
-        config_given(load, "model.n_embd")->faulty = 1;
-    } else if (shape_head_dim(s) > 128 && strcmp(device_backend(), "cpu")) {
-        REFUSE(load, keys, "heads of %s = %lld channels: more than 128 run on the CPU only (make BACKEND=cpu)",
-               s.head_dim ? "model.head_dim" : "model.n_embd / model.n_head", (long long)shape_head_dim(s));
+        return sentence(c, "{model.n_embd} must be a multiple of {model.n_head}; nearest valid widths: %lld and %lld",
+                        (long long)below, (long long)(below + s.n_head));
     }
+    if (shape_head_dim(s) <= 128 || !strcmp(device_backend(), "cpu")) return NULL;
+    return sentence(c, "heads of %s = %lld channels: more than 128 run on the CPU only (make BACKEND=cpu)",
+                    s.head_dim ? "model.head_dim" : "model.n_embd / model.n_head", (long long)shape_head_dim(s));
 }
 
-/* Refuses a matrix of 2^31 columns or more. */
-static void rule_sizes(ConfigLoad *load) {
-    const char *const heads[] = {"model.n_head", "model.head_dim", "model.n_kv_head", NULL};
-    ModelShape        s = load->config->model.shape;
-    if (is_usable(load, heads) && is_usable(load, KEYS("model.n_embd")) &&
-        shape_head_dim(s) > INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) {
-        REFUSE(load, heads, "{model.n_head} and 2 x %lld heads of keys and values, each of %lld channels "
-               "(model.head_dim, or model.n_embd / model.n_head), are more than 2^31 columns: make one of them smaller",
-               (long long)shape_kv_heads(s), (long long)shape_head_dim(s));
-        config_given(load, "model.n_head")->faulty = 1;
-    }
-    if (is_usable(load, KEYS("model.n_inner")) && s.n_inner > INT32_MAX / 2) {
-        REFUSE(load, KEYS("model.n_inner"), "{model.n_inner}: at most %d", INT32_MAX / 2);
-        config_given(load, "model.n_inner")->faulty = 1;
-    }
+/* Refuses queries, keys and values that together have 2^31 columns or more. */
+static char *check_columns(const Config *c) {
+    ModelShape s = c->model.shape;
+    if (shape_head_dim(s) <= INT32_MAX / (s.n_head + 2 * shape_kv_heads(s))) return NULL;
+    return sentence(c, "{model.n_head} and 2 x %lld heads of keys and values, each of %lld channels (model.head_dim, "
+                    "or model.n_embd / model.n_head), are more than 2^31 columns: make one of them smaller",
+                    (long long)shape_kv_heads(s), (long long)shape_head_dim(s));
+}
+
+/* Refuses an MLP whose gate and up matrices together have 2^31 columns or more. */
+static char *check_inner(const Config *c) {
+    if (c->model.shape.n_inner <= INT32_MAX / 2) return NULL;
+    return sentence(c, "{model.n_inner} must be at most %d", INT32_MAX / 2);
 }
 
 /* Refuses an activation that the kind of model does not have. */
-static void rule_activation(ConfigLoad *load) {
-    Keys             keys = KEYS("model.activation", "model.arch");
-    ModelShape       s = load->config->model.shape;
+static char *check_activation(const Config *c) {
+    ModelShape       s = c->model.shape;
     const BlockKind *kind = block_kind(s);
     char             words[200] = "";
-    if (s.activation == (int)kind->activation || kind->activations >> s.activation & 1) return;
+    if (s.activation == (int)kind->activation || kind->activations >> s.activation & 1) return NULL;
     for (int i = 0, used = 0; i < ACTIVATION_COUNT; i++)
         if (i == (int)kind->activation || kind->activations >> i & 1)
             used += snprintf(words + used, sizeof words - (size_t)used, "%s\"%s\"", used ? ", " : "",
                              ACTIVATION_NAMES[i]);
-    if (is_usable(load, keys))
-        REFUSE(load, keys, "{model.activation}: {model.arch} has %s; leave it out, or model.arch = \"gpt2\"", words);
+    return sentence(c, "{model.activation}: {model.arch} has %s; leave it out, or model.arch = \"gpt2\"", words);
 }
 
 #define NOT_LLAMA "leave it out, or model.arch = \"llama\""
@@ -245,45 +251,42 @@ static void rules_of_kind(ConfigLoad *load) {
 #define TOO_LARGE                                                                                                      \
     "{model.n_layer}, {model.n_embd}, {model.n_positions}, {model.vocab_size} does not fit in 64 bits of address: "    \
     "lower one of them"
-static void rule_parameters(ConfigLoad *load) {
-    const char *const keys[] = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size",
-                                "model.n_kv_head", "model.head_dim", "model.n_inner", "model.n_head", NULL};
-    ModelShape        s = load->config->model.shape;
-    int64_t           parameters, bytes;
+static char *check_parameters(const Config *c) {
+    ModelShape s = c->model.shape;
+    int64_t    parameters, bytes;
     /* 64 bytes for each parameter are more than weight, master, moments and gradients need, with padding */
-    if (!is_usable(load, keys) ||
-        (model_parameters(s, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
-        return;
-    REFUSE(load, keys,
-           s.n_experts ? "a model of {moe.experts}, {moe.n_inner}, " TOO_LARGE
-           : s.n_inner ? "a model of {model.n_inner}, " TOO_LARGE
-                       : "a model of " TOO_LARGE);
+    if (model_parameters(s, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})) return NULL;
+    return sentence(c, s.n_experts ? "a model of {moe.experts}, {moe.n_inner}, " TOO_LARGE
+                       : s.n_inner ? "a model of {model.n_inner}, " TOO_LARGE
+                                   : "a model of " TOO_LARGE);
 }
 
 /* Refuses a model with more tensors than the header of a weights file can list. A model that does not fit into memory
  * is not reported again. */
-static void rule_rows(ConfigLoad *load) {
-    const char *const keys[] = {"model.n_layer", "model.n_head", "model.n_embd", "model.n_positions",
-                                "model.vocab_size", "moe.experts", NULL};
-    ModelShape        s = load->config->model.shape;
-    int64_t           parameters;
-    if (!is_usable(load, keys) || !is_usable(load, KEYS("model.n_kv_head", "model.head_dim", "model.n_inner")) ||
-        !model_parameters(s, &parameters) || parameters > INT64_MAX / 64 || model_rows(s) <= MODEL_MOST_ROWS)
-        return;
-    REFUSE(load, keys, "{model.n_layer} with {moe.experts} makes a model of %lld tensors; a file of weights holds at "
-           "most %d: lower one of the two", (long long)model_rows(s), MODEL_MOST_ROWS);
-    config_given(load, "model.n_layer")->faulty = 1;
+static char *check_rows(const Config *c) {
+    ModelShape s = c->model.shape;
+    int64_t    parameters;
+    if (!model_parameters(s, &parameters) || parameters > INT64_MAX / 64 || model_rows(s) <= MODEL_MOST_ROWS)
+        return NULL;
+    return sentence(c, "{model.n_layer} with {moe.experts} makes a model of %lld tensors; a file of weights holds at "
+                    "most %d: lower one of the two", (long long)model_rows(s), MODEL_MOST_ROWS);
 }
 
+static const Rule HEAD_RULES[] = {
+    {KEYS("model.n_head", "model.n_embd", "model.head_dim"), check_heads, "model.n_embd"},
+    {KEYS("model.n_head", "model.head_dim", "model.n_kv_head", "model.n_embd"), check_columns, "model.n_head"},
+    {KEYS("model.n_inner"), check_inner, "model.n_inner"}};
+static const Rule MODEL_RULES[] = {
+    {KEYS("model.activation", "model.arch"), check_activation, NULL},
+    {KEYS("model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head", "model.head_dim",
+          "model.n_inner", "model.n_head"), check_parameters, NULL},
+    {KEYS("model.n_layer", "model.n_head", "model.n_embd", "model.n_positions", "model.vocab_size", "moe.experts",
+          "model.n_kv_head", "model.head_dim", "model.n_inner"), check_rows, "model.n_layer"}};
+
 void config_rules_of_shape(ConfigLoad *load) {
-    rule_heads(load);
-    rule_sizes(load);
-    if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) {
-        rule_activation(load);
-        rules_of_kind(load);
-    }
-    rule_parameters(load);
-    rule_rows(load);
+    APPLY(load, HEAD_RULES);
+    if (is_usable(load, KEYS("model.arch", "model.n_head", "model.n_embd", "model.head_dim"))) rules_of_kind(load);
+    APPLY(load, MODEL_RULES);
 }
 
 /* --- the batch and the ranks -------------------------------------------------------------------------------------- */
@@ -349,16 +352,15 @@ static char *check_pipeline(const Config *c) {
 }
 
 /* Rules about the size of an axis of the grid that hold for any number of ranks. */
-static const struct { Keys keys; char *(*check)(const Config *); } AXIS_RULES[] = {
-    {KEYS("parallel.context", "batch.seq_len"), check_context},
+static const Rule AXIS_RULES[] = {
+    {KEYS("parallel.context", "batch.seq_len"), check_context, NULL},
     {KEYS("parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
-          "model.n_inner", "batch.seq_len"), check_tensor},
-    {KEYS("parallel.pipeline", "parallel.interleave", "model.n_layer"), check_pipeline}};
-enum { AXIS_RULE_COUNT = sizeof AXIS_RULES / sizeof *AXIS_RULES };
+          "model.n_inner", "batch.seq_len"), check_tensor, NULL},
+    {KEYS("parallel.pipeline", "parallel.interleave", "model.n_layer"), check_pipeline, NULL}};
 
 static char *check_axes(const Config *c) {
     char *text = NULL;
-    for (int i = 0; i < AXIS_RULE_COUNT && !text; i++) text = AXIS_RULES[i].check(c);
+    for (size_t i = 0; i < sizeof AXIS_RULES / sizeof *AXIS_RULES && !text; i++) text = AXIS_RULES[i].check(c);
     return text;
 }
 
@@ -477,51 +479,37 @@ char *config_check_ranks(const Config *c, int ranks) {
 
 static void rules_of_ranks(ConfigLoad *load, int ranks) {
     const char *const batch[] = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
-    for (int i = 0; i < AXIS_RULE_COUNT; i++)
-        if (is_usable(load, AXIS_RULES[i].keys)) add_fault(load, AXIS_RULES[i].keys, AXIS_RULES[i].check(load->config));
+    APPLY(load, AXIS_RULES);
     if (!is_usable(load, GRID_KEYS)) return;
     char *unequal = check_grid(load->config, ranks);
     if (!unequal && is_usable(load, batch)) add_fault(load, batch, check_batch(load->config, ranks));
     add_fault(load, GRID_KEYS, unequal);
 }
 
-static void rule_seq_len(ConfigLoad *load) {
-    const Config     *c = load->config;
-    const char *const keys[] = {"batch.seq_len", "model.n_positions", NULL};
-    if (!is_usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
-    REFUSE(load, keys, "{batch.seq_len} must be at most {model.n_positions}");
-    config_given(load, "batch.seq_len")->faulty = 1;
+static char *check_seq_len(const Config *c) {
+    if (c->batch.seq_len <= c->model.shape.n_positions) return NULL;
+    return sentence(c, "{batch.seq_len} must be at most {model.n_positions}");
 }
 
 /* Refuses runs whose count of tokens may overflow. A resumed run adds the tokens of its steps to those of a checkpoint,
  * which are at most MANIFEST_COUNT_LIMIT. The sum must fit in 64 bits. */
-static void rule_tokens(ConfigLoad *load) {
-    const Config     *c = load->config;
-    const char *const keys[] = {"run.steps", "batch.global_tokens", NULL};
-    int64_t           tokens;
-    if (!is_usable(load, keys) ||
-        (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2))
-        return;
-    REFUSE(load, keys, "{run.steps} x {batch.global_tokens} is not below 2^62: lower run.steps");
+static char *check_tokens(const Config *c) {
+    int64_t tokens;
+    if (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2) return NULL;
+    return sentence(c, "{run.steps} x {batch.global_tokens} is not below 2^62: lower run.steps");
 }
 
-static void rule_activations(ConfigLoad *load) {
-    const Config     *c = load->config;
-    const char *const keys[] = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer",
-                                "model.vocab_size", "model.n_inner", "model.head_dim", "model.n_head", NULL};
-    if (!is_usable(load, keys)) return;
+static char *check_activations(const Config *c) {
     ModelShape s = c->model.shape;
-    int64_t    bytes, B = c->batch.micro_batch, T = c->batch.seq_len, width = dim_size(DIM_Q, s);
-    if (width < s.n_embd) width = s.n_embd;
-    if (width < s.n_inner) width = s.n_inner;
-    if (s.arch == ARCH_QWEN3_MOE) width = (width < s.n_expert_inner ? s.n_expert_inner : width) * s.top_k;
+    int64_t    bytes, B = c->batch.micro_batch, T = c->batch.seq_len;
+    int64_t    width = larger_of(dim_size(DIM_Q, s), larger_of(s.n_embd, s.n_inner));
+    if (s.arch == ARCH_QWEN3_MOE) width = larger_of(width, s.n_expert_inner) * s.top_k;
     /* 128 bytes per token, channel and block are twice the floats that fp32 keeps for backward */
     if (multiply(&bytes, 5, (int64_t[]){B, T, width, s.n_layer, 128}) &&
         multiply(&bytes, 4, (int64_t[]){B, T, s.vocab_size, 8}))
-        return;
-    REFUSE(load, keys,
-           "activations of {batch.micro_batch} x {batch.seq_len} do not fit in 64 bits of address with {model.n_embd}, "
-           "{model.n_layer}, {model.vocab_size}: lower batch.micro_batch");
+        return NULL;
+    return sentence(c, "activations of {batch.micro_batch} x {batch.seq_len} do not fit in 64 bits of address with "
+                    "{model.n_embd}, {model.n_layer}, {model.vocab_size}: lower batch.micro_batch");
 }
 
 /* --- settings that do not go together ----------------------------------------------------------------------------- */
@@ -536,9 +524,9 @@ typedef struct {
 
 #define ORDER_ROW(axis, cure)                                                                                          \
     {"parallel." #axis, "parallel.deterministic", c->parallel.deterministic && c->parallel.axis > 1,                   \
-     "{parallel.deterministic} adds gradients in one order, with {parallel." #axis "} it cannot: " cure, 1}
-#define EQUALLY "its ranks exchange in every micro-batch, and need equally many: "
-#define GRADIENTS " with outer.send = \"gradients\", which has one of every step: "
+     "{parallel.deterministic} adds gradients in one order, with {parallel." #axis "} it cannot: set " cure, 1}
+#define EQUALLY "its ranks exchange in every micro-batch, and need equally many: set "
+#define GRADIENTS " with {outer.send}: the server needs the gradient of every step; set "
 
 /* Adds a fault for each pair of settings that exclude each other. Without `load` it returns the first pair that a
  * change of the grid can cause, as a text from malloc, or NULL. */
@@ -557,19 +545,19 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
         ORDER_ROW(interleave, "parallel.interleave = 1"),
         ORDER_ROW(expert, "parallel.expert = 1"),
         ORDER_ROW(replicas, "parallel.replicas = 1"),
-        ORDER_ROW(zero_stage, "at most 1"),
+        ORDER_ROW(zero_stage, "parallel.zero_stage = 1 or 0"),
         /* Settings that parallel.balance (uneven shares of micro-batches) excludes. Uneven shares change the order of
          * sums. Ranks that gather weights in every micro-batch need equally many micro-batches. */
         {"parallel.balance", "parallel.deterministic", even && c->parallel.deterministic,
          "{parallel.balance} changes the order of sums, which {parallel.deterministic} keeps: set one of them to false",
          1},
         {"parallel.balance", "parallel.zero_stage", even && c->parallel.zero_stage > 1,
-         "{parallel.balance} with {parallel.zero_stage}: " EQUALLY "at most 1", 1},
+         "{parallel.balance} with {parallel.zero_stage}: " EQUALLY "parallel.zero_stage = 1 or 0", 1},
         {"parallel.balance", "parallel.expert", even && c->parallel.expert > 1,
          "{parallel.balance} with {parallel.expert}: " EQUALLY "parallel.expert = 1", 1},
         {"parallel.balance", "parallel.pipeline", even && c->parallel.pipeline > 1,
          "{parallel.balance} with {parallel.pipeline}: stages are given their share by their layers: "
-         "parallel.pipeline = 1", 1},
+         "set parallel.pipeline = 1", 1},
         /* Settings that Muon excludes. It updates whole matrices on the device that computes the products. */
         {"optimizer.name", "memory.offload", is_muon && c->memory.offload == MEMORY_HOST,
          "optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot: "
@@ -579,45 +567,48 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "\"deltas\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
         /* Settings that a model with experts excludes. */
         {"parallel.tensor", "model.arch", has_experts && c->parallel.tensor > 1,
-         "{parallel.tensor}: no matrix of an expert is divided ({model.arch}); parallel.tensor = 1, and "
-         "parallel.zero_stage = 3 divides weights, parallel.expert the experts", 1},
+         "{parallel.tensor}: no matrix of an expert is divided ({model.arch}); set parallel.tensor = 1. "
+         "parallel.zero_stage = 3 divides weights, and parallel.expert the experts", 1},
         {"parallel.zero_stage", NULL, is_expert && c->parallel.zero_stage == 0,
-         "{parallel.zero_stage} with {parallel.expert}: no rank has all experts to update; parallel.zero_stage = 1"},
+         "{parallel.zero_stage} with {parallel.expert}: no rank has all experts to update; set parallel.zero_stage = "
+         "1"},
         {"parallel.expert", "outer.server", is_expert && has_server,
-         "{parallel.expert} with outer.server: an island's ranks send rounds of whole blocks; parallel.expert = 1"},
+         "{parallel.expert} with outer.server: an island's ranks send rounds of whole blocks; set "
+         "parallel.expert = 1"},
         {"moe.balance", "parallel.context", has_experts && c->parallel.context > 1 && balance == BALANCE_SWITCH,
-         "{moe.balance} is a loss of whole sequences, which {parallel.context} divides: moe.balance = \"bias\" or "
-         "\"none\""},
+         "{moe.balance} is a loss of whole sequences, which {parallel.context} divides: set moe.balance = "
+         "\"bias\" or \"none\""},
         {"moe.balance", "outer.send", has_experts && has_server && gradients && balance == BALANCE_BIAS,
-         "{moe.balance}: with {outer.send} no island sees all assignments; moe.balance = \"switch\" or \"none\", or "
-         "outer.send = \"deltas\""},
+         "{moe.balance}: with {outer.send} no island sees all assignments; set moe.balance = \"switch\" or \"none\", "
+         "or outer.send = \"deltas\""},
         /* Settings for which this build has no kernels. */
         {"precision", NULL, on_cpu && c->precision == PRECISION_TF32,
-         "precision \"tf32\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
+         "{precision} needs a GPU, and this is the CPU build: set precision = \"auto\", \"fp32\" or \"bf16\""},
         {"precision", NULL, on_cpu && c->precision == PRECISION_FP16,
-         "precision \"fp16\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or \"bf16\""},
+         "{precision} needs a GPU, and this is the CPU build: set precision = \"auto\", \"fp32\" or \"bf16\""},
         {"parallel.comm", NULL, on_cpu && c->parallel.comm == PARALLEL_NCCL,
-         "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\""},
+         "{parallel.comm} needs the CUDA build (make BACKEND=cuda); set parallel.comm = \"auto\", \"ring\" or \"mpi\""},
         /* Settings that outer.send = "gradients" excludes. With it a job sends the gradient of every step to the
          * server. */
-        {"outer.every", "outer.send", gradients && c->outer.every > 1, "outer.every above 1" GRADIENTS "1"},
+        {"outer.every", "outer.send", gradients && c->outer.every > 1, "{outer.every}" GRADIENTS "outer.every = 1"},
         {"run.on_nonfinite", "outer.send", gradients && c->run.on_nonfinite == ON_TROUBLE_SKIP,
-         "run.on_nonfinite \"skip\"" GRADIENTS "\"stop\""},
+         "{run.on_nonfinite}" GRADIENTS "run.on_nonfinite = \"stop\""},
         {"run.on_spike", "outer.send", gradients && c->run.on_spike == ON_TROUBLE_SKIP,
-         "run.on_spike \"skip\"" GRADIENTS "\"warn\" or \"stop\""},
+         "{run.on_spike}" GRADIENTS "run.on_spike = \"warn\" or \"stop\""},
         {"precision", "outer.send", gradients && c->precision == PRECISION_FP16,
-         "precision \"fp16\", which leaves steps out," GRADIENTS "\"bf16\""},
+         "{precision}, which leaves steps out," GRADIENTS "precision = \"bf16\""},
         /* Settings that islands (jobs with outer.server) exclude. */
         {"run.on_nonfinite", NULL, has_server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK,
-         "run.on_nonfinite \"rollback\" with outer.server is not built yet: \"stop\" or \"skip\""},
+         "{run.on_nonfinite} with outer.server is not built yet: set it to \"stop\" or \"skip\""},
         {"run.on_spike", NULL, has_server && c->run.on_spike == ON_TROUBLE_ROLLBACK,
-         "run.on_spike \"rollback\" with outer.server is not built yet: \"warn\", \"stop\" or \"skip\""},
+         "{run.on_spike} with outer.server is not built yet: set it to \"warn\", \"stop\" or \"skip\""},
         /* Settings that precision fp8 excludes. */
         {"precision", "model.arch", fp8 && has_experts,
-         "precision \"fp8\" is not built for model.arch = \"qwen3-moe\", whose experts' products have no kernel in it: "
+         "{precision} is not built for {model.arch}, whose experts' products have no kernel in it: set precision = "
          "\"bf16\""},
         {"precision", "outer.server", fp8 && has_server,
-         "precision \"fp8\" is not built for outer.server: islands would each have scales of their own: \"bf16\""},
+         "{precision} is not built for outer.server, because each island would have scales of its own: set precision = "
+         "\"bf16\""},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const Pair *p = &pairs[i];
@@ -651,15 +642,11 @@ static void rule_unread(ConfigLoad *load, const char *key) {
 }
 
 /* Checks that both dimensions of the four matrices of a block, per tensor rank, are allowed for products in fp8. */
-static void rule_fp8_widths(ConfigLoad *load) {
+static char *check_fp8_widths(const Config *c) {
     enum { MULTIPLE = 16 }; /* both dimensions of a matrix must be multiples of it, for cuBLASLt */
-    const char *const keys[] = {"model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head",
-                                "parallel.tensor", "precision", NULL};
-    ModelShape        s = load->config->model.shape;
-    int64_t           tensor = load->config->parallel.tensor;
-    if (load->config->precision != PRECISION_FP8 || !is_usable(load, keys) || s.n_head < 1 ||
-        (!s.head_dim && s.n_embd % s.n_head))
-        return;
+    ModelShape s = c->model.shape;
+    int64_t    tensor = c->parallel.tensor;
+    if (c->precision != PRECISION_FP8 || s.n_head < 1 || (!s.head_dim && s.n_embd % s.n_head)) return NULL;
     const struct { const char *what; int64_t all, ranks; } width[] = {
         {"model.n_embd", s.n_embd, 1}, {"the width of the queries, heads x channels,", dim_size(DIM_Q, s), tensor},
         {"the width of queries, keys and values together", dim_size(DIM_QKV, s), tensor},
@@ -668,11 +655,11 @@ static void rule_fp8_widths(ConfigLoad *load) {
         char of[64] = "";
         if (width[i].all % width[i].ranks || width[i].all / width[i].ranks % MULTIPLE == 0) continue;
         if (width[i].ranks > 1) snprintf(of, sizeof of, " over parallel.tensor = %lld", (long long)width[i].ranks);
-        REFUSE(load, keys, "{precision} multiplies matrices whose sides are multiples of %d, and %s%s is %lld: choose "
-               "another width, or precision = \"bf16\"", MULTIPLE, width[i].what, of,
-               (long long)(width[i].all / width[i].ranks));
-        return;
+        return sentence(c, "{precision} multiplies matrices whose sides are multiples of %d, and %s%s is %lld: choose "
+                        "another width, or precision = \"bf16\"", MULTIPLE, width[i].what, of,
+                        (long long)(width[i].all / width[i].ranks));
     }
+    return NULL;
 }
 
 /* Returns 1 for text [bytes] of the form "host:port", with a port from 1 to 65535. A host may be "[::1]". */
@@ -686,47 +673,49 @@ static int is_host_port(const char *text, size_t bytes) {
     return end == text + bytes && port >= 1 && port <= 65535;
 }
 
-/* Checks the addresses of the servers in outer.server, and that a run with them ends with a whole round (outer.every
- * steps). */
-static void rules_of_islands(ConfigLoad *load) {
-    const Config     *c = load->config;
-    const char *const rounds[] = {"outer.every", "outer.server", "run.steps", NULL};
-    const char       *text = c->outer.server;
-    char              shown[SHOWN_BYTES], values[64];
-    for (size_t bytes; *text && is_usable(load, KEYS("outer.server")); text += bytes + (text[bytes] == ',')) {
+/* Checks the addresses of the servers in outer.server. */
+static char *check_servers(const Config *c) {
+    char        shown[SHOWN_BYTES];
+    const char *text = c->outer.server;
+    for (size_t bytes; *text; text += bytes + (text[bytes] == ',')) {
         bytes = strcspn(text, ",");
-        if (is_host_port(text, bytes) && strcmp(text + bytes, ",")) continue;
-        REFUSE(load, KEYS("outer.server"), "outer.server must be host:port, or several separated by commas, not the "
-               "string %s", json_quote_short(shown, sizeof shown, c->outer.server));
-        break;
+        if (!is_host_port(text, bytes) || !strcmp(text + bytes, ","))
+            return sentence(c, "outer.server must be host:port, or several separated by commas, not the string %s",
+                            json_quote_short(shown, sizeof shown, c->outer.server));
     }
-    if (is_usable(load, rounds) && *c->outer.server && c->run.steps % c->outer.every)
-        REFUSE(load, rounds, "{run.steps} must be a multiple of {outer.every}; nearest valid run.steps: %s",
-               nearest_multiples(values, c->run.steps, c->outer.every, " and "));
+    return NULL;
 }
 
-/* Checks that milestones (keep_every) and the best checkpoint are saved at all, and that the best one can be known from
- * evaluations. */
-static void rules_of_checkpoints(ConfigLoad *load) {
-    const Config     *c = load->config;
-    const char *const kept[] = {"checkpoint.keep_every", "checkpoint.every", NULL};
-    const char *const best[] = {"checkpoint.keep_best", "eval.every", "checkpoint.every", "data.val", NULL};
-    int64_t           N = c->checkpoint.keep_every, every = c->checkpoint.every;
-    char              values[64];
-    if (is_usable(load, kept) && N && every == 0)
-        REFUSE(load, kept, "{checkpoint.keep_every} has nothing to keep: {checkpoint.every} saves at the end alone; "
-               "set checkpoint.every, or checkpoint.keep_every = 0");
-    else if (is_usable(load, kept) && N && N % every)
-        REFUSE(load, kept, "{checkpoint.keep_every} must be a multiple of {checkpoint.every}; nearest valid values: %s",
-               nearest_multiples(values, N, every, " and "));
-    if (!is_usable(load, best) || !c->checkpoint.keep_best) return;
-    if (c->data.val.count == 0 || c->eval.every == 0)
-        REFUSE(load, best, "checkpoint.keep_best needs validation losses: %s",
-               c->eval.every == 0 ? "set eval.every above 0" : "set data.val");
-    else if (every % c->eval.every)
-        REFUSE(load, best, "checkpoint.keep_best needs an evaluation at each checkpoint: {checkpoint.every} must be a "
-               "multiple of {eval.every}; nearest valid values: %s",
-               nearest_multiples(values, every, c->eval.every, " and "));
+/* Checks that a run with outer.server ends with a whole round (outer.every steps). */
+static char *check_rounds(const Config *c) {
+    char values[64];
+    if (!*c->outer.server || c->run.steps % c->outer.every == 0) return NULL;
+    return sentence(c, "{run.steps} must be a multiple of {outer.every}; nearest valid run.steps: %s",
+                    nearest_multiples(values, c->run.steps, c->outer.every, " and "));
+}
+
+/* Checks that milestones are saved at all. */
+static char *check_milestones(const Config *c) {
+    int64_t N = c->checkpoint.keep_every, every = c->checkpoint.every;
+    char    values[64];
+    if (N == 0 || (every && N % every == 0)) return NULL;
+    if (every == 0)
+        return sentence(c, "{checkpoint.keep_every} has nothing to keep: {checkpoint.every} saves at the end alone; "
+                        "set checkpoint.every, or checkpoint.keep_every = 0");
+    return sentence(c, "{checkpoint.keep_every} must be a multiple of {checkpoint.every}; nearest valid values: %s",
+                    nearest_multiples(values, N, every, " and "));
+}
+
+/* Checks that the best checkpoint can be known from evaluations. */
+static char *check_keep_best(const Config *c) {
+    char values[64];
+    if (!c->checkpoint.keep_best) return NULL;
+    if (c->eval.every == 0) return sentence(c, "checkpoint.keep_best needs validation losses: set eval.every above 0");
+    if (c->data.val.count == 0) return sentence(c, "checkpoint.keep_best needs validation losses: set data.val");
+    if (c->checkpoint.every % c->eval.every == 0) return NULL;
+    return sentence(c, "checkpoint.keep_best needs an evaluation at each checkpoint: {checkpoint.every} must be a "
+                    "multiple of {eval.every}; nearest valid values: %s",
+                    nearest_multiples(values, c->checkpoint.every, c->eval.every, " and "));
 }
 
 static void rule_allow_change(ConfigLoad *load) {
@@ -785,6 +774,19 @@ static void rules_of_paths(ConfigLoad *load) {
                "without");
 }
 
+/* The rules that need one or several keys, and neither the number of ranks nor the kind of model. */
+static const Rule RULES[] = {
+    {KEYS("batch.seq_len", "model.n_positions"), check_seq_len, "batch.seq_len"},
+    {KEYS("run.steps", "batch.global_tokens"), check_tokens, NULL},
+    {KEYS("checkpoint.keep_every", "checkpoint.every"), check_milestones, NULL},
+    {KEYS("checkpoint.keep_best", "eval.every", "checkpoint.every", "data.val"), check_keep_best, NULL},
+    {KEYS("batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", "model.n_inner",
+          "model.head_dim", "model.n_head"), check_activations, NULL},
+    {KEYS("outer.server"), check_servers, NULL},
+    {KEYS("outer.every", "outer.server", "run.steps"), check_rounds, NULL},
+    {KEYS("model.n_embd", "model.n_inner", "model.n_head", "model.head_dim", "model.n_kv_head", "parallel.tensor",
+          "precision"), check_fp8_widths, NULL}};
+
 void config_rules(ConfigLoad *load, int ranks) {
     const StringList *train = &load->config->data.train;
     OptionFault       fault;
@@ -793,15 +795,10 @@ void config_rules(ConfigLoad *load, int ranks) {
     if (is_usable(load, KEYS("data.train")) && train->share && !sources_check("data.train", train, &fault))
         REFUSE(load, KEYS("data.train"), "%s", fault.text);
     config_rules_of_shape(load);
-    rule_seq_len(load);
+    APPLY(load, RULES);
     rules_of_ranks(load, ranks);
-    rule_tokens(load);
-    rules_of_checkpoints(load);
-    rule_activations(load);
     rule_unread(load, "optimizer.muon_momentum");
     rule_unread(load, "optimizer.newton_schulz");
     rule_unread(load, "optimizer.normuon");
-    rules_of_islands(load);
     check_pairs(load->config, load);
-    rule_fp8_widths(load);
 }
