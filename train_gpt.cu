@@ -57,7 +57,7 @@ static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
     r->requests.save_ms = ms;
     if (!run_is_rank0(r)) return;
-    metrics_saved(r->metrics, saver_step(r->saver), ms);
+    metrics_event(r->metrics, "save", saver_step(r->saver), (Metric[]){{"ms", ms}}, 1);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms", r->config->run.dir,
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
@@ -88,7 +88,6 @@ static OptimizerStep optimizer_step_at(const Run *r, int64_t step) {
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     Position          after = run_position(r, step + 1);
-    GroupTimes        t = groups_times(&r->groups);
     const ExpertLoad *experts = &r->experts;
     StepMetrics       m = {.step = step + 1,
                            .tokens = after.tokens,
@@ -98,23 +97,19 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                            .grad_norm = n->grad_norm,
                            .tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3,
                            .ms = ms,
-                           .comm_ms = t.comm_ms,
-                           .comm_exposed_ms = t.exposed_ms,
-                           .timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
-                                    (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u),
-                           .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
-                           .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
+                           .exchange = groups_times(&r->groups),
+                           .mesh = r->groups.mesh};
     m.mfu = run_mfu(r, step, m.tokens_per_s);
-    m.has_sent = m.timed || r->config->parallel.zero_stage > 1;
+    m.has_sent = mesh_ranks(m.mesh) > m.mesh.size[AXIS_SHARD] || r->config->parallel.zero_stage > 1;
     m.sources = dataset_source_tokens(&r->train, after.samples, m.source_tokens);
     if (experts->counts) {
-        metric_add(&m, "busiest_expert", experts->busiest);
-        metric_add(&m, "expert_entropy", experts->entropy);
+        metric_add(&m, "train/busiest_expert", experts->busiest);
+        metric_add(&m, "train/expert_entropy", experts->entropy);
     }
-    if (experts->counts && experts->rounds > 1) metric_add(&m, "expert_rounds", (double)experts->rounds);
+    if (experts->counts && experts->rounds > 1) metric_add(&m, "train/expert_rounds", (double)experts->rounds);
     if (r->fp8.amax) {
-        metric_add(&m, "fp8_saturated", (double)r->fp8.saturated);
-        metric_add(&m, "fp8_vanished", (double)r->fp8.vanished);
+        metric_add(&m, "train/fp8_saturated", (double)r->fp8.saturated);
+        metric_add(&m, "train/fp8_vanished", (double)r->fp8.vanished);
     }
     return m;
 }
@@ -235,7 +230,8 @@ static void after_step(Run *r, Course *c) {
     stragglers_note(&r->stragglers, r->comm, &c->metrics);
     balance_note(r, c->step);
     if (memory_copies_next(r->copies, &copied) && r->metrics)
-        metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
+        metrics_event(r->metrics, "memory", copied.step,
+                      (Metric[]){{"ms", copied.ms}, {"wait_ms", copied.wait_ms}}, 2);
     if (b->written) report_saved(r, saver_next(r->saver));
     c->eval = eval_is_due(r, c->step);
     evaluate_due(r, c);

@@ -66,7 +66,7 @@ static void warn_of(const Comm *comm, const Pace *pace, int found) {
 
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {
     if (comm_size(comm) == 1) return;
-    s->window[s->steps++ % STRAGGLER_STEPS] = (Pace){m->ms - m->comm_exposed_ms, m->comm_exposed_ms};
+    s->window[s->steps++ % STRAGGLER_STEPS] = (Pace){m->ms - m->exchange.exposed_ms, m->exchange.exposed_ms};
     if (s->steps % STRAGGLER_STEPS != 0) return;
     size_t *bytes = NULL;
     Pace    mine = median_of(s);

@@ -407,7 +407,8 @@ void run_begin(Run *r) {
         MetricsAbout about = {r->bytes_per_token, program_commit(), r->plan.parameters, c->log.tensorboard};
         r->metrics = metrics_open(c->run.dir, r->resumed.step, about);
         r->gpu = gpu_meter_open(device_id(), fault);
-        if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
+        if (r->resumed.ranks > 0)
+            metrics_event(r->metrics, "resume", r->resumed.step, (Metric[]){{"ranks", comm_size(r->comm)}}, 1);
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,

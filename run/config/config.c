@@ -72,8 +72,8 @@ static int take_left(ConfigLoad *load, const char *path, const cJSON *value, Whe
     if (!left) return 0;
     cJSON *fallback = cJSON_Parse(left);
     if (!config_same_value(value, fallback))
-        faults_add(&load->faults, where, "%s must be %s, not %s: the option has left the program", path, left,
-                   value_text(value, got));
+        faults_add(&load->faults, where, "%s must be %s, not %s: the program no longer has this option; leave it out",
+                   path, left, value_text(value, got));
     cJSON_Delete(fallback);
     return 1;
 }

@@ -51,22 +51,17 @@ int config_is_saved(const char *text, size_t bytes) {
     enum { FIRST_VERSION_OPTIONS = 51 };
     Json      json;
     JsonFault fault;
-    int       count = 0, only_options = 1;
+    int       count = 0, others = 0;
     if (!json_parse(text, bytes, JSON_LIMIT, &json, &fault)) return 0;
-    for (const cJSON *top = json.root->child; top; top = top->next)
-        for (const cJSON *value = cJSON_IsObject(top) ? top->child : top; value;
-             value = cJSON_IsObject(top) ? value->next : NULL) {
-            char          key[128];
-            const Option *o;
-            if (value == top) snprintf(key, sizeof key, "%s", top->string);
-            else              snprintf(key, sizeof key, "%.60s.%.60s", top->string, value->string);
-            o = option_find(key);
-            if (o && o->type != OPTION_IGNORED) count++;
-            else if (!option_left(key)) only_options = 0;
-        }
-    only_options &= cJSON_IsObject(json.root);
+    for (int i = 0; i < json.entries; i++) {
+        const char   *path = json.entry[i].path;
+        const Option *o = option_find(path);
+        if (o && o->type != OPTION_IGNORED) count++;
+        else if (!strpbrk(path, "[") && !option_is_section(path) && !option_left(path)) others++;
+    }
+    int is_object = cJSON_IsObject(json.root);
     json_free(&json);
-    return only_options && count >= FIRST_VERSION_OPTIONS;
+    return is_object && others == 0 && count >= FIRST_VERSION_OPTIONS;
 }
 
 /* Returns a hash of the options. Leaves out the paths of data, weights and run folder, which may differ between

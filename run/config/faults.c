@@ -9,45 +9,31 @@
 
 #include "core/json.h"
 #include "core/error.h"
+#include "core/io.h"
 #include "run/config/options.h"
 
-static void append(Faults *faults, const char *text) {
-    size_t more = strlen(text);
-    char  *grown = xrealloc(faults->text, faults->bytes + more + 1, "reading the config");
-    memcpy(grown + faults->bytes, text, more + 1);
-    faults->text = grown;
-    faults->bytes += more;
-}
-
 void faults_add(Faults *faults, Where where, const char *fmt, ...) {
-    if (faults->count++ >= FAULTS_SHOWN) return;
-    char    quoted[256], place[64], text[1024];
+    char    quoted[256];
     va_list args;
-    if (where.override) {
-        append(faults, "override ");
-        append(faults, json_quote_short(quoted, sizeof quoted, where.override));
-        append(faults, ": error: ");
-    } else if (where.file) {
-        if (where.at.line > 0) snprintf(place, sizeof place, ":%d:%d: error: ", where.at.line, where.at.column);
-        else                   snprintf(place, sizeof place, ": error: ");
-        append(faults, where.file);
-        append(faults, place);
-    }
+    if (faults->count++ >= FAULTS_SHOWN) return;
+    if (!faults->out) faults->out = memory_file_open(&faults->text, &faults->bytes);
+    if (where.override)
+        fprintf(faults->out, "override %s: error: ", json_quote_short(quoted, sizeof quoted, where.override));
+    else if (where.file && where.at.line > 0)
+        fprintf(faults->out, "%s:%d:%d: error: ", where.file, where.at.line, where.at.column);
+    else if (where.file) fprintf(faults->out, "%s: error: ", where.file);
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vfprintf(faults->out, fmt, args);
     va_end(args);
-    append(faults, text);
-    append(faults, "\n");
+    fputc('\n', faults->out);
 }
 
 char *faults_take(Faults *faults) {
-    if (faults->count > FAULTS_SHOWN) {
-        char text[64];
-        snprintf(text, sizeof text, "and %d more faults\n", faults->count - FAULTS_SHOWN);
-        append(faults, text);
-    }
+    if (!faults->out) return NULL;
+    if (faults->count > FAULTS_SHOWN) fprintf(faults->out, "and %d more faults\n", faults->count - FAULTS_SHOWN);
+    fclose(faults->out);
     char *text = faults->text;
-    *faults = (Faults){NULL, 0, 0};
+    *faults = (Faults){NULL, NULL, 0, 0};
     return text;
 }
 

@@ -3,6 +3,8 @@
 #ifndef TRAIN_GPT_RUN_CONFIG_FAULTS_H
 #define TRAIN_GPT_RUN_CONFIG_FAULTS_H
 
+#include <stdio.h>
+
 #include "core/error.h"
 #include "core/json.h"
 
@@ -15,8 +17,10 @@ typedef struct {
     JsonPlace   at;        /* place in file; line 0: the file as a whole                     */
 } Where;
 
+/* The list must stay at its address between the first faults_add() and faults_take(). */
 typedef struct {
-    char  *text;           /* owned: lines, each with a line feed; NULL without faults */
+    FILE  *out;            /* owned: writes `text`; NULL without faults */
+    char  *text;           /* owned: lines, each with a line feed */
     size_t bytes;
     int    count;
 } Faults;

@@ -2,7 +2,6 @@
  * options.h. */
 #include "run/config/options.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -431,7 +430,7 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
     if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" counts as the empty list */
     else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse_value(fault, o, value);
-    if (count < o->min) return refuse(fault, "%s must name at least one", o->key);
+    if (count < o->min) return refuse(fault, "%s must name at least one file", o->key);
     *list = (StringList){count, count ? keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
     const cJSON *item = cJSON_IsArray(value) ? value->child : value;
     Option       one = *o;
@@ -526,7 +525,7 @@ static int check_stage(const char *key, const StringList *list, int from, int to
     int    is_only = stage_end(list, 0) == list->count;
     char   stage[64] = "", quoted[SHOWN_BYTES];
     if (!is_only && list->share[from].until_tokens)
-        snprintf(stage, sizeof stage, " until %" PRId64 " tokens", list->share[from].until_tokens);
+        snprintf(stage, sizeof stage, " until %lld tokens", (long long)list->share[from].until_tokens);
     else if (!is_only) snprintf(stage, sizeof stage, " of the last stage");
     for (int i = from; i < to; i++) {
         sum += list->share[i].weight;
@@ -543,14 +542,14 @@ static int check_stage(const char *key, const StringList *list, int from, int to
 static int check_order(const char *key, const StringList *list, int from, int to, OptionFault *fault) {
     int64_t end = list->share[from].until_tokens, next = to < list->count ? list->share[to].until_tokens : 0;
     if (to == list->count && end)
-        return refuse(fault, "%s: until_tokens = %" PRId64 " is the end of the last stage, and nothing follows: leave "
-                      "it out there", key, end);
+        return refuse(fault, "%s: until_tokens = %lld is the end of the last stage, and nothing follows: leave it out "
+                      "there", key, (long long)end);
     if (to == list->count || (end && (next == 0 || next > end))) return 1;
     if (!end)
         return refuse(fault, "%s[%d] follows entries without until_tokens, which hold to the end of the run: give "
                       "those an end", key, to);
-    return refuse(fault, "%s[%d].until_tokens = %" PRId64 " follows %" PRId64 ": stages stand in their order", key, to,
-                  next, end);
+    return refuse(fault, "%s[%d].until_tokens = %lld follows %lld: give the stages in the order of until_tokens", key,
+                  to, (long long)next, (long long)end);
 }
 
 int sources_check(const char *key, const StringList *list, OptionFault *fault) {

@@ -163,7 +163,18 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-typedef struct { char text[METRICS_LINE_BYTES]; size_t used; } Line;
+enum { POINTS = 32 };
+
+/* A line of metrics.jsonl, and those of its numbers that TensorBoard draws. */
+typedef struct {
+    char   text[METRICS_LINE_BYTES];
+    size_t used;
+    double time;           /* wall clock of the line */
+    Metric point[POINTS];  /* names are borrowed until the line is kept */
+    int    points;
+} Line;
+
+static Line line_now(void) { return (Line){.time = wall_time()}; }
 
 static void put(Line *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void put(Line *l, const char *fmt, ...) {
@@ -182,6 +193,13 @@ static void put_number(Line *l, const char *key, double value) {
     else                 put(l, ",\"%s\":null", key);
 }
 
+/* Appends a number that TensorBoard also draws. The key is what follows the last slash of its tag. */
+static void put_point(Line *l, const char *tag, double value) {
+    CHECK(l->points < POINTS, "more than %d points in a line", POINTS);
+    put_number(l, strrchr(tag, '/') + 1, value);
+    l->point[l->points++] = (Metric){tag, value};
+}
+
 /* Writes all waiting lines, or none. The torn line of a failed write is cut off before the next try. */
 static int write_waiting(Metrics *m) {
     int error = m->error ? io_truncate(m->fd, m->bytes) : 0;
@@ -197,8 +215,9 @@ static int write_waiting(Metrics *m) {
     return 1;
 }
 
-/* Ends a line and adds it to those that wait for the next write. */
-static void keep_line(Metrics *m, Line *l) {
+/* Ends the line of a step and adds it to those that wait for the next write. Adds its points to the file of
+ * TensorBoard. */
+static void keep_line(Metrics *m, Line *l, int64_t step) {
     put(l, "}\n");
     if (m->waiting_bytes + l->used > m->waiting_capacity) {
         m->waiting_capacity = 2 * (m->waiting_bytes + METRICS_LINE_BYTES);
@@ -207,79 +226,67 @@ static void keep_line(Metrics *m, Line *l) {
     }
     memcpy(m->waiting + m->waiting_bytes, l->text, l->used);
     m->waiting_bytes += l->used;
+    if (l->points) tensorboard_add(m->board, step, l->time, l->point, l->points);
 }
 
-static void write_line(Metrics *m, Line *l) {
-    keep_line(m, l);
+static void write_line(Metrics *m, Line *l, int64_t step) {
+    keep_line(m, l, step);
     write_waiting(m);
 }
 
 /* Appends the wall clock and the time that the run has trained. */
-static void put_times(const Metrics *m, Line *l, double time) {
-    put(l, ",\"time\":%.3f", time);
+static void put_times(const Metrics *m, Line *l) {
+    put(l, ",\"time\":%.3f", l->time);
     put_number(l, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
 }
 
-void metric_add(StepMetrics *s, const char *name, double value) {
+void metric_add(StepMetrics *s, const char *tag, double value) {
     CHECK(s->mores < METRICS_MORE, "more than %d numbers besides those of every run", METRICS_MORE);
-    s->more[s->mores++] = (Metric){name, value};
-}
-
-/* Appends the numbers of a step that not every run has: communication times by axis, further metrics, bytes sent. */
-static void put_parts(Line *l, const StepMetrics *s) {
-    for (int a = 0; a < AXES; a++) {
-        char key[24];
-        snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
-        if (s->timed >> a & 1) put_number(l, key, s->axis_ms[a]);
-    }
-    for (int i = 0; i < s->mores; i++) put_number(l, s->more[i].name, s->more[i].value);
-    for (int a = 0; a < AXES && s->has_sent; a++)
-        put(l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->sent[a],
-            a == AXES - 1 ? "}" : "");
-}
-
-/* Appends the tokens of each source of data.train (if it is a blend of sources), the memory used, and the readings of
- * the GPU. */
-static void put_state(Line *l, const StepMetrics *s) {
-    for (int i = 0; i < s->sources; i++)
-        put(l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i],
-            i == s->sources - 1 ? "]" : "");
-    if (s->memory_bytes > 0) put_count(l, "memory_bytes", s->memory_bytes);
-    for (int kind = 0; kind < GPU_READINGS; kind++) {
-        const char *key = gpu_reading_key((GpuReadingKind)kind);
-        if (!(s->gpu.has >> kind & 1)) continue;
-        if (kind == GPU_MEMORY) put_count(l, key, (int64_t)s->gpu.value[kind]);
-        else                    put_number(l, key, s->gpu.value[kind]);
-    }
+    s->more[s->mores++] = (Metric){tag, value};
 }
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    /* Count of the metrics in `numbers`, from the first on, that also go to TensorBoard. */
-    enum { IN_TENSORBOARD = 5 };
-    const Metric numbers[] = {
-        {"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
-        {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}, {"train/ms", s->ms},
-        {"train/comm_ms", s->comm_ms}, {"train/comm_exposed_ms", s->comm_exposed_ms}};
-    Line   l = {.used = 0};
-    double time = wall_time();
+    Line l = line_now();
     put(&l, "{\"kind\":\"train\",\"step\":%lld", (long long)s->step);
     put_count(&l, "tokens", s->tokens);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        put_number(&l, numbers[i].name + strlen("train/"), numbers[i].value);
-    put_parts(&l, s);
-    put_times(m, &l, time);
+    put_point(&l, "train/loss", s->loss);
+    put_point(&l, "train/lr", s->lr);
+    put_point(&l, "train/grad_norm", s->grad_norm);
+    put_point(&l, "train/tokens_per_s", s->tokens_per_s);
+    put_point(&l, "train/mfu", s->mfu);
+    put_number(&l, "ms", s->ms);
+    put_number(&l, "comm_ms", s->exchange.comm_ms);
+    put_number(&l, "comm_exposed_ms", s->exchange.exposed_ms);
+    for (int a = 0; a < AXES; a++) {
+        char key[24];
+        snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
+        if (s->mesh.size[a] > 1 && a != AXIS_SHARD)
+            put_number(&l, key, a == AXIS_STAGE ? s->exchange.waited_ms[a] : s->exchange.ms[a]);
+    }
+    for (int i = 0; i < s->mores; i++) put_point(&l, s->more[i].name, s->more[i].value);
+    for (int a = 0; a < AXES && s->has_sent; a++)
+        put(&l, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)s->exchange.sent[a],
+            a == AXES - 1 ? "}" : "");
+    put_times(m, &l);
     put_number(&l, "epoch", s->epoch);
-    put_state(&l, s);
-    write_line(m, &l);
+    for (int i = 0; i < s->sources; i++)
+        put(&l, "%s%lld%s", i ? "," : ",\"source_tokens\":[", (long long)s->source_tokens[i],
+            i == s->sources - 1 ? "]" : "");
+    if (s->memory_bytes > 0) put_count(&l, "memory_bytes", s->memory_bytes);
+    for (int kind = 0; kind < GPU_READINGS; kind++) {
+        const char *key = gpu_reading_key((GpuReadingKind)kind);
+        if (!(s->gpu.has >> kind & 1)) continue;
+        if (kind == GPU_MEMORY) put_count(&l, key, (int64_t)s->gpu.value[kind]);
+        else                    put_number(&l, key, s->gpu.value[kind]);
+    }
+    write_line(m, &l, s->step);
     m->step = s->step;
-    tensorboard_add(m->board, s->step, time, numbers, IN_TENSORBOARD);
     curve_train(&m->curve, (CurveStep){s->step, s->tokens, s->loss, s->lr, s->grad_norm});
 }
 
 void metrics_outer(Metrics *m, const OuterMetrics *o) {
-    Line   l = {.used = 0};
-    double time = wall_time();
+    Line l = line_now();
     put(&l, "{\"kind\":\"outer\",\"round\":%lld,\"step\":%lld,\"islands\":%d,\"staleness\":%lld", (long long)o->round,
         (long long)o->step, o->islands, (long long)o->staleness);
     if (o->received) {
@@ -287,26 +294,23 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
         put_count(&l, "sent_bytes", o->sent);
         put_count(&l, "received_bytes", o->received);
     }
-    put_number(&l, "norm", o->norm);
+    put_point(&l, "outer/norm", o->norm);
     put_number(&l, "ms", o->ms);
     put_number(&l, "tokens_per_s", o->tokens_per_s);
     put_count(&l, "tokens", o->tokens);
-    put_number(&l, "loss", o->loss);
-    put_times(m, &l, time);
-    write_line(m, &l);
-    tensorboard_add(m->board, o->step, time, (Metric[]){{"outer/loss", o->loss}, {"outer/norm", o->norm}}, 2);
+    put_point(&l, "outer/loss", o->loss);
+    put_times(m, &l);
+    write_line(m, &l, o->step);
     keep_round(m, o->step, o->tokens, o->loss);
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
-    Line   l = {.used = 0};
-    double bpb = bits_per_byte(loss, m->about.bytes_per_token), time = wall_time();
+    Line l = line_now();
     put(&l, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
-    put_number(&l, "loss", loss);
-    if (isfinite(m->about.bytes_per_token)) put_number(&l, "bpb", bpb);
-    put(&l, ",\"time\":%.3f", time);
-    write_line(m, &l);
-    tensorboard_add(m->board, step, time, (Metric[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
+    put_point(&l, "val/loss", loss);
+    if (isfinite(m->about.bytes_per_token)) put_point(&l, "val/bpb", bits_per_byte(loss, m->about.bytes_per_token));
+    put(&l, ",\"time\":%.3f", l.time);
+    write_line(m, &l, step);
     keep_eval(m, step, loss);
 }
 
@@ -318,40 +322,37 @@ double metrics_eval_loss(const Metrics *m, int64_t step) {
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-/* Begins a line of metrics.jsonl with {"kind":"event"...}. */
-static Line event(const char *name, int64_t step) {
-    Line l = {.used = 0};
-    put(&l, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld,\"time\":%.3f", name, (long long)step, wall_time());
+static Line event_line(const char *event, int64_t step) {
+    Line l = line_now();
+    put(&l, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld,\"time\":%.3f", event, (long long)step, l.time);
     return l;
 }
 
-void metrics_resumed(Metrics *m, int64_t step, int ranks) {
-    Line l = event("resume", step);
-    put_count(&l, "ranks", ranks);
-    write_line(m, &l);
-    curve_mark(&m->curve, step, CURVE_RESUMED);
+static void write_event(Metrics *m, Line *l, const char *event, int64_t step) {
+    write_line(m, l, step);
+    keep_mark(m, step, event);
 }
 
-void metrics_saved(Metrics *m, int64_t step, double ms) {
-    Line l = event("save", step);
-    put_number(&l, "ms", ms);
-    write_line(m, &l);
-}
-
-void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
-    Line l = event("memory", step);
-    put_number(&l, "ms", ms);
-    put_number(&l, "wait_ms", wait_ms);
-    write_line(m, &l);
+void metrics_event(Metrics *m, const char *event, int64_t step, const Metric *numbers, int count) {
+    Line l = event_line(event, step);
+    for (int i = 0; i < count; i++) put_number(&l, numbers[i].name, numbers[i].value);
+    write_event(m, &l, event, step);
 }
 
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
     if (!m) return;
     char quoted[METRICS_LINE_BYTES - 207]; /* 207 bytes are enough for the rest of the line */
-    Line l = event("skip", step);
+    Line l = event_line("skip", step);
     if (json_quote(quoted, sizeof quoted, why) < sizeof quoted) put(&l, ",\"why\":%s", quoted);
-    write_line(m, &l);
-    curve_mark(&m->curve, step, CURVE_SKIPPED);
+    write_event(m, &l, "skip", step);
+}
+
+/* Writes an event after which the log continues at another step than it has come to. */
+static void move_to(Metrics *m, const char *event, int64_t to, int64_t from) {
+    Line l = event_line(event, to);
+    put_count(&l, "from", from);
+    write_event(m, &l, event, to);
+    m->step = to;
 }
 
 /* Drops the waiting lines, because their steps are later than any checkpoint. */
@@ -360,45 +361,34 @@ void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
     memset(&m->curve, 0, sizeof m->curve);
     m->evals = 0;
     m->waiting_bytes = 0;
-    m->step = to;
     m->bytes = read_history(m, to);
     m->hours = hours;
     check_io(m, io_truncate(m->fd, m->bytes), "cut");
-    Line l = event("rollback", to);
-    put_count(&l, "from", from);
-    write_line(m, &l);
-    curve_mark(&m->curve, to, CURVE_ROLLED_BACK);
+    move_to(m, "rollback", to, from);
     tensorboard_forget(m->board, to, wall_time());
 }
 
-void metrics_joined(Metrics *m, int64_t to, int64_t from) {
-    Line l = event("join", to);
-    put_count(&l, "from", from);
-    write_line(m, &l);
-    m->step = to;
-}
+void metrics_joined(Metrics *m, int64_t to, int64_t from) { move_to(m, "join", to, from); }
 
 void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks) {
     for (int i = 0; i < tasks; i++) {
         const TaskScores *t = &scores[i];
-        const char       *other = t->kind == TASK_CONTINUATION ? "perplexity" : "acc_norm";
-        double            value = t->kind == TASK_CONTINUATION ? t->perplexity : t->acc_norm;
-        char              name[256], tag[2][300];
-        Line              l = {.used = 0};
+        int               is_text = t->kind == TASK_CONTINUATION;
+        char              name[256], acc[300], other[300];
+        Line              l = line_now();
         json_quote_short(name, sizeof name, t->name);
-        put(&l, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s", (long long)step, name);
-        put_count(&l, "n", t->questions);
-        put_number(&l, "acc", t->acc);
-        put_number(&l, "stderr", t->acc_stderr);
-        put_number(&l, other, value);
-        if (t->kind != TASK_CONTINUATION) put_number(&l, "acc_norm_stderr", t->acc_norm_stderr);
-        if (isfinite(t->centered)) put_number(&l, "centered", t->centered);
-        keep_line(m, &l);
         /* length of the name without its quotes; it is valid UTF-8, as TensorBoard requires */
         int shown = (int)strlen(name) - 2;
-        snprintf(tag[0], sizeof tag[0], "task/%.*s/acc", shown, name + 1);
-        snprintf(tag[1], sizeof tag[1], "task/%.*s/%s", shown, name + 1, other);
-        tensorboard_add(m->board, step, wall_time(), (Metric[]){{tag[0], t->acc}, {tag[1], value}}, 2);
+        snprintf(acc, sizeof acc, "task/%.*s/acc", shown, name + 1);
+        snprintf(other, sizeof other, "task/%.*s/%s", shown, name + 1, is_text ? "perplexity" : "acc_norm");
+        put(&l, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s", (long long)step, name);
+        put_count(&l, "n", t->questions);
+        put_point(&l, acc, t->acc);
+        put_number(&l, "stderr", t->acc_stderr);
+        put_point(&l, other, is_text ? t->perplexity : t->acc_norm);
+        if (!is_text) put_number(&l, "acc_norm_stderr", t->acc_norm_stderr);
+        if (isfinite(t->centered)) put_number(&l, "centered", t->centered);
+        keep_line(m, &l, step);
     }
     write_waiting(m);
 }

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 #include "core/gpu_meter.h"
-#include "core/mesh.h"
 #include "data/blend.h"
+#include "model/groups.h"
 #include "run/log/run_log.h"
 #include "run/log/tensorboard.h"
 #include "run/text/task_scores.h"
@@ -19,14 +19,13 @@ enum { METRICS_MORE = 8 };
 typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* tokens consumed since step 0       */
-    double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
-    /* set of axes (bit 1 << axis) whose communication time has a key of its own in the line, such as replica_ms */
-    unsigned timed;
-    double  axis_ms[AXES]; /* ms of communication along each axis of the grid of ranks */
+    double  loss, lr, grad_norm, tokens_per_s, mfu, ms;
+    GroupTimes exchange;   /* time and bytes of the messages between ranks */
+    /* the grid; each axis with more than one rank, except shard, has a key of its own in the line, such as replica_ms */
+    Mesh    mesh;
+    int     has_sent;      /* 1 if the line has the bytes that a rank sends along each axis */
     Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
     int     mores;
-    int     has_sent;      /* 1 if `sent` is set */
-    int64_t sent[AXES];    /* bytes that a rank sends in the step along each axis of the grid */
     double  epoch;         /* passes over data.train so far (sample_epochs) */
     int64_t memory_bytes;  /* largest memory that rank 0 has used so far; 0: not known */
     GpuReading gpu;        /* state of the GPU of rank 0 */
@@ -34,8 +33,9 @@ typedef struct {
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
-/* Adds a number to the line of a step. A new number needs this call, and its row in docs/looking-at-runs.md. */
-void metric_add(StepMetrics *s, const char *name, double value);
+/* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". What follows the last slash
+ * is its key in the line. A new number needs this call, and its row in docs/looking-at-runs.md. */
+void metric_add(StepMetrics *s, const char *tag, double value);
 
 /* Numbers of a round of islands (jobs that train one model through a server, run/outer/). The server or an island logs
  * them. */
@@ -78,13 +78,11 @@ void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int t
 /* returns the loss of the evaluation at that step; NaN if there is none */
 double   metrics_eval_loss(const Metrics *m, int64_t step);
 
-/* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. The step of a resume is the number
- * of completed steps that it continues after. A save has its own step, and is written when the checkpoint is complete,
- * perhaps among the lines of later steps. */
-void     metrics_resumed(Metrics *m, int64_t step, int ranks);
-void     metrics_saved(Metrics *m, int64_t step, double ms);
-/* writes the event that a checkpoint was copied in memory */
-void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms);
+/* Writes an event, a line of its own: {"kind":"event","event":...,"step":...,"time":...}, then `numbers` [count]:
+ *   "resume"  step: completed steps that the run continues after; ranks
+ *   "save"    step: that of the checkpoint, which is complete now, perhaps among the lines of later steps; ms
+ *   "memory"  a copy of a checkpoint in memory is complete; ms, wait_ms */
+void     metrics_event(Metrics *m, const char *event, int64_t step, const Metric *numbers, int count);
 /* writes the event that a step was skipped; called before the line of that step; does nothing if m is NULL */
 void     metrics_skipped(Metrics *m, int64_t step, const char *why);
 /* Continues the log after step `to`: cuts later lines, and writes an event at that step which names `from`. */

@@ -198,42 +198,34 @@ void svg_dot(FILE *out, const SvgPanel *p, double x, double y, const char *look)
 
 /* --- the losses of a run ------------------------------------------------------------------------------------------ */
 
-static void merge_slots(Curve *c) {
-    for (int i = 0; i < CURVE_SLOTS / 2; i++) {
-        CurveSlot a = c->slot[2 * i], b = c->slot[2 * i + 1];
-        c->slot[i].sum = a.sum + b.sum;
-        c->slot[i].least = !b.finite || (a.finite && a.least < b.least) ? a.least : b.least;
-        c->slot[i].greatest = !b.finite || (a.finite && a.greatest > b.greatest) ? a.greatest : b.greatest;
-        c->slot[i].finite = a.finite + b.finite;
-        c->slot[i].nonfinite = a.nonfinite + b.nonfinite;
-        c->slot[i].norm_sum = a.norm_sum + b.norm_sum;
-        c->slot[i].norms = a.norms + b.norms;
-        int is_b = b.finite + b.nonfinite > 0;
-        c->slot[i].lr = is_b ? b.lr : a.lr;
-        c->slot[i].tokens = is_b ? b.tokens : a.tokens;
-    }
-    memset(c->slot + CURVE_SLOTS / 2, 0, sizeof *c->slot * (CURVE_SLOTS / 2));
-    c->slots = (c->slots + 1) / 2;
-    c->stride *= 2;
+/* Returns a slot with the steps of two slots, those of `a` before those of `b`. */
+static CurveSlot joined(CurveSlot a, CurveSlot b) {
+    int has_later = b.finite + b.nonfinite > 0;
+    return (CurveSlot){.sum = a.sum + b.sum,
+                       .least = !b.finite || (a.finite && a.least < b.least) ? a.least : b.least,
+                       .greatest = !b.finite || (a.finite && a.greatest > b.greatest) ? a.greatest : b.greatest,
+                       .finite = a.finite + b.finite,
+                       .nonfinite = a.nonfinite + b.nonfinite,
+                       .norm_sum = a.norm_sum + b.norm_sum,
+                       .norms = a.norms + b.norms,
+                       .lr = has_later ? b.lr : a.lr,
+                       .tokens = has_later ? b.tokens : a.tokens};
 }
 
 void curve_train(Curve *c, CurveStep step) {
+    CurveSlot one = {.lr = step.lr, .tokens = step.tokens, .nonfinite = !isfinite(step.loss)};
+    if (isfinite(step.loss)) one.sum = one.least = one.greatest = step.loss, one.finite = 1;
+    if (isfinite(step.grad_norm)) one.norm_sum = step.grad_norm, one.norms = 1;
     if (c->stride == 0) c->first_step = step.step, c->stride = 1;
-    while ((step.step - c->first_step) / c->stride >= CURVE_SLOTS) merge_slots(c);
-    int        i = (int)((step.step - c->first_step) / c->stride);
-    CurveSlot *s = &c->slot[i];
-    c->slots = i + 1;
-    if (step.step > c->last_step) c->last_step = step.step;
-    s->lr = step.lr, s->tokens = step.tokens;
-    if (isfinite(step.grad_norm)) s->norm_sum += step.grad_norm, s->norms++;
-    if (!isfinite(step.loss)) {
-        s->nonfinite++;
-        return;
+    while ((step.step - c->first_step) / c->stride >= CURVE_SLOTS) {
+        for (int i = 0; i < CURVE_SLOTS / 2; i++) c->slot[i] = joined(c->slot[2 * i], c->slot[2 * i + 1]);
+        memset(c->slot + CURVE_SLOTS / 2, 0, sizeof *c->slot * (CURVE_SLOTS / 2));
+        c->stride *= 2;
     }
-    s->least = s->finite && s->least < step.loss ? s->least : step.loss;
-    s->greatest = s->finite && s->greatest > step.loss ? s->greatest : step.loss;
-    s->sum += step.loss;
-    s->finite++;
+    int64_t i = (step.step - c->first_step) / c->stride;
+    c->slot[i] = joined(c->slot[i], one);
+    c->slots = (int)i + 1;
+    if (step.step > c->last_step) c->last_step = step.step;
 }
 
 void curve_eval(Curve *c, int64_t step, double loss) {

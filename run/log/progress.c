@@ -136,7 +136,8 @@ void progress_step(Progress *p, const StepMetrics *s) {
     add(&f, 2, "%s" DIM " tok/s" RESET, rate_text(s->tokens_per_s * s->ms / pace_ms(p)).text);
     if (part <= 1) add(&f, 5, DIM "MFU" RESET " %s%%", fixed(100 * part, 4, 1).text);
     else           add(&f, 5, "%9s", "");
-    if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" RESET " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
+    if (s->mesh.size[AXIS_STAGE] > 1)
+        add(&f, 6, DIM "bubble" RESET " %3.0f%%", 100.0 * s->exchange.waited_ms[AXIS_STAGE] / s->ms);
     add(&f, 7, "%s" DIM " GiB" RESET, fixed((double)s->memory_bytes / 1073741824.0, 4, 2).text);
     add(&f, 8, "%s" DIM "ms" RESET, fixed(s->ms, 4, 1).text);
     add_gpu(&f, &s->gpu);

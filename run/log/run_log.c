@@ -14,92 +14,62 @@
 
 /* --- a line ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the closing quote of the string whose opening quote is at `at`, or NULL. */
-static const char *string_end(const char *at, const char *end) {
-    for (at++; at < end && *at != '"'; at++)
-        if (*at == '\\') at++;
-    return at < end ? at : NULL;
-}
+/* The keys whose values are counts or numbers, and their fields. */
+#define COUNT(key)  {#key, offsetof(MetricsLine, key), 1}
+#define NUMBER(key) {#key, offsetof(MetricsLine, key), 0}
+static const struct { const char *key; size_t field; int is_count; } FIELDS[] = {
+    COUNT(step), COUNT(tokens), COUNT(round), NUMBER(loss), NUMBER(lr), NUMBER(grad_norm), NUMBER(tokens_per_s),
+    NUMBER(mfu), NUMBER(ms), NUMBER(time), NUMBER(hours), NUMBER(epoch), NUMBER(bpb)};
+enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Returns the first byte after the value that begins at `at`, or NULL. Skips nested values. */
-static const char *value_end(const char *at, const char *end) {
-    int depth = 0;
-    for (; at < end; at++) {
-        if (*at == '"' && !(at = string_end(at, end))) return NULL;
-        if (depth == 0 && (*at == ',' || *at == '}')) return at;
-        depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
-    }
-    return NULL;
-}
-
-static int is_text(const char *from, const char *to, const char *text) {
-    return (size_t)(to - from) == strlen(text) && memcmp(from, text, strlen(text)) == 0;
-}
-
-static int read_number(const char *from, const char *to, double *number) {
-    char *end;
-    *number = NAN;
-    if (is_text(from, to, "null")) return 1;
-    double value = strtod(from, &end);
-    if (end != to || end == from) return 0;
-    *number = value;
-    return 1;
-}
-
-static int read_count(const char *from, const char *to, int64_t *count) {
-    char *end;
-    *count = strtoll(from, &end, 10);
-    return end == to && end != from && *count >= 0;
-}
-
-/* Reads one key and its value. Skips keys that MetricsLine does not have. Returns 0 if the value is not valid. */
-static int take(MetricsLine *out, const char *key, const char *key_end, const char *from, const char *to) {
-    static const char *const KINDS[] = {[LINE_TRAIN] = "\"train\"", [LINE_EVAL] = "\"eval\"", [LINE_TASK] = "\"task\"",
-                                        [LINE_EVENT] = "\"event\"", [LINE_OUTER] = "\"outer\""};
-    struct { const char *key; int64_t *count; double *number; } fields[] = {
-        {"step", &out->step}, {"tokens", &out->tokens}, {"round", &out->round},
-        {"loss", NULL, &out->loss}, {"lr", NULL, &out->lr}, {"grad_norm", NULL, &out->grad_norm},
-        {"tokens_per_s", NULL, &out->tokens_per_s}, {"mfu", NULL, &out->mfu}, {"ms", NULL, &out->ms},
-        {"time", NULL, &out->time}, {"hours", NULL, &out->hours}, {"epoch", NULL, &out->epoch},
-        {"bpb", NULL, &out->bpb}};
-    if (is_text(key, key_end, "kind")) {
+/* Reads one member of a line. Skips keys that MetricsLine does not have. Returns 0 if the value is not valid. */
+static int take(MetricsLine *out, const cJSON *item) {
+    static const char *const KINDS[] = {[LINE_TRAIN] = "train", [LINE_EVAL] = "eval", [LINE_TASK] = "task",
+                                        [LINE_EVENT] = "event", [LINE_OUTER] = "outer"};
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    double      value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    if (strcmp(item->string, "kind") == 0) {
         out->kind = LINE_OUTER;
-        while (out->kind != LINE_OTHER && !is_text(from, to, KINDS[out->kind])) out->kind--;
+        while (out->kind != LINE_OTHER && strcmp(text, KINDS[out->kind]) != 0) out->kind--;
         return out->kind != LINE_OTHER;
     }
-    if (out->kind == LINE_OTHER) return 0; /* the line is refused, because "kind" must be its first key */
-    if (is_text(key, key_end, "event")) {
-        size_t bytes = (size_t)(to - from);
-        if (bytes < 3 || bytes - 2 >= sizeof out->event || *from != '"') return 0;
-        snprintf(out->event, sizeof out->event, "%.*s", (int)bytes - 2, from + 1);
-        return 1;
+    if (strcmp(item->string, "event") == 0) {
+        snprintf(out->event, sizeof out->event, "%s", text);
+        return *text && strlen(text) < sizeof out->event;
     }
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (is_text(key, key_end, fields[i].key))
-            return fields[i].count ? read_count(from, to, fields[i].count) : read_number(from, to, fields[i].number);
+    for (int i = 0; i < FIELD_COUNT; i++) {
+        void *field = (char *)out + FIELDS[i].field;
+        if (strcmp(item->string, FIELDS[i].key) != 0) continue;
+        if (!FIELDS[i].is_count) {
+            *(double *)field = value;
+            return cJSON_IsNumber(item) || cJSON_IsNull(item);
+        }
+        int is_count = value >= 0 && value < 0x1p63 && value == floor(value);
+        if (is_count) *(int64_t *)field = (int64_t)value;
+        return is_count;
+    }
     return 1;
 }
 
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
-    *out = (MetricsLine){.step = -1, .tokens = -1, .round = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN,
-                         .tokens_per_s = NAN, .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN,
-                         .bpb = NAN};
-    int has_loss = 0;
-    if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
-    const char *at = line + 1, *end = line + bytes - 1;
-    if (end[-1] == '\r') end--; /* an editor may have ended the line by CR and LF */
-    for (;;) {
-        const char *key_end = at < end && *at == '"' ? string_end(at, end) : NULL;
-        if (!key_end || key_end + 1 >= end || key_end[1] != ':') return LINE_OTHER;
-        const char *value = key_end + 2, *after = value_end(value, end);
-        if (!after || !take(out, at + 1, key_end, value, after)) return LINE_OTHER;
-        has_loss |= is_text(at + 1, key_end, "loss");
-        if (*after == '}') {
-            int is_whole = out->kind == LINE_EVENT ? out->event[0] != 0 : out->kind == LINE_TASK || has_loss;
-            return after + 1 == end && out->step >= 0 && is_whole ? out->kind : LINE_OTHER;
-        }
-        at = after + 1;
+    static const char START[] = "{\"kind\":\"";
+    const char       *end;
+    *out = (MetricsLine){.kind = LINE_OTHER};
+    for (int i = 0; i < FIELD_COUNT; i++) {
+        if (FIELDS[i].is_count) *(int64_t *)((char *)out + FIELDS[i].field) = -1;
+        else                    *(double *)((char *)out + FIELDS[i].field) = NAN;
     }
+    if (bytes < sizeof START || memcmp(line, START, sizeof START - 1) != 0 || line[bytes - 1] != '\n' ||
+        memchr(line, 0, bytes))
+        return LINE_OTHER;
+    cJSON *root = cJSON_ParseWithLengthOpts(line, bytes, &end, 0);
+    /* an editor may have ended the line by CR and LF */
+    int is_ours = root && (end + 1 == line + bytes || (end + 2 == line + bytes && *end == '\r'));
+    for (const cJSON *item = root ? root->child : NULL; item && is_ours; item = item->next) is_ours = take(out, item);
+    is_ours &= out->step >= 0 && (out->kind == LINE_EVENT ? out->event[0] != 0
+                                                          : out->kind == LINE_TASK || json_member(root, "loss"));
+    cJSON_Delete(root);
+    return is_ours ? out->kind : LINE_OTHER;
 }
 
 LineKind metrics_line_after(FILE *f, MetricsLine *out, int64_t *strangers) {

@@ -23,7 +23,7 @@
 
 #define NAME "events.out.tfevents."
 
-enum { BUFFER_BYTES = 1 << 16, EVENT_BYTES = 1024, TAG_BYTES = 64 };
+enum { BUFFER_BYTES = 1 << 16, EVENT_BYTES = 2048, TAG_BYTES = 300 };
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 static const double FLUSH_MS = 1000.0;
 

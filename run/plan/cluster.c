@@ -2,7 +2,7 @@
 #include "run/plan/cluster.h"
 
 #include <ctype.h>
-#include <dirent.h>
+#include <glob.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,21 +61,6 @@ static const Key LINK_KEYS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0
                                 {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
                                 {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
 
-/* Returns 1 if a path in the JSON file is a known key, or an object or a list that contains known keys. */
-static int is_key(const char *path) {
-    const char *last = strrchr(path, '.'), *of_link = strstr(path, "].");
-    size_t      length = strlen(path);
-    if (strcmp(last ? last + 1 : path, "$comment") == 0 || strcmp(path, "links") == 0) return 1;
-    if (strncmp(path, "links[", 6) == 0 && !of_link) return 1;
-    for (int i = 0; i < 3 && strncmp(path, "links[", 6) == 0; i++)
-        if (strcmp(of_link + 2, LINK_KEYS[i].path) == 0) return 1;
-    for (int i = 0; i < KEY_COUNT; i++) {
-        char next = KEYS[i].path[strnlen(KEYS[i].path, length)];
-        if (strncmp(KEYS[i].path, path, length) == 0 && (next == '.' || next == '\0')) return 1;
-    }
-    return 0;
-}
-
 /* --- reading a file ----------------------------------------------------------------------------------------------- */
 
 PlanFile plan_file_open(const char *key, const char *path) {
@@ -117,24 +102,6 @@ int plan_file_number(PlanFile *f, const char *key, const cJSON *node, double lea
     return is_good;
 }
 
-static const cJSON *find(const cJSON *at, const char *path) {
-    char name[64];
-    while (at && *path) {
-        size_t length = strcspn(path, ".");
-        snprintf(name, sizeof name, "%.*s", (int)length, path);
-        at = json_member(at, name);
-        path += length + (path[length] == '.');
-    }
-    return at;
-}
-
-static void take_number(PlanFile *r, const char *path, const cJSON *node, Key key, double *out) {
-    char expected[3 * SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
-    snprintf(expected, sizeof expected, "a %snumber from %s to %s", key.type == KEY_WHOLE ? "whole " : "",
-             number_text(key.least, least), number_text(key.most, most));
-    plan_file_number(r, path, node, key.least, key.most, key.type == KEY_WHOLE, expected, out);
-}
-
 /* Returns 1 if the text can be shown on a terminal. */
 static int is_printable(const char *text) {
     for (; *text; text++)
@@ -142,68 +109,97 @@ static int is_printable(const char *text) {
     return 1;
 }
 
-static void take_key(PlanFile *r, Cluster *c, Key key) {
-    void        *field = (char *)c + key.field;
-    const cJSON *node = find(r->json.root, key.path);
-    char         shown[SHOWN_BYTES];
-    if (!node) {
-        if (key.type == KEY_BOOL) *(int *)field = key.otherwise != 0;
-        else if (key.type != KEY_NAME) *(double *)field = key.otherwise;
-        if (key.is_needed) plan_file_fault(r, key.path, "is missing");
-    } else if (key.type == KEY_NAME) {
-        const char *name = cJSON_IsString(node) ? node->valuestring : "";
+/* Reads the value of a key into its field, or adds a fault. path: name of the key in messages. */
+static void take_value(PlanFile *f, const char *path, const cJSON *node, const Key *key, void *field) {
+    char        expected[3 * SHOWN_BYTES], shown[SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
+    const char *name = cJSON_IsString(node) ? node->valuestring : "";
+    if (key->type == KEY_NAME) {
         if (*name && strlen(name) < CLUSTER_NAME && is_printable(name)) snprintf(field, CLUSTER_NAME, "%s", name);
-        else plan_file_fault(r, key.path, "= %s: a string of 1 to %d printable characters is expected",
+        else plan_file_fault(f, path, "= %s: a string of 1 to %d printable characters is expected",
                              value_text(node, shown), CLUSTER_NAME - 1);
-    } else if (key.type == KEY_BOOL) {
+    } else if (key->type == KEY_BOOL) {
         *(int *)field = cJSON_IsTrue(node);
-        if (!cJSON_IsBool(node))
-            plan_file_fault(r, key.path, "= %s: true or false is expected", value_text(node, shown));
+        if (!cJSON_IsBool(node)) plan_file_fault(f, path, "= %s: true or false is expected", value_text(node, shown));
     } else {
-        take_number(r, key.path, node, key, field);
+        snprintf(expected, sizeof expected, "a %snumber from %s to %s", key->type == KEY_WHOLE ? "whole " : "",
+                 number_text(key->least, least), number_text(key->most, most));
+        plan_file_number(f, path, node, key->least, key->most, key->type == KEY_WHOLE, expected, field);
+    }
+}
+
+/* An object of a file, and the table of its keys. */
+typedef struct {
+    PlanFile   *file;
+    const Key  *key;    /* [keys] */
+    int         keys;
+    char       *target; /* struct with the fields of the keys */
+    const char *name;   /* beginning of the names of its keys in messages: "", or "links[1]." */
+    unsigned    found;  /* bit 1 << k: the file has key k */
+} Table;
+
+/* Reads the members of a section, such as "gpu.flops.", or of the whole object: "". Adds a fault for each member that
+ * is no key, with the nearest key. */
+static void take_members(Table *t, const cJSON *object, const char *section) {
+    for (const cJSON *node = cJSON_IsObject(object) ? object->child : NULL; node; node = node->next) {
+        char   name[JSON_PATH_BYTES + 2], path[JSON_PATH_BYTES + 64];
+        int    row = -1, is_section = 0, nearest = 0, least = 1 << 20;
+        size_t length = (size_t)snprintf(name, sizeof name, "%s%s", section, node->string);
+        snprintf(path, sizeof path, "%s%s", t->name, name);
+        if (strcmp(node->string, "$comment") == 0 || strcmp(path, "links") == 0) continue;
+        for (int k = 0; k < t->keys; k++) {
+            const char *key = t->key[k].path;
+            int         distance = edit_distance(name, key);
+            if (strcmp(key, name) == 0) row = k;
+            if (distance < least) least = distance, nearest = k;
+            is_section |= strncmp(key, name, length) == 0 && key[length] == '.';
+        }
+        if (row >= 0) {
+            t->found |= 1u << row;
+            take_value(t->file, path, node, &t->key[row], t->target + t->key[row].field);
+        } else if (is_section && cJSON_IsObject(node)) {
+            strcat(name, ".");
+            take_members(t, node, name);
+        } else if (is_section) {
+            plan_file_fault(t->file, path, "must be an object");
+        } else {
+            plan_file_fault(t->file, path, "is no key of a cluster; the nearest is %s%s", t->name,
+                            t->key[nearest].path);
+        }
+    }
+}
+
+/* Reads an object with a table of keys. A key that the file does not have gets its default, or a fault if it is
+ * needed. */
+static void take_object(const cJSON *object, Table t) {
+    take_members(&t, object, "");
+    for (int k = 0; k < t.keys; k++) {
+        void *field = t.target + t.key[k].field;
+        if (t.found >> k & 1) continue;
+        if (t.key[k].is_needed) plan_file_fault(t.file, path_of("%s%s", t.name, t.key[k].path).text, "is missing");
+        else if (t.key[k].type == KEY_BOOL) *(int *)field = t.key[k].otherwise != 0;
+        else *(double *)field = t.key[k].otherwise;
     }
 }
 
 /* Reads the links of a cluster, from near to far. Each must connect more ranks than the one before, and the last must
  * connect all. */
-static void take_links(PlanFile *r, Cluster *c) {
-    const cJSON *list = json_member(r->json.root, "links");
+static void take_links(PlanFile *f, Cluster *c) {
+    const cJSON *list = json_member(f->json.root, "links");
     int          count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
     if (count < 1 || count > CLUSTER_LINKS) {
-        plan_file_fault(r, "links", "must be a list of 1 to 4 objects {\"ranks\", \"bytes_per_s\", \"latency_s\"}");
+        plan_file_fault(f, "links", "must be a list of 1 to 4 objects {\"ranks\", \"bytes_per_s\", \"latency_s\"}");
         return;
     }
     for (c->links = 0; c->links < count; c->links++) {
-        const cJSON *one = cJSON_GetArrayItem(list, c->links);
-        Link        *link = &c->link[c->links];
-        char         path[64];
-        for (int k = 0; k < 3; k++) {
-            const cJSON *node = json_member(one, LINK_KEYS[k].path);
-            snprintf(path, sizeof path, "links[%d].%s", c->links, LINK_KEYS[k].path);
-            if (!node) plan_file_fault(r, path, "is missing");
-            else take_number(r, path, node, LINK_KEYS[k], (void *)((char *)link + LINK_KEYS[k].field));
-        }
+        Link *link = &c->link[c->links];
+        char  name[32], ranks[40];
+        snprintf(name, sizeof name, "links[%d].", c->links);
+        snprintf(ranks, sizeof ranks, "%sranks", name);
+        take_object(cJSON_GetArrayItem(list, c->links), (Table){f, LINK_KEYS, 3, (char *)link, name, 0});
         int is_last = c->links == count - 1;
-        snprintf(path, sizeof path, "links[%d].ranks", c->links);
-        if (is_last && link->ranks != 0) plan_file_fault(r, path, "must be 0 in the last link: it reaches all ranks");
+        if (is_last && link->ranks != 0) plan_file_fault(f, ranks, "must be 0 in the last link: it reaches all ranks");
         if (!is_last && (link->ranks < 1 || (c->links > 0 && link->ranks <= link[-1].ranks)))
-            plan_file_fault(r, path, "must grow from link to link");
-    }
-}
-
-/* Adds a fault for each unknown key, with the nearest known key. */
-static void tell_unknown(PlanFile *r) {
-    for (int i = 0; i < r->json.entries; i++) {
-        const JsonEntry *e = &r->json.entry[i];
-        if (is_key(e->path)) continue;
-        const char *nearest = KEYS[0].path;
-        int         best = 1 << 20;
-        for (int k = 0; k < KEY_COUNT; k++) {
-            int distance = edit_distance(e->path, KEYS[k].path);
-            if (distance < best) best = distance, nearest = KEYS[k].path;
-        }
-        faults_add(&r->faults, (Where){.file = r->path, .at = e->key}, "%s is no key of a cluster; the nearest is %s",
-                   e->path, nearest);
+            plan_file_fault(f, ranks, "must grow from link to link: at least 1 in the first, more in each further one");
     }
 }
 
@@ -226,16 +222,15 @@ static Path clusters_folder(const char *file) {
 }
 
 static NORETURN void no_such_cluster(const char *name) {
-    char names[512] = "";
-    Path folder = clusters_folder("");
-    DIR *dir = opendir(folder.text);
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        char *end = strstr(e->d_name, ".json");
-        if (end && strlen(names) + strlen(e->d_name) + 3 < sizeof names)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.*s", names[0] ? ", " : "",
-                     (int)(end - e->d_name), e->d_name);
+    char   names[512] = "";
+    Path   folder = clusters_folder("");
+    glob_t files = {0};
+    if (*folder.text) glob(path_of("%s/*.json", folder.text).text, 0, NULL, &files);
+    for (size_t i = 0, used = 0; i < files.gl_pathc && used < sizeof names; i++) {
+        const char *file = basename(files.gl_pathv[i]);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.*s", used ? ", " : "",
+                                 (int)(strlen(file) - strlen(".json")), file);
     }
-    if (dir) closedir(dir);
     if (!*folder.text)
         fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a "
              "file: cluster=./mine.json", name);
@@ -253,17 +248,11 @@ static Path file_of(const char *name) {
 }
 
 Cluster cluster_load(const char *name_or_file) {
-    static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
-    Cluster                  c = {.name = ""};
-    Path                     path = file_of(name_or_file);
-    PlanFile                 r = plan_file_open(path_of("cluster=%s: ", name_or_file).text, path.text);
-    for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
-    for (int i = 0; i < 5; i++) {
-        const cJSON *section = find(r.json.root, SECTIONS[i]);
-        if (section && !cJSON_IsObject(section)) plan_file_fault(&r, SECTIONS[i], "must be an object");
-    }
+    Cluster  c = {.name = ""};
+    Path     path = file_of(name_or_file);
+    PlanFile r = plan_file_open(path_of("cluster=%s: ", name_or_file).text, path.text);
+    take_object(r.json.root, (Table){&r, KEYS, KEY_COUNT, (char *)&c, "", 0});
     take_links(&r, &c);
-    tell_unknown(&r);
     if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0)
         plan_file_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     plan_file_close(&r);

@@ -179,7 +179,8 @@ KernelRates kernel_rates(const Cluster *cluster, const char *file) {
                          .host_s = 1e-4, .host_limit_s = 0.5e-4};
     double      of_h100 = cluster->bytes_per_s / DATA_SHEET;
     if (cluster->bf16 != PEAK || cluster->processors != 132)
-        fail(EXIT_CONFIG, "plan: kernels=true has rates of H100 and H200 alone, and %s is another: gpu=h100, gpu=h200",
+        fail(EXIT_CONFIG,
+             "plan: kernels=true has rates of H100 and H200 alone, and not of %s: give gpu=h100 or gpu=h200",
              cluster->gpu);
     memcpy(rates.row, TABLE, sizeof TABLE);
     for (int i = 0; i < rates.rows; i++)

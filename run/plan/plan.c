@@ -1,6 +1,7 @@
 /* plan.c - computes the memory and work of a run without allocating that memory: see plan.h. */
 #include "run/plan/plan.h"
 
+#include <libgen.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "data/loader.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
 #include "run/outer/rule.h"
@@ -104,9 +106,6 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     return p;
 }
 
-/* Plans each pipeline stage that differs and returns the one with the most memory. Of stages with equally many blocks,
- * the earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, like in the
- * metrics of a run. */
 CommKind plan_comm(const Config *c, int may_be_nccl) {
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;
@@ -116,6 +115,9 @@ CommKind plan_comm(const Config *c, int may_be_nccl) {
     }
 }
 
+/* Plans each pipeline stage that differs and returns the one with the most memory. Of stages with equally many blocks,
+ * the earlier ones keep the activations of more micro-batches. The bytes sent are those of the first stage, like in the
+ * metrics of a run. */
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     Plan most = {0}, first = {0};
     if (ranks.stage >= 0 || c->parallel.pipeline == 1) {
@@ -301,15 +303,11 @@ static DataCount count_data(const StringList *globs, const Config *c) {
 
 /* Returns the free bytes for run.dir, in its nearest folder that exists. */
 static int64_t free_bytes_for(const char *dir) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s", *dir ? dir : ".");
+    Path    path = path_of("%s", *dir ? dir : ".");
+    char   *folder = path.text;
     int64_t bytes;
-    while ((bytes = io_free_bytes(path)) < 0) {
-        char *slash = strrchr(path, '/');
-        if (slash && slash > path) *slash = 0;
-        else if (strcmp(path, ".") != 0 && strcmp(path, "/") != 0) strcpy(path, slash ? "/" : ".");
-        else return bytes;
-    }
+    while ((bytes = io_free_bytes(folder)) < 0 && strcmp(folder, ".") != 0 && strcmp(folder, "/") != 0)
+        folder = dirname(folder);
     return bytes;
 }
 

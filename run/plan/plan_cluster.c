@@ -205,7 +205,7 @@ static void print_whole_run(const Config *c, const ClusterPlan *asked, const Clu
     plan_print_disk(c, w.checkpoint_bytes, DISK_ELSEWHERE);
 }
 
-static NORETURN void fail_for_room(const Config *c, Target on, const Simulated *s) {
+static NORETURN void fail_too_large(const Config *c, Target on, const Simulated *s) {
     char  *text = NULL;
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
@@ -216,10 +216,10 @@ static NORETURN void fail_for_room(const Config *c, Target on, const Simulated *
     if (largest.micro_batch > 0)
         fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
                 bytes_text(largest.memory_bytes).text);
-    if (!search_room(c, on, &room))
-        fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", on.ranks);
+    if (!search_fitting(c, on, &room))
+        fprintf(out, "no grid of %d ranks has room for this model and batch: give more ranks=\n", on.ranks);
     else
-        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 "
+        fprintf(out, "simulated    a grid that fits: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 "
                 "parallel.context=1 parallel.replicas=1 parallel.zero_stage=%d batch.micro_batch=1 "
                 "memory.recompute=block; search=true finds quicker ones\n",
                 room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
@@ -268,7 +268,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, on);
     Config    c = asked.searches ? search_config(config, &s) : *config;
-    if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, on, &s);
+    if (s.memory_bytes > cluster.memory_bytes) fail_too_large(&c, on, &s);
     Goodput  g = asked.mtbf_hours > 0 ? goodput(&c, on, asked.mtbf_hours, &s) : (Goodput){0};
     WholeRun whole = asked.gpu ? whole_run(&c, on, &s) : (WholeRun){0};
     if (asked.json) {

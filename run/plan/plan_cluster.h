@@ -49,7 +49,7 @@ Config search_config(const Config *config, const Simulated *grid);
 
 /* Finds a grid that fits in a GPU's memory, with recompute of whole blocks and the fewest ranks to a copy of the model.
  * Returns 1 if there is one. */
-int search_room(const Config *config, Target on, Simulated *room);
+int search_fitting(const Config *config, Target on, Simulated *room);
 
 /* Returns the largest batch.micro_batch that fits in the memory of the cluster's GPUs. Tries only sizes that the rest
  * of the config allows on this number of ranks. micro_batch is 0 if none fits. */

@@ -241,7 +241,7 @@ int search_fit(const Config *c, int ranks) {
 }
 
 /* Tries first the grids that should be quickest, those with fewer ranks for a copy of the model. */
-int search_room(const Config *config, Target on, Simulated *room) {
+int search_fitting(const Config *config, Target on, Simulated *room) {
     for (int64_t shared = 1; shared <= on.ranks; shared++)
         for (int t = 1; t <= on.cluster->gpus_per_node && t <= shared; t++) {
             if (shared % t || on.ranks % shared) continue;

@@ -138,7 +138,7 @@ static void begin(Serving *s) {
     s->metrics = metrics_open(c->run.dir, s->resumed.step,
                               (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
                                              c->log.tensorboard});
-    if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
+    if (s->resumed.ranks > 0) metrics_event(s->metrics, "resume", s->resumed.step, (Metric[]){{"ranks", 1}}, 1);
     s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
     open_server(s);
 }
@@ -162,7 +162,7 @@ static void end(Serving *s) {
 static void report_saved(Serving *s, double ms) {
     if (ms <= 0.0) return;
     s->requests.save_ms = ms;
-    metrics_saved(s->metrics, saver_step(s->saver), ms);
+    metrics_event(s->metrics, "save", saver_step(s->saver), (Metric[]){{"ms", ms}}, 1);
     progress_note("saved %s/checkpoints/step_%08lld in %.2f s", s->config.run.dir, (long long)saver_step(s->saver),
                   ms * 1e-3);
 }

@@ -79,9 +79,9 @@ expect "llama: bf16's losses within 1 %" same_losses "$WORK/llama" "$WORK/llama1
 expect "plan says fp8" grep -q '^memory per rank (bf16, with products in fp8)' <("$TRAIN" plan "$WORK/tiny.json" $SMALL)
 expect "plan for H100s says fp8" grep -q 'H100 80GB SXM, fp8' <("$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-h100)
 expect "a cluster without fp8" exits 64 'dgx-a100 has no rate of fp8 products: add gpu.flops.fp8' "$TRAIN" plan "$WORK/tiny.json" $SMALL ranks=1 cluster=dgx-a100
-expect "a width that is no multiple of 16" exits 64 'precision "fp8" .*multiples of 16, and model.n_embd is 42' train precision=fp8
+expect "a width that is no multiple of 16" exits 64 'precision = "fp8" .*multiples of 16, and model.n_embd is 42' train precision=fp8
 expect "nor one of a tensor rank" exits 64 'multiples of 16, and the width of the queries, .* over parallel.tensor = 2 is 24' \
     train_ranks 2 precision=fp8 model.n_embd=48 model.n_head=2 parallel.tensor=2
-expect "experts" exits 64 'precision "fp8" is not built for model.arch = "qwen3-moe"' train $SMALL model.arch=qwen3-moe moe.experts=4 moe.top_k=2 moe.n_inner=48
-expect "islands" exits 64 'precision "fp8" is not built for outer.server' train $SMALL outer.server=localhost:4300
+expect "experts" exits 64 'precision = "fp8" is not built for model.arch = "qwen3-moe"' train $SMALL model.arch=qwen3-moe moe.experts=4 moe.top_k=2 moe.n_inner=48
+expect "islands" exits 64 'precision = "fp8" is not built for outer.server' train $SMALL outer.server=localhost:4300
 exit $STATUS

@@ -43,7 +43,7 @@ static void events_are_lines_of_their_own(void **state) {
     log_steps(m, 0, 2);
     metrics_skipped(m, 3, "step 3 skipped: \"nan\"");
     log_steps(m, 2, 4);
-    metrics_saved(m, 3, 12.5);
+    metrics_event(m, "save", 3, &(Metric){"ms", 12.5}, 1);
     metrics_skipped(m, 5, "x");
     log_steps(m, 4, 5);
     metrics_rolled_back(m, 4, 6);
@@ -58,7 +58,7 @@ static void events_are_lines_of_their_own(void **state) {
     free(text);
     m = metrics_open(dir, 4, about);
     assert_int_equal(io_file_bytes(path), bytes);
-    metrics_resumed(m, 4, 2);
+    metrics_event(m, "resume", 4, &(Metric){"ranks", 2}, 1);
     metrics_close(m);
     text = read_text(path);
     assert_string_equal(text + bytes, "{\"kind\":\"event\",\"event\":\"resume\",\"step\":4,\"time\":1700000000.250,\"ranks\":2}\n");
@@ -107,10 +107,10 @@ static void a_long_reason_is_left_out(void **state) {
 static void the_longest_line_is_read_back(void **state) {
     (void)state;
     StepMetrics s = {.step = 1, .tokens = INT64_MAX / 2, .loss = -1.23456789e-300, .lr = -1.23456789e-300, .grad_norm = -1.23456789e-300,
-                     .tokens_per_s = -1.23456789e-300, .mfu = -1.23456789e-300, .ms = -1.23456789e-300, .comm_ms = -1.23456789e-300,
-                     .comm_exposed_ms = -1.23456789e-300, .timed = ~0u, .has_sent = 1, .epoch = -1.23456789e-300,
+                     .tokens_per_s = -1.23456789e-300, .mfu = -1.23456789e-300, .ms = -1.23456789e-300,
+                     .exchange.comm_ms = -1.23456789e-300, .exchange.exposed_ms = -1.23456789e-300, .has_sent = 1, .epoch = -1.23456789e-300,
                      .memory_bytes = INT64_MAX, .sources = BLEND_SOURCES};
-    for (int a = 0; a < AXES; a++) s.axis_ms[a] = -1.23456789e-300, s.sent[a] = INT64_MAX;
+    for (int a = 0; a < AXES; a++) s.mesh.size[a] = 2, s.exchange.ms[a] = s.exchange.waited_ms[a] = -1.23456789e-300, s.exchange.sent[a] = INT64_MAX;
     for (int i = 0; i < BLEND_SOURCES; i++) s.source_tokens[i] = INT64_MAX / 2;
     s.gpu.has = ~0u;
     for (int i = 0; i < GPU_READINGS; i++) s.gpu.value[i] = 1.23456789e300;

@@ -123,7 +123,7 @@ expect "half a delta is refused" refused 77 'of the [0-9]+ elements of its delta
 expect "a frame that islands do not send is refused" refused 77 'OPEN' bad=frame
 expect "a change of x where none is kept" refused 77 'asked for the change of .* weights from 0 on in round 0, and the last is of round -1' bad=change
 for key in outer.stream=true outer.moments=peer; do
-    expect "$key has left the program" exits 64 "${key%=*} must be .*, not .*: the option has left the program" "$TRAIN" tiny.json $key
+    expect "$key has left the program" exits 64 "${key%=*} must be .*, not .*: the program no longer has this option" "$TRAIN" tiny.json $key
 done
 silent() { [ -z "$("$TRAIN" plan tiny.json outer.stream=false outer.moments=own 2>&1 > plan.out)" ] && ! grep -qE 'stream|moments=' plan.out; }
 expect "the defaults that saved configs hold load in silence" silent

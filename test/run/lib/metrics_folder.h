@@ -54,9 +54,7 @@ static void log_steps(Metrics *m, int64_t after, int64_t last) {
                          .grad_norm = 1.0 / 3,
                          .tokens_per_s = 45123.456,
                          .mfu = 0.632,
-                         .ms = 22.7,
-                         .comm_ms = 0,
-                         .comm_exposed_ms = 0};
+                         .ms = 22.7};
         metrics_train(m, &t);
         if (s % 10 == 0) metrics_eval(m, s, 6.0 / (double)s);
     }

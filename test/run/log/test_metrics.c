@@ -40,12 +40,12 @@ static void lines_are_exact(void **state) {
     Metrics *m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.54517744);
     metrics_train(m, &(StepMetrics){.step = 1, .tokens = 12288, .loss = 5.5451774444795623, .lr = 4e-5, .grad_norm = 1.0 / 3,
-                                    .tokens_per_s = 45123.456789, .mfu = 0.6321, .ms = 272.25, .comm_ms = 0.125, .epoch = 0.5});
+                                    .tokens_per_s = 45123.456789, .mfu = 0.6321, .ms = 272.25, .exchange.comm_ms = 0.125, .epoch = 0.5});
     passed_s = 1800;
     metrics_train(m, &(StepMetrics){.step = 2, .tokens = 24576, .loss = NAN, .lr = 1e-05, .grad_norm = INFINITY, .tokens_per_s = -INFINITY,
-                                    .mfu = 1e300, .ms = 1e-300, .comm_ms = -0.5, .comm_exposed_ms = 123456789012.0, .timed = WITH_REPLICA,
-                                    .axis_ms = {[AXIS_REPLICA] = 1.5}, .has_sent = 1,
-                                    .sent = {[AXIS_SHARD] = INT64_MAX, [AXIS_REPLICA] = 7}, .epoch = 1, .memory_bytes = 6000000001,
+                                    .mfu = 1e300, .ms = 1e-300, .mesh.size[AXIS_REPLICA] = 2, .has_sent = 1,
+                                    .exchange = {.comm_ms = -0.5, .exposed_ms = 123456789012.0, .ms = {[AXIS_REPLICA] = 1.5},
+                                                 .sent = {[AXIS_SHARD] = INT64_MAX, [AXIS_REPLICA] = 7}}, .epoch = 1, .memory_bytes = 6000000001,
                                     .gpu = {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is in the file as soon as it was logged */
