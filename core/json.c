@@ -9,6 +9,7 @@
 #include "core/json.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -181,40 +182,17 @@ static int scan_string(Scanner *s, int decode) {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* Decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros. Zero has no
- * digits. */
-typedef struct { char digits[JSON_NUMBER_BYTES + 1]; int count; long exponent; } Decimal;
-
-static Decimal decimal_of(const char *literal) {
-    Decimal d = {.count = 0, .exponent = 0};
-    int     after_point = 0;
-    for (; *literal && *literal != 'e' && *literal != 'E'; literal++) {
-        if (*literal == '.') after_point = 1;
-        if (!is_digit(*literal)) continue;
-        if (*literal != '0' || d.count) {
-            d.digits[d.count++] = *literal;
-            d.exponent += !after_point;
-        } else {
-            d.exponent -= after_point;
-        }
-    }
-    while (d.count && d.digits[d.count - 1] == '0') d.count--;
-    d.digits[d.count] = '\0';
-    long power = *literal ? strtol(literal + 1, NULL, 10) : 0;
-    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* clamped, because with a larger exponent
-                                                                            * the number is infinite or 0 in any case */
-    if (d.count == 0) d.exponent = 0;
-    return d;
-}
-
 /* Returns whether a number literal whose double is an integer equals that integer exactly. 9007199254740993.0,
- * 600.00000000000000001 and 1e-999 do not. */
+ * 600.00000000000000001 and 1e-999 do not: rounded up and rounded down they give different doubles. */
 static int is_exact(const char *literal, double value) {
-    char integer[32];
     if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
-    snprintf(integer, sizeof integer, "%.0f", value);
-    Decimal a = decimal_of(literal), b = decimal_of(integer);
-    return a.exponent == b.exponent && strcmp(a.digits, b.digits) == 0;
+    int rounding = fegetround();
+    fesetround(FE_UPWARD);
+    double above = strtod(literal, NULL);
+    fesetround(FE_DOWNWARD);
+    double below = strtod(literal, NULL);
+    fesetround(rounding);
+    return above == below;
 }
 
 static int scan_digits(Scanner *s, const char *after) {

@@ -56,12 +56,12 @@ def table(program):
     out += [row([one["operation"], one["sizes"]] + figures(one)) for one in kernels if one["ms"] >= LEAST_MS]
     out.append(row(["smaller ones", ""] + figures(added([one for one in kernels if one["ms"] < LEAST_MS]))))
     gaps = {"calls": "", "launches": plan["launches"], "ms": plan["gaps_ms"], "limit_ms": plan["gaps_limit_ms"]}
-    out.append(row(["gaps, the host's turn", ""] + figures(gaps)))
+    out.append(row(["gaps, the host's work", ""] + figures(gaps)))
     out += ["", row(["family"] + head + ["measured"]), line]
     for family in families:
         ones = [one for one in kernels if one["family"] == family]
         out.append(row([family] + figures(added(ones)) + ["yes" if all(one["measured"] for one in ones) else "no: estimate"]))
-    out.append(row(["gaps, the host's turn"] + figures(gaps) + ["no: estimate"]))
+    out.append(row(["gaps, the host's work"] + figures(gaps) + ["no: estimate"]))
     whole = {"calls": "", "launches": plan["launches"], "ms": plan["step_ms"], "limit_ms": plan["limit_ms"]}
     out.append(row(["**sum**"] + figures(whole) + [""]))
     goal_ms = 65536 / plan["goal_tokens_per_s"] * 1e3

@@ -261,7 +261,7 @@ static void print_kernels(const StepTimes *t) {
             print_row(k->rate->is_measured ? "measured" : "estimate", k->entry->op, sizes_text(k->entry).text, one);
     }
     if (rest.calls) print_row("estimate", "smaller ones", "", rest);
-    print_row("estimate", "gaps, the host's turn", "", gaps);
+    print_row("estimate", "gaps, the host's work", "", gaps);
     printf("\n");
     for (int f = 0; f < FAMILIES; f++) {
         Sum all = {0};
@@ -273,7 +273,7 @@ static void print_kernels(const StepTimes *t) {
         }
         if (all.calls) print_row(measured ? "measured" : "estimate", FAMILY_NAMES[f], "", all);
     }
-    print_row("estimate", "gaps, the host's turn", "", gaps);
+    print_row("estimate", "gaps, the host's work", "", gaps);
     print_row("estimate", "sum", "", (Sum){0, t->launches, t->seconds, t->limit_s});
 }
 
