@@ -255,7 +255,7 @@ def front_rows():
 
 def front_table():
     """At most ROWS of the results, each within COLUMNS; the machines are numbered below them."""
-    machines, out = [], ["| what | measured | beside it | on | commit |", "|---|---|---|---|---|"]
+    machines, out = [], ["| what | measured | for comparison | machine | commit |", "|---|---|---|---|---|"]
     for what, measured, against, row, machine in list(front_rows())[:ROWS]:
         if machine not in machines:
             machines.append(machine)
@@ -263,13 +263,13 @@ def front_table():
         if len(line) > COLUMNS:
             sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
         out.append(line)
-    out += ["", *(f"{i + 1}: {machine}." for i, machine in enumerate(machines))]
+    out += ["", *(f"Machine {i + 1}: {machine}." for i, machine in enumerate(machines))]
     return "\n".join(out)
 
 
 def soak_table():
     """The results of `make soak` so far."""
-    out = ["Each part repeats one kind of trial, at random: test/soak/PART.sh says which.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
+    out = ["Each part of `make soak` repeats one kind of trial, with random details: test/soak/PART.sh says which kind.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
         out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
     return "\n".join(out)
