@@ -117,15 +117,19 @@ static void print_item(FILE *out, const Option *o) {
 
 void config_print_markdown(FILE *out) {
     fputs("# Config\n\n"
-          "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or "
-          "`--run.steps=100`.\n"
-          "Where one is given twice there, the last one counts.\n"
-          "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a "
-          "file.\n\n"
-          "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the "
-          "key.\n"
-          "`\"$comment\"` is allowed in every section, and ignored.\n\n"
-          "This page is what `./train_gpt help config markdown` prints.\n\n## Top level\n\n",
+          "This page lists every key of a config, the JSON file that describes a run. The command\n"
+          "`./train_gpt help config markdown` prints it.\n\n"
+          "1. Find every fault of a config:\n\n"
+          "       ./train_gpt check config.json\n\n"
+          "2. Print the meaning of one key:\n\n"
+          "       ./train_gpt help config run.steps\n\n"
+          "3. Change keys on the command line, as `run.steps=100` or `--run.steps=100`. If a key is given twice there, the\n"
+          "   last one counts:\n\n"
+          "       ./train_gpt config.json run.steps=100 optimizer.learning_rate=1e-3\n\n"
+          "The mark *Fixed on resume* means: a run resumes only with the same value of this key, unless "
+          "`run.allow_change`\n"
+          "names the key. In the config `\"$comment\"` is allowed in every section, and ignored.\n\n"
+          "## Top level\n\n",
           out);
     for (int i = 0; i < OPTION_COUNT; i++)
         if (!*option_home(&OPTIONS[i])) print_item(out, &OPTIONS[i]);
