@@ -1,5 +1,6 @@
 /* option_help.c - prints the option table. For people: `help config`, help for one section or key, and docs/config.md.
  * For editors: JSON Schema. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,9 +110,10 @@ static void print_item(FILE *out, const Option *o) {
     range_short(o, range);
     int  is_required = !o->fallback && o->need != NEED_DERIVED;
     char otherwise[SHOWN_BYTES];
-    snprintf(otherwise, sizeof otherwise, is_required ? "It is %s." : "Default: `%s`.", option_default_text(o));
-    snprintf(row, sizeof row, "- `%s`: %s.%s%s%s %s%s", o->key, o->help, *range ? " Allowed: " : "", range,
-             *range ? "." : "", otherwise, o->fixed ? " Fixed on resume." : "");
+    snprintf(otherwise, sizeof otherwise, is_required ? "%s" : "default `%s`", option_default_text(o));
+    if (!*range) otherwise[0] = (char)toupper((unsigned char)otherwise[0]);
+    snprintf(row, sizeof row, "- `%s`: %s. %s%s%s%s%s.", o->key, o->help, *range ? "Allowed: " : "", range,
+             *range ? "; " : "", otherwise, o->fixed ? "; fixed on resume" : "");
     terminal_fold(out, row, PAGE_WIDTH, 2);
 }
 
@@ -123,10 +125,11 @@ void config_print_markdown(FILE *out) {
           "       ./train_gpt check config.json\n\n"
           "2. Print the meaning of one key:\n\n"
           "       ./train_gpt help config run.steps\n\n"
-          "3. Change keys on the command line, as `run.steps=100` or `--run.steps=100`. If a key is given twice there, the\n"
+          "3. Change keys on the command line, as `run.steps=100` or `--run.steps=100`. If a key is given twice there, "
+          "the\n"
           "   last one counts:\n\n"
           "       ./train_gpt config.json run.steps=100 optimizer.learning_rate=1e-3\n\n"
-          "The mark *Fixed on resume* means: a run resumes only with the same value of this key, unless "
+          "The mark *fixed on resume* means: a run resumes only with the same value of this key, unless "
           "`run.allow_change`\n"
           "names the key. In the config `\"$comment\"` is allowed in every section, and ignored.\n\n"
           "## Top level\n\n",

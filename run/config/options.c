@@ -404,7 +404,7 @@ char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
 
 const char *option_default_text(const Option *o) {
     if (o->fallback) return o->fallback;
-    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required without model.preset" : "required";
 }
 
 /* --- setting ------------------------------------------------------------------------------------------------------ */
