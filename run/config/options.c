@@ -193,8 +193,7 @@ const Option OPTIONS[] = {
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled weight decay of the tensors with two dimensions or more", FIXED),
     CHOICE(optimizer.weight_decay_schedule, "\"constant\"",
            WORDS([WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr", [WEIGHT_DECAY_LINEAR] = "linear"),
-           "how the weight decay changes during the run: constant: not at all; lr: in proportion to the learning rate; "
-           "linear: it falls to 0 at the end", FIXED),
+           "weight decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
     REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: Nesterov momentum of the gradients of matrices", .half_open = 1, FIXED),
     CHOICE(optimizer.newton_schulz, "\"quintic\"",
            WORDS([NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express"),
