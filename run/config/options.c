@@ -257,8 +257,8 @@ const Option OPTIONS[] = {
          "number of steps in a round, after which an island sends its update to the server and fetches new weights; must "
          "divide run.steps", FIXED),
     CHOICE(outer.send, "\"deltas\"", WORDS([SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients"),
-           "what an island sends to the server: deltas: the change of its weights over a round (DiLoCo, local SGD); "
-           "gradients: those of each round, and the server updates the weights (parameter server)", FIXED),
+           "what an island sends to the server: deltas: the change of its weights over a round (DiLoCo, local SGD); gradients: its "
+           "gradients, with which the server updates the weights (parameter server)", FIXED),
     CHOICE(outer.wait, "\"all\"", WORDS([WAIT_ALL] = "all", [WAIT_NONE] = "none"),
          "which islands the server waits for: all: a round ends when every island has sent its update; none: the server "
          "applies each update when it arrives"),
