@@ -70,13 +70,16 @@ def table(program):
     # for memory, would make one of those two itself.
     shares = {"activation_forward": 1, "activation_backward": 1, "attention_delta": 1, "residual_layernorm_forward": 3 / 8}
     apart_ms = sum(one["ms"] * shares.get(one["operation"], 0) for one in kernels)
-    out += ["", f"Estimate: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %; with each kernel at its limit "
-            f"{65536 / plan['limit_ms'] * 1e3:,.0f}.",
-            f"The goal of this project, {plan['goal_tokens_per_s']:,.0f} tokens/s or 55 % of the peak, is {goal_ms:.1f} ms a step: {abs(plan['step_ms'] - goal_ms):.1f} ms "
-            + ("to go." if plan["step_ms"] > goal_ms else "below it."),
-            f"With GELU, its gradient, attention's delta and the stream's sums in the own product's epilogues, hidden behind multiplications: "
-            f"{plan['step_ms'] - apart_ms:.1f} ms, {65536 / (plan['step_ms'] - apart_ms) * 1e3:,.0f} tokens/s.",
-            "", "Single operations, as an NVIDIA H100 80GB HBM3 then took them:", ""] + measured(kernels)
+    rate = lambda ms: f"{65536 / ms * 1e3:,.0f} tokens/s"
+    away = f"{abs(plan['step_ms'] - goal_ms):.1f} ms " + ("less" if plan["step_ms"] > goal_ms else "more")
+    fused_ms = plan["step_ms"] - apart_ms
+    out += ["", f"Estimate of the whole step: {plan['tokens_per_s']:,.0f} tokens/s, MFU {100 * plan['mfu']:.1f} %. If each kernel reached its "
+            f"limit, the speed would be {rate(plan['limit_ms'])}.",
+            "", f"The goal of this project is {plan['goal_tokens_per_s']:,.0f} tokens/s, 55 % of the peak of an H100. A step then takes {goal_ms:.1f} ms, "
+            f"{away} than estimated.",
+            "", "The program's own matrix product can compute GELU, its gradient, attention's delta and the sums of the residual stream in its epilogues. "
+            f"If multiplications hid all of this work, a step would take {fused_ms:.1f} ms: {rate(fused_ms)}.",
+            "", "This table compares estimates of single operations with the times that an NVIDIA H100 80GB HBM3 took:", ""] + measured(kernels)
     return "\n".join(out)
 
 

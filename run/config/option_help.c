@@ -1,5 +1,6 @@
 /* option_help.c - prints the option table. For people: `help config`, help for one section or key, and docs/config.md.
  * For editors: JSON Schema. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,23 +110,29 @@ static void print_item(FILE *out, const Option *o) {
     range_short(o, range);
     int  is_required = !o->fallback && o->need != NEED_DERIVED;
     char otherwise[SHOWN_BYTES];
-    snprintf(otherwise, sizeof otherwise, is_required ? "It is %s." : "Default: `%s`.", option_default_text(o));
-    snprintf(row, sizeof row, "- `%s`: %s.%s%s%s %s%s", o->key, o->help, *range ? " Allowed: " : "", range,
-             *range ? "." : "", otherwise, o->fixed ? " Fixed on resume." : "");
+    snprintf(otherwise, sizeof otherwise, is_required ? "%s" : "default `%s`", option_default_text(o));
+    if (!*range) otherwise[0] = (char)toupper((unsigned char)otherwise[0]);
+    snprintf(row, sizeof row, "- `%s`: %s. %s%s%s%s%s.", o->key, o->help, *range ? "Allowed: " : "", range,
+             *range ? "; " : "", otherwise, o->fixed ? "; fixed on resume" : "");
     terminal_fold(out, row, PAGE_WIDTH, 2);
 }
 
 void config_print_markdown(FILE *out) {
     fputs("# Config\n\n"
-          "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or "
-          "`--run.steps=100`.\n"
-          "Where one is given twice there, the last one counts.\n"
-          "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a "
-          "file.\n\n"
-          "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the "
-          "key.\n"
-          "`\"$comment\"` is allowed in every section, and ignored.\n\n"
-          "This page is what `./train_gpt help config markdown` prints.\n\n## Top level\n\n",
+          "This page lists every key of a config, the JSON file that describes a run. The command\n"
+          "`./train_gpt help config markdown` prints it.\n\n"
+          "1. Find every fault of a config:\n\n"
+          "       ./train_gpt check config.json\n\n"
+          "2. Print the meaning of one key:\n\n"
+          "       ./train_gpt help config run.steps\n\n"
+          "3. Change keys on the command line, as `run.steps=100` or `--run.steps=100`. If a key is given twice there, "
+          "the\n"
+          "   last one counts:\n\n"
+          "       ./train_gpt config.json run.steps=100 optimizer.learning_rate=1e-3\n\n"
+          "The mark *fixed on resume* means: a run resumes only with the same value of this key, unless "
+          "`run.allow_change`\n"
+          "names the key. In the config `\"$comment\"` is allowed in every section, and ignored.\n\n"
+          "## Top level\n\n",
           out);
     for (int i = 0; i < OPTION_COUNT; i++)
         if (!*option_home(&OPTIONS[i])) print_item(out, &OPTIONS[i]);

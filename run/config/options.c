@@ -63,66 +63,70 @@ const Option OPTIONS[] = {
     REAL(run.max_minutes, "0", 0, BIG, "minutes after which the run saves and stops, with exit code 75; 0 = no limit"),
     CHOICE(run.on_nonfinite, "\"stop\"",
            WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback"),
-           "what to do when loss or gradient is not finite, and still is not when the step is computed again: stop: end with exit "
-           "code 76; skip: leave the step out; rollback: return to the newest checkpoint and leave out the data since"),
+           "what to do when loss or gradient is not finite, also after the step is computed again: stop: end with exit code "
+           "76; skip: leave the step out; rollback: return to the newest checkpoint and leave out the data of the steps "
+           "since then"),
     CHOICE(run.on_spike, "\"warn\"",
            WORDS([ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
                  [ON_TROUBLE_WARN] = "warn"),
-           "what to do when the loss is far above the recent ones (run.spike_threshold), and still is when the step is computed "
-           "again: warn: print a warning and train on; stop: end with exit code 76; skip: leave the step out; rollback: return to "
-           "the newest checkpoint and leave out the data since"),
+           "what to do when the loss is far above the recent ones (run.spike_threshold), also after the step is computed "
+           "again: warn: print a warning and train on; stop: end with exit code 76; skip: leave the step out; rollback: "
+           "return to the newest checkpoint and leave out the data of the steps since then"),
     REAL(run.spike_threshold, "10", 0, BIG,
-         "a loss is a spike if it lies more than so many robust standard deviations (1.4826 MAD) above the median of the last 128 "
-         "losses; 0 = no loss is one"),
+         "a loss is a spike if it lies more than this many robust standard deviations (1.4826 MAD) above the median of the "
+         "last 128 losses; 0 = no loss is a spike"),
     INTEGER(run.max_skips, "3", 0, EXACT,
-         "most steps in a row that run.on_nonfinite and run.on_spike may skip, and most rollbacks that do not get past the same "
-         "step; one more ends the run with exit code 76"),
+         "largest number of steps in a row that run.on_nonfinite and run.on_spike may skip, and of rollbacks that do not get "
+         "past the same step; one more ends the run with exit code 76"),
     INTEGER(run.verify_every, "1000", 0, EXACT,
-            "every so many steps a step is computed twice from the same batches, and hashes of its gradients are compared, to find "
-            "faulty hardware; 0 = never"),
+            "steps between two that are computed twice from the same batches; the hashes of both gradients are compared, to "
+            "find faulty hardware; 0 = never"),
     REAL(run.watchdog_seconds, "0", 0, BIG,
-         "seconds without progress after which the job ends with exit code 77; 0 = 300 s while the job starts, then 20 x the "
-         "longest pause so far, at least 30 s"),
+         "seconds without progress after which the job ends with exit code 77; 0 = the program chooses: 300 s while the job "
+         "starts, then 20 x the longest pause so far, at least 30 s"),
 
     WORD(model.preset, "\"\"", PRESET_NAMES,
          "a model of published size; other keys of the section model override its values; \"\" = none"),
     SIZE(n_layer, NULL, 1, 65536, "number of blocks", .need = NEED_MODEL, FIXED, .example = "12"),
-    SIZE(n_head, NULL, 1, DIM, "attention heads of a block; must divide n_embd unless head_dim is given", .need = NEED_MODEL, FIXED, .example = "12"),
+    SIZE(n_head, NULL, 1, DIM, "number of attention heads in a block; must divide n_embd unless head_dim is given", .need = NEED_MODEL, FIXED, .example = "12"),
     SIZE(n_embd, NULL, 1, DIM, "width of the model: channels of a token", .need = NEED_MODEL, FIXED, .example = "768"),
-    SIZE(n_positions, NULL, 1, DIM, "positions that the model knows: its longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
-    SIZE(vocab_size, NULL, 1, DIM, "entries of the vocabulary: token ids run from 0 to vocab_size - 1", .need = NEED_MODEL, FIXED, .example = "50257"),
+    SIZE(n_positions, NULL, 1, DIM, "number of positions of the model: the length of its longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
+    SIZE(vocab_size, NULL, 1, DIM, "number of entries of the vocabulary: token ids are 0 to vocab_size - 1", .need = NEED_MODEL, FIXED, .example = "50257"),
     CHOICE_AT("model.arch", model.shape.arch, "\"gpt2\"",
               WORDS([ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
                     [ARCH_QWEN3_MOE] = "qwen3-moe"),
-              "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of "
-              "each head of q and k; qwen3-moe: qwen3 with experts (moe.*). The keys from n_kv_head to rope_original_positions apply "
-              "to llama, qwen3 and qwen3-moe only", FIXED),
+              "kind of model: gpt2; llama: RMSNorm, rotary positions, SwiGLU, heads that share keys, no biases; qwen3: llama "
+              "with a norm of each head of q and k; qwen3-moe: qwen3 with experts (section moe)", FIXED),
     CHOICE_AT("model.activation", model.shape.activation, "\"gelu_new\"", ACTIVATION_NAMES,
-              "function of the MLP, by its name at Hugging Face: gelu_new (GELU by tanh), gelu (GELU by erf, exact), "
-              "relu2 (ReLU squared), silu; gpt2 has all; if the key is not given, llama, qwen3 and qwen3-moe have "
-              "silu, the only one in SwiGLU; with model.init_from the one of those weights", FIXED),
-    SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values that the n_head query heads share; must divide n_head; 0 = n_head", FIXED),
-    SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head", FIXED),
+              "activation function of the MLP, by its name at Hugging Face: gelu_new (GELU by tanh), gelu (GELU by erf, exact), "
+              "relu2 (ReLU squared), silu; gpt2 allows all; llama, qwen3 and qwen3-moe allow only silu, their default; with "
+              "model.init_from the default is the activation of those weights", FIXED),
+    SIZE(n_kv_head, "0", 0, DIM,
+         "number of heads of keys and values, which the n_head query heads share; must divide n_head; 0 = n_head; gpt2 "
+         "allows only 0", FIXED),
+    SIZE(head_dim, "0", 0, DIM, "channels of an attention head; 0 = n_embd / n_head; gpt2 allows only 0", FIXED),
     SIZE(n_inner, "0", 0, DIM,
-         "width of the MLP: llama and qwen3 need it; 0 = 4 x n_embd, for gpt2; qwen3-moe has moe.n_inner in its place", FIXED),
+         "width of the MLP: required for llama and qwen3; 0 = 4 x n_embd, for gpt2; qwen3-moe has moe.n_inner instead", FIXED),
     FLAG_AT("model.tie_embeddings", model.shape.tie_embeddings, "true",
-            "true: the output head uses the weights of the embedding; false: it has its own; if the key is not given, llama, qwen3 "
-            "and qwen3-moe have false", FIXED),
+            "true: the output head uses the weights of the embedding; false: the head has weights of its own, which gpt2 "
+            "does not allow; if the key is not given, llama, qwen3 and qwen3-moe have false", FIXED),
     SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1,
-         "number that RMSNorm adds to the mean square under the root; if the key is not given, qwen3 and qwen3-moe have 1e-6", FIXED),
-    SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions", FIXED),
+         "epsilon of RMSNorm, added to the mean square under the root; if the key is not given, qwen3 and qwen3-moe have "
+         "1e-6; gpt2 allows only 1e-5", FIXED),
+    SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions (not of gpt2)", FIXED),
     SHAPE_REAL(rope_factor, "0", 0, BIG,
-         "Llama 3's scaling of rotary positions: factor by which long wavelengths grow; 0 = no scaling", FIXED),
+         "Llama 3's scaling of rotary positions: factor that multiplies long wavelengths; 0 = no scaling", FIXED),
     SHAPE_REAL(rope_low_freq_factor, "1", 0, BIG,
-               "scaled rotary positions: wavelengths longer than rope_original_positions / rope_low_freq_factor grow by all of "
+               "scaled rotary positions: wavelengths longer than rope_original_positions / rope_low_freq_factor are multiplied by "
                "rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG,
-         "scaled rotary positions: wavelengths shorter than rope_original_positions / rope_high_freq_factor stay as they are", FIXED),
-    SIZE(rope_original_positions, "8192", 1, DIM, "scaled rotary positions: positions that the model knew before the scaling", FIXED),
+         "scaled rotary positions: wavelengths shorter than rope_original_positions / rope_high_freq_factor do not change", FIXED),
+    SIZE(rope_original_positions, "8192", 1, DIM, "scaled rotary positions: number of positions that the model had before the scaling", FIXED),
     SIZE(mup_base_n_embd, "0", 0, DIM,
-         "muP: width of the model for which the learning rate was found; learning rates and first weights are scaled from it to "
-         "n_embd; 0 = no muP", FIXED),
-    SIZE(mup_base_head_dim, "0", 0, DIM, "muP: channels of a head in the model of width mup_base_n_embd; 0 = as many as here", FIXED),
+         "muP: width (n_embd) of the narrow model with which the learning rate was searched; learning rates and first "
+         "weights are scaled from that width to n_embd; 0 = no muP", FIXED),
+    SIZE(mup_base_head_dim, "0", 0, DIM,
+         "muP: channels of a head in the narrow model of width mup_base_n_embd; 0 = as many as in this model", FIXED),
     SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits: a logit becomes c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
     SHAPE_REAL(z_loss, "0", 0, 1, "weight z of the z-loss: training adds z x (log of the softmax denominator)^2 to each token's loss; "
                "logged losses leave it out", FIXED),
@@ -134,31 +138,34 @@ const Option OPTIONS[] = {
          "standard deviation of first weights; projections into the residual stream have init.std / sqrt(2 n_layer)", FIXED),
 
     INTEGER_AT("moe.experts", model.shape.n_experts, "0", 0, 4096,
-               "experts of each block of qwen3-moe, which needs moe.experts, moe.top_k and moe.n_inner; 0 for other kinds of model",
+               "number of experts in each block of qwen3-moe, which requires moe.experts, moe.top_k and moe.n_inner; 0 for "
+               "other kinds of model",
                FIXED),
     INTEGER_AT("moe.top_k", model.shape.top_k, "0", 0, 4096,
-               "experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED),
+               "number of experts that compute each token of qwen3-moe; 0 for other kinds of model", FIXED),
     INTEGER_AT("moe.n_inner", model.shape.n_expert_inner, "0", 0, DIM,
                "width of the MLP of one expert of qwen3-moe; 0 for other kinds of model", FIXED),
     FLAG_AT("moe.norm_top_k", model.shape.norm_top_k, "true",
-            "true: the weights of the experts of a token are divided by their sum", FIXED),
+            "true: the weights with which the experts of a token are added are divided by their sum", FIXED),
     CHOICE_AT("moe.balance", model.shape.balance, "\"switch\"",
               WORDS([BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch"),
-              "how experts come to equal shares of the tokens: switch: by an extra loss; bias: by a number for each expert, which "
-              "moves after each step and is added when experts are chosen (a tensor that Hugging Face's class does not have); none: "
-              "not at all", FIXED),
+              "method that gives the experts equal shares of the tokens: switch: an extra loss; bias: a number for each "
+              "expert, which changes after each step and is added when experts are chosen (Hugging Face's class has no such "
+              "tensor); none: no method", FIXED),
     REAL_AT("moe.balance_rate", model.shape.balance_rate, "1e-3", 0, BIG,
-            "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how far an expert's bias moves in a step",
+            "with moe.balance=switch the factor of the extra loss; with moe.balance=bias how much the bias of an expert "
+            "changes in a step",
             FIXED),
     REAL(moe.capacity, "2.0", 1e-3, 4096,
-         "with parallel.expert: rows for which a rank has memory, as a multiple of the even share; further rows take further "
-         "rounds, which backward computes again"),
+         "with parallel.expert: number of rows (tokens for experts) for which a rank has memory, as a multiple of an equal "
+         "share; more rows take further rounds, which backward computes again"),
 
     SOURCES(data.train, NULL, 1,
-            "token shards: a name, a glob or a list of them, or a blend: a list of {path, weight, until_tokens}; a name that exists is "
-            "that file, even with wildcards in it", REQUIRED,
+            "token shards (files of tokens) to train on: a name, a glob or a list of these, or a blend: a list of {path, "
+            "weight, until_tokens}; a name that exists is that file, even with wildcards in it", REQUIRED,
             .example = "'datasets/my/train_*.bin'"),
-    LIST(data.val, "\"\"", 0, "token shards for validation: a name, a glob or a list of them; \"\" = no validation"),
+    LIST(data.val, "\"\"", 0,
+         "token shards (files of tokens) for validation: a name, a glob or a list of these; \"\" = no validation"),
     FLAG(data.shuffle, "true", "true: samples in a new random order each epoch; false: in the order of the files", FIXED),
     FLAG(data.document_mask, "false",
          "true: attention stays within a document, which begins with the end-of-text token before it, and learnt positions start "
@@ -168,10 +175,10 @@ const Option OPTIONS[] = {
          "of data.train and data.val, else bytes if vocab_size is 256, else ids only"),
 
     INTEGER(batch.global_tokens, NULL, 1, EXACT,
-            "tokens of a step over all ranks: a multiple of micro_batch x seq_len x data ranks, which are ranks / (tensor x context "
-            "x pipeline)",
+            "tokens of a step over all ranks: a multiple of micro_batch x seq_len x ranks / (parallel.tensor x "
+            "parallel.context x parallel.pipeline)",
             REQUIRED, FIXED, .example = "524288"),
-    INTEGER(batch.micro_batch, NULL, 1, DIM, "sequences that a rank computes at once", REQUIRED, .example = "8"),
+    INTEGER(batch.micro_batch, NULL, 1, DIM, "number of sequences that a rank computes at once", REQUIRED, .example = "8"),
     INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .example = "512",
             .shown = "model.n_positions", FIXED),
 
@@ -200,100 +207,116 @@ const Option OPTIONS[] = {
     CHOICE(schedule.name, "\"cosine\"",
            WORDS([SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_CONSTANT] = "constant",
                  [SCHEDULE_WSD] = "wsd"),
-         "shape of the learning rate after the warmup; wsd is constant, then falls at the end", FIXED),
-    INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps in which the learning rate rises linearly from 0", FIXED),
+         "shape of the learning rate after the warmup; wsd (warmup, stable, decay) is constant, then falls at the end", FIXED),
+    INTEGER(schedule.warmup_steps, "0", 0, EXACT, "number of first steps, in which the learning rate rises linearly from 0", FIXED),
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest one", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1,
-         "wsd only: the last part of the run, in which the learning rate falls, as a fraction of run.steps", FIXED),
+         "schedule wsd only: length of the decay at the end of the run, in which the learning rate falls, as a fraction of "
+         "run.steps", FIXED),
     CHOICE(schedule.decay, "\"sqrt\"", WORDS([DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear"),
-         "wsd only: shape in which the learning rate falls, with p from 0 to 1: sqrt: 1 - sqrt(p); linear: 1 - p", FIXED),
+         "schedule wsd only: shape of the decay at the end; with p, the share of the decay that is done, the learning rate "
+         "falls as sqrt: 1 - sqrt(p); linear: 1 - p", FIXED),
 
     CHOICE(precision, "\"auto\"",
            WORDS([PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
                  [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", [PRECISION_FP8] = "fp8"),
-           "type of activations and products: auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a "
-           "GPU; fp8 = bf16 with the blocks' products in fp8, which the CPU rounds alike, slowly"),
+           "type of activations and matrix products: auto = bf16 if the processor or GPU of every rank computes it natively, "
+           "else fp32; tf32 and fp16 need a GPU; fp8 = bf16, but the matrix products of blocks in fp8 (on a CPU slow, for "
+           "tests)"),
 
     INTEGER(parallel.tensor, "1", 1, 1024,
-            "ranks that divide each matrix of the model, and the rows of activations between matrices; must divide n_head and "
-            "n_embd"),
-    INTEGER(parallel.context, "1", 1, 1024, "ranks that divide each sequence; seq_len must be a multiple of 128 x context"),
+            "number of ranks that divide each matrix of the model, and the rows of activations between matrices; must divide "
+            "n_head and n_embd"),
+    INTEGER(parallel.context, "1", 1, 1024,
+            "number of ranks that divide each sequence; batch.seq_len must be a multiple of 128 x this number"),
     INTEGER(parallel.pipeline, "1", 1, 1024,
-            "stages of the model, each on ranks of its own; the micro-batches of a step pass through them one after another"),
+            "number of pipeline stages: groups of blocks, each on ranks of its own; the micro-batches of a step pass through "
+            "the stages one after another"),
     INTEGER(parallel.interleave, "1", 1, 1024,
-            "parts of the model on each pipeline stage: with more parts stages wait less and send more messages; pipeline x "
-            "interleave is at most n_layer"),
+            "number of separate groups of blocks on each pipeline stage: with more groups the stages wait less and send more "
+            "messages; parallel.pipeline x parallel.interleave is at most n_layer"),
     INTEGER(parallel.expert, "1", 1, 1024,
-            "data ranks that divide the experts of qwen3-moe; rows travel to the rank of their expert and back"),
+            "number of data ranks that divide the experts of qwen3-moe; the activations of a token travel to the rank of its "
+            "expert and back"),
     INTEGER(parallel.zero_stage, "1", 0, 3,
-            "what data ranks divide among them (ZeRO): 0 nothing; 1 the optimizer state; 2 gradients, too; 3 weights, too"),
+            "ZeRO stage, what data ranks divide among themselves: 0 nothing; 1 the optimizer state; 2 also the gradients; 3 "
+            "also the weights"),
     INTEGER(parallel.replicas, "1", 1, 1 << 20,
-            "copies of the state that parallel.zero_stage divides; gradients are summed within a copy first, then across copies "
-            "(HSDP)"),
+            "number of copies of the training state that parallel.zero_stage divides (HSDP); gradients are summed within a "
+            "copy first, then across copies"),
     FLAG(parallel.balance, "false", "true: ranks that compute faster take more of the micro-batches of a step"),
     CHOICE(parallel.comm, "\"auto\"",
            WORDS([PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring", [PARALLEL_MPI] = "mpi"),
-           "library that exchanges data between ranks: auto = nccl if every rank has its own GPU, else ring; ring: our own, over "
-           "MPI; mpi: MPI's collectives"),
-    FLAG(parallel.deterministic, "false", "true: the same bits with any number of data ranks"),
+           "library that exchanges data between ranks: auto = nccl if every rank has its own GPU, else ring; ring: the "
+           "program's own, over MPI; mpi: MPI's collectives"),
+    FLAG(parallel.deterministic, "false", "true: any number of data ranks computes the same bits"),
 
     TEXT(outer.server, "\"\"", 0, 4095,
-         "host:port of the ./train_gpt serve that this job is an island of; several servers, each with a part of the model, are "
-         "separated by commas; \"\" = none"),
+         "host:port of the server (./train_gpt serve) with which this job, an island, exchanges weights; several servers, "
+         "each with a part of the model, are separated by commas; \"\" = none"),
     INTEGER(outer.every, "100", 1, EXACT,
-         "steps of a round, after which an island sends its update and fetches new weights; must divide run.steps", FIXED),
+         "number of steps in a round, after which an island sends its update to the server and fetches new weights; must "
+         "divide run.steps", FIXED),
     CHOICE(outer.send, "\"deltas\"", WORDS([SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients"),
-           "what an island sends: deltas: the change of its weights over a round (DiLoCo, local SGD); gradients: the server updates "
-           "the weights (parameter server)", FIXED),
+           "what an island sends to the server: deltas: the change of its weights over a round (DiLoCo, local SGD); gradients: its "
+           "gradients, with which the server updates the weights (parameter server)", FIXED),
     CHOICE(outer.wait, "\"all\"", WORDS([WAIT_ALL] = "all", [WAIT_NONE] = "none"),
-         "all: a round ends when every island has sent; none: the server applies each island's update when it comes"),
+         "which islands the server waits for: all: a round ends when every island has sent its update; none: the server "
+         "applies each update when it arrives"),
     REAL(outer.learning_rate, "0.7", 0, BIG,
-         "factor of the islands' mean delta when the server applies it; 1 with outer.momentum 0 = plain averaging"),
-    REAL(outer.momentum, "0.9", 0, 1, "Nesterov momentum of the server's updates, over rounds", .half_open = 1),
+         "factor by which the server multiplies the mean delta of the islands (outer.send); 1 with outer.momentum 0 = plain "
+         "averaging"),
+    REAL(outer.momentum, "0.9", 0, 1,
+         "Nesterov momentum of the updates by which the server of islands applies deltas", .half_open = 1),
     REAL(outer.patience_seconds, "60", 0.1, 86400,
-         "seconds of silence after which a round continues without an island, and after which an island without its server saves "
-         "and stops, with exit code 77"),
+         "seconds of silence after which a round of islands continues without an island, and after which an island without "
+         "its server saves and stops, with exit code 77"),
     REAL(outer.linger_minutes, "60", 0, 525600,
-         "minutes that ./train_gpt serve stays after the last step, for islands that come late: they fetch the last weights and end "
-         "with exit code 0"),
-    INTEGER(outer.least_islands, "1", 1, 4096, "number of islands that the first round waits for"),
+         "minutes that the server of islands stays after the last step, for islands that come late: they fetch the last "
+         "weights and end with exit code 0"),
+    INTEGER(outer.least_islands, "1", 1, 4096, "number of islands for which the server waits before the first round"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800,
-         "file of the key that server and islands share: serve writes it; copy it to the islands' hosts"),
+         "file of the secret key that the server and its islands share: ./train_gpt serve writes it; copy it to the hosts of "
+         "the islands"),
     CHOICE(outer.compress, "\"none\"",
            WORDS([COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8"),
-         "type in which deltas, and the changes of the weights that come back, are sent; none = fp32; what rounding loses is added "
-         "to the next ones"),
+         "type in which islands send deltas, and the server sends changes of the weights; none = fp32; the rounding error is "
+         "added to the next delta or change"),
 
     CHOICE(memory.recompute, "\"none\"",
            WORDS([RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block"),
-           "what backward computes again, to keep less in memory: none; light = norms and activation functions; block = whole "
-           "blocks"),
+           "activations that backward computes again, so that less is kept in memory: none; light = those of norms and "
+           "activation functions; block = those of whole blocks"),
     CHOICE(memory.offload, "\"none\"", WORDS([MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer"),
-           "optimizer: masters and moments lie in host memory and are updated there; none: on the GPU; no effect on the CPU"),
+           "optimizer: fp32 master weights and moments are kept and updated in host memory; none: they are on the GPU; no "
+           "effect on the CPU"),
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = one at the end only"),
     INTEGER(checkpoint.keep, "2", 1, EXACT,
-         "how many of the newest checkpoints stay; 1 counts as 2, so that an older one is left if the newest is damaged"),
-    INTEGER(checkpoint.keep_every, "0", 0, EXACT, "steps between milestones, which are checkpoints that stay for good; 0 = none"),
-    FLAG(checkpoint.keep_best, "false", "true: the checkpoint with the best validation loss stays, too"),
+         "number of newest checkpoints that are kept; 1 counts as 2, so that an older one is left if the newest is damaged"),
+    INTEGER(checkpoint.keep_every, "0", 0, EXACT, "steps between milestones, checkpoints that are never removed; 0 = none"),
+    FLAG(checkpoint.keep_best, "false", "true: the checkpoint with the best validation loss is also kept"),
     INTEGER(checkpoint.memory_every, "0", 0, EXACT,
-            "steps between copies of the state in the memory of this host and of the next one, for a start after a crash; 0 = never"),
-    TEXT(checkpoint.memory_dir, "\"/dev/shm\"", 1, 3800, "folder in memory that holds the copies of checkpoint.memory_every"),
+            "steps between copies of the training state in the memory of each host and of the next one, from which a run "
+            "resumes after a crash; 0 = never"),
+    TEXT(checkpoint.memory_dir, "\"/dev/shm\"", 1, 3800, "folder, in memory, of the copies that checkpoint.memory_every makes"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations on data.val (also at step 0 and at the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT,
-         "tokens of an evaluation: the first so many of data.val, with any number of ranks; 0 = all"),
+         "number of tokens of an evaluation: the first ones of data.val, with any number of ranks; 0 = all"),
     LIST(eval.tasks, "[]", 0, "files of questions that each evaluation scores: JSONL, or llm.c's hellaswag_val.bin"),
     INTEGER(eval.tasks_every, "0", 0, EXACT, "steps between scorings of eval.tasks (also at step 0 and at the end); 0 = eval.every"),
     INTEGER(sample.every, "0", 0, EXACT, "steps between samples of generated text; 0 = never"),
     INTEGER(sample.tokens, "128", 1, EXACT, "tokens of each sample of generated text"),
     TEXT(sample.prompt, "\"\"", 0, 65535, "text that a sample continues"),
     REAL(sample.temperature, "0.8", 0, BIG,
-         "divisor of the logits when a sample's tokens are drawn; 0 = the likeliest token each time"),
-    INTEGER(sample.top_k, "0", 0, EXACT, "a sample's tokens are drawn among the k likeliest; 0 = all"),
+         "number by which logits are divided before a token of a sample is drawn; 0 = the likeliest token each time"),
+    INTEGER(sample.top_k, "0", 0, EXACT, "top-k sampling: the tokens of a sample are drawn among the k likeliest; 0 = all"),
     REAL(sample.top_p, "1", 0, 1,
-         "a sample's tokens are drawn among the fewest likeliest ones whose probabilities add up to this; 1 = all"),
+         "top-p sampling: the tokens of a sample are drawn among the fewest likeliest ones whose probabilities add up to p; "
+         "1 = all"),
     REAL(sample.min_p, "0", 0, 1,
-         "a sample's tokens are drawn among those whose probability is at least this part of the likeliest one's; 0 = all"),
+         "min-p sampling: the tokens of a sample are drawn among those whose probability is at least this fraction of the "
+         "likeliest one's; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
     FLAG(log.tensorboard, "true",
          "true: the numbers of metrics.jsonl are also written as event files for TensorBoard, in run.dir/tb"),
@@ -381,7 +404,7 @@ char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {
 
 const char *option_default_text(const Option *o) {
     if (o->fallback) return o->fallback;
-    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required without model.preset" : "required";
 }
 
 /* --- setting ------------------------------------------------------------------------------------------------------ */

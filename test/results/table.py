@@ -52,7 +52,7 @@ def train_rows():
 
 def peer_rows():
     for row in newest(lines("bench_peer.jsonl"), "what", "dtype", "machine"):
-        yield (f"{row['what']}, {row['dtype']}, {row['threads']} threads: beside PyTorch {row['torch']}, in turns", f"{row['ours']:.0f} tokens/s",
+        yield (f"{row['what']}, {row['dtype']}, {row['threads']} threads, alternating with PyTorch {row['torch']}", f"{row['ours']:.0f} tokens/s",
                f"PyTorch: {row['compiled']:.0f} compiled, {row['eager']:.0f} eager; {row['ours'] / row['compiled']:.2f} and "
                f"{row['ours'] / row['eager']:.2f} x as fast; medians of {row['rounds']}", row)
 
@@ -67,7 +67,7 @@ def kinds_rows():
         yield (f"{row['kind']} of {row['parameters'] / 1e6:.0f} M parameters, T={row['T']}, {row['B']} sequences, {row['dtype']}: "
                "its share of the matrix rate",
                f"{100 * row['beside_gpt2']:.1f} % of GPT-2 124M's, {row['step_ms']:.0f} ms a step",
-               f"GPT-2's {row['gpt2_step_ms']:.0f} ms in turns, {row['threads']} thread(s), by the {row['clock']}'s clock", row)
+               f"GPT-2's {row['gpt2_step_ms']:.0f} ms, measured alternately, {row['threads']} thread(s), by the {row['clock']}'s clock", row)
 
 
 def documents_rows():
@@ -105,7 +105,7 @@ def presets_rows():
 def fp8_rows():
     for row in newest(lines("loss_fp8.jsonl"), "steps"):
         fp32 = f"; both evaluated in fp32 {row['above_percent_in_fp32']:+.2f} %" if "above_percent_in_fp32" in row else ""
-        yield (f"held-out loss of configs/demo-gpt2.json with precision=fp8, {row['steps']} steps", f"{row['fp8_loss']:.4f}, {row['above_percent']:+.2f} % beside bf16's",
+        yield (f"held-out loss of configs/demo-gpt2.json with precision=fp8, {row['steps']} steps", f"{row['fp8_loss']:.4f}, {row['above_percent']:+.2f} % above that of bf16",
                f"bf16: {row['bf16_loss']:.4f}{fp32}; the last 50 steps' training loss {row['train_above_percent']:+.2f} %; each step {row['vanished_a_step']} elements "
                f"vanish and {row['saturated_a_step']} saturate, of {row.get('cast_a_step', 22e6) / 1e6:.0f} million", row)
 
@@ -156,7 +156,7 @@ def islands_loss_rows():
 
 def table(at_hand):
     """The rows of the machine at hand, or of all others."""
-    out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
+    out = ["| what | measured | compared with | machine | date | commit |", "|---|---|---|---|---|---|"]
     parts = (peer_rows, train_rows, kinds_rows, documents_rows, ops_rows, presets_rows, fp8_rows, value_rows, comm_rows, grid_rows, islands_rows,
              memory_rows, islands_loss_rows)
     for what, measured, against, row in (row for part in parts for row in part()):
@@ -196,7 +196,7 @@ def gpu_model_rows():
                peer and f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}",
                f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if same else "", peer)
     row = found.get(("run", "124m"))
-    yield ("./train_gpt on that model, whole steps", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
+    yield ("GPT-2 124m in ./train_gpt, whole steps", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
            row and f"plan says {row['planned_mib']:,.0f} MiB", row)
 
 
@@ -215,12 +215,12 @@ def gpu_kernel_rows():
 def gpu_table():
     """The results of `make bench` on a GPU; then the names without a result."""
     every = list(gpu_model_rows()) + list(gpu_kernel_rows())
-    out = ["| on a GPU | measured | against | GPU, driver | date | commit |", "|---|---|---|---|---|---|"]
+    out = ["| on a GPU | measured | compared with | GPU, driver | date | commit |", "|---|---|---|---|---|---|"]
     for what, measured, against, row in every:
         if row:
             out.append(f"| {what} | {measured} | {against} | {row['gpu']}, {row['driver']} | {row.get('date', '')} | {row['commit']} |")
     missing = [what for what, _, _, row in every if not row]
-    return "\n".join(out) + ("\n\nNot recorded yet: " + "; ".join(missing) + "." if missing else "")
+    return "\n".join(out) + ("\n\nNot measured yet: " + "; ".join(missing) + "." if missing else "")
 
 
 # --- the front page ---------------------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def front_rows():
 
 def front_table():
     """At most ROWS of the results, each within COLUMNS; the machines are numbered below them."""
-    machines, out = [], ["| what | measured | beside it | on | commit |", "|---|---|---|---|---|"]
+    machines, out = [], ["| what | measured | for comparison | machine | commit |", "|---|---|---|---|---|"]
     for what, measured, against, row, machine in list(front_rows())[:ROWS]:
         if machine not in machines:
             machines.append(machine)
@@ -263,13 +263,13 @@ def front_table():
         if len(line) > COLUMNS:
             sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
         out.append(line)
-    out += ["", *(f"{i + 1}: {machine}." for i, machine in enumerate(machines))]
+    out += ["", *(f"Machine {i + 1}: {machine}." for i, machine in enumerate(machines))]
     return "\n".join(out)
 
 
 def soak_table():
     """The results of `make soak` so far."""
-    out = ["Each part repeats one kind of trial, at random: test/soak/PART.sh says which.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
+    out = ["Each part of `make soak` repeats one kind of trial, with random details: test/soak/PART.sh says which kind.", "", "| part of `make soak` | done so far | goal | failed |", "|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
         out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
     return "\n".join(out)

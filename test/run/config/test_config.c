@@ -133,7 +133,7 @@ static void test_all_faults_at_once(void **state) {
              "%s:1:10: error: unknown key \"run.setps\"; did you mean \"run.steps\"?\n"
              "%s:1:32: error: run.seed must be an integer from 0 to 9007199254740992, not -1\n"
              "override \"lr=1\": error: unknown key \"lr\"; did you mean \"optimizer.learning_rate\"?\n"
-             "%s:1:1: error: missing key \"data.train\": token shards: a name, a glob or a list of them, or a blend: a list of {path, weight, until_tokens}; "
+             "%s:1:1: error: missing key \"data.train\": token shards (files of tokens) to train on: a name, a glob or a list of these, or a blend: a list of {path, weight, until_tokens}; "
              "a name that exists is that file, even with wildcards in it (a string or a list of strings, or of sources with weights)\n"
              "%s:2:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
              file, file, file, file);
@@ -167,7 +167,7 @@ static void test_soft_faults(void **state) {
              "%s:5:24: error: optimizer.eps must be a number from 1e-30 to 1, not true\n"
              "%s:6:50: error: batch.micro_batch: the number 1.00000000000000000001 cannot be kept exactly; it would be read as 1\n"
              "override \"log.every=1e400\": error: log.every: the number 1e400 is too large\n"
-             "%s:1:1: error: missing key \"data.train\": token shards: a name, a glob or a list of them, or a blend: a list of {path, weight, until_tokens}; "
+             "%s:1:1: error: missing key \"data.train\": token shards (files of tokens) to train on: a name, a glob or a list of these, or a blend: a list of {path, weight, until_tokens}; "
              "a name that exists is that file, even with wildcards in it (a string or a list of strings, or of sources with weights)\n"
              "%s:3:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
              file, file, file, file, file, file, file, file, file);
