@@ -246,7 +246,8 @@ int  collectives_mpi_progress(Op *op);
  * among messages in flight. Every MPI allows tags up to 32767. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
-void ring_add(void *unused, float *x, const float *y, int64_t n); /* adds y to x on the host; a TreeAdd */
+/* adds y [n] to x [n] on the host; a function of type TreeAdd */
+void ring_add(void *unused, float *x, const float *y, int64_t n);
 
 /* A node (partial sum) of a sum in tree order, and the rank that holds it. A Tree (tree.c) lists the nodes of all ranks
  * in the order of their leaves. */

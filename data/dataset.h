@@ -34,7 +34,7 @@ typedef struct { int shuffle; uint64_t seed; } SampleOrder;
 typedef struct {
     int64_t files, tokens, samples;
     int64_t short_files, short_tokens; /* files of at most seq_len tokens, which hold no sample, and their tokens */
-    int64_t tail_tokens;               /* tokens after the last sample of the other files */
+    int64_t tail_tokens;               /* tokens after the last whole sample, of the files that hold samples */
     /* files without a header, and the bytes that each of their tokens is taken to have */
     int64_t bare_files, bare_bytes;
 } SampleCount;

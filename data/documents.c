@@ -72,7 +72,8 @@ typedef struct {
 typedef struct { Source *source; int64_t count; } Sources; /* owned [count] */
 
 struct Documents {
-    Sources         read, left_out; /* the note of a source that is left out is the reason */
+    /* files that are read, and files that are left out; the note of the latter is the reason */
+    Sources         read, left_out;
     DocumentOptions options;
     char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence of a fault */
     int64_t        *skipped;        /* owned [options.skips]: files and folders that each glob has left out */

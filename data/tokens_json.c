@@ -48,7 +48,8 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == folder_bytes(b) && memcmp(a, b, (size_t)n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* Refuses notes that cannot be read, because a training on their shards would go on without their checks. */
+/* Ends the job because tokens.json (a note about shards, beside them) cannot be read. Training on these shards would
+ * skip its checks. */
 NORETURN static void refuse(const char *path, const char *why) {
     fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt "
          "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);

@@ -47,7 +47,8 @@ typedef struct {
 /* Backward's products start from these negated values of each query, which replaces a subtraction: p = exp(scale (q.k +
  * lse)) and ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 enum { PADDED = 128 };
-typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] each: -lse/scale and -delta */
+/* -lse/scale and -delta: [heads,padded] each, with padded queries a head */
+typedef struct { float *lse, *delta; int padded; } Minus;
 
 /* Returns delta. If the caller has none, computes it from dy and y in memory of s->scratch. Defined in attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);

@@ -11,7 +11,8 @@
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS,    /* number of threads that share the rows of a run */
+    /* threads that divide the rows of a token among themselves (a run: the places of one token in the sorted list) */
+    GROUPS = THREADS / SLICE_PACKS,
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 
@@ -143,13 +144,13 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
     if (token >= rows_of_wte) return;
-    if (place + 1 >= N || list.token[place + 1] != token) return;       /* the run ends here, so it has at most 32
-                                                                         * rows */
-    if (place >= WARP && list.token[place - WARP] == token) return;     /* the run's first multiple of 32 is before this
-                                                                         * one */
+    /* this token has no later place, so it occurs at most 32 times */
+    if (place + 1 >= N || list.token[place + 1] != token) return;
+    /* an earlier block adds this token: the first multiple of 32 among its places is not this one */
+    if (place >= WARP && list.token[place - WARP] == token) return;
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
-    if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run, which embedding_runs_kernel
-                                                                         * adds */
+    /* at most 32 occurrences, which embedding_runs_kernel adds */
+    if (begin + WARP >= N || list.token[begin + WARP] != token) return;
     int64_t end = lower_bound(list.token, begin + WARP, N, token + 1);
 
     int            group = (int)threadIdx.x / SLICE_PACKS, pack = (int)threadIdx.x % SLICE_PACKS;

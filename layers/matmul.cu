@@ -186,8 +186,9 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
                                                                      : CUBLASLT_EPILOGUE_DEFAULT));
     if (is_fp8(&key))
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
-                 (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
-                              * (arXiv:2412.19437, section 3.3.2) */
+                 /* 0 turns fast accumulation off. With it an H100 would add fp8 products with only some 14 bits of
+                  * mantissa (arXiv:2412.19437, section 3.3.2) */
+                 (int8_t)0);
     if (key.has_bias)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(is_fp8(&key) ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS)

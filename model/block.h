@@ -27,9 +27,9 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* tokens [V',C]; positions [P,C], none if rotary */
 typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* norm [C] [C]; head [V',C], none if wte is the head */
 
-/* The final norm: the stream that it reads, its output and its statistics, for the n rows of this rank. Kinds with RMS
- * norms do not set mean. */
-typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] act; [n] [n] f32 */
+/* The final norm, for the n rows of this rank. residual: the stream that it reads, [n,C] act; y: its output, [n,C] act;
+ * mean and rstd: its statistics, [n] f32. Kinds with RMS norms do not set mean. */
+typedef struct { Tensor residual, y, mean, rstd; } FinalActs;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 

@@ -84,7 +84,8 @@ typedef struct {
     float      balance_there;        /* the value that `balance` holds on the device              */
     /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
     Tensor     tokens;
-    /* [head_rows], [2 head_rows] f32: the classifier's maxima and sums, with tensor ranks and in gpt_token_losses */
+    /* [head_rows] f32 maximum of each row of logits; [2 head_rows] f32 the sums of exponentials and the targets' logits
+     * (classifier_part_sums). Used with tensor ranks and in gpt_token_losses */
     Tensor     most, part_sums;
 } Gpt;
 

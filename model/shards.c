@@ -296,7 +296,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
-    /* the first products set gradients; the memory from the arena is zero already */
+    /* The first product of a step overwrites each gradient. Memory from the arena is already zero, so rows without a
+     * product are right, too. */
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);

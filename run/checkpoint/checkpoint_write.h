@@ -74,7 +74,8 @@ char *save_head(Save *s, size_t *bytes);                           /* returns th
 void save_open(Save *s);                                           /* opens the files; every rank calls it; rank 0
                                                                     * writes headers */
 void save_put(Save *s, WrittenExtent at, const void *bytes);       /* writes one extent, whose hash is in `at` */
-void save_close(Save *s);                                          /* closes the files; rank 0 also adds small ones */
+/* closes the two tensor files; rank 0 also writes config.json and tokenizer files */
+void save_close(Save *s);
 WrittenExtent *save_gather(const Save *s, size_t *count);          /* collective: rank 0 gets the extents of all
                                                                     * ranks */
 void save_commit(Save *s, WrittenExtent *all, size_t count);       /* completes a save from the extents of all ranks;

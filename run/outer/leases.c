@@ -18,7 +18,7 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples of the lease that were trained on and count. */
+/* A line of the leases file. used: number of samples that an island trained on and whose result is in the model. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */

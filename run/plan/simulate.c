@@ -20,8 +20,8 @@ typedef enum {
     PASSAGE_START,    /* starts a collective of `seconds`; the rank computes meanwhile */
     PASSAGE_WAIT      /* waits for an earlier collective on `line`: the one `back` before its latest */
 } PassageKind;
-/* Lines (queues) of collectives: one for each axis of the grid, and one for ranks that share the state of the same
- * experts. A wait counts back along one line. */
+/* Lines (queues) of collectives, numbered: one for each axis of the grid, and LINE_OF_EXPERTS for ranks that share the
+ * state of the same experts. PASSAGE_WAIT counts collectives of one line. */
 enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;

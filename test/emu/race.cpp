@@ -39,7 +39,7 @@ static struct {
     std::vector<uint32_t> fenced;
     uint32_t           clock[MAX_WARPS];
     uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows of */
-    /* clocks that an object such as an mbarrier passes on */
+    /* vector clocks that warps have published through an object such as an mbarrier, by its address */
     std::map<void *, std::array<uint32_t, MAX_WARPS>> released;
     Allocation        *last_hit;
     const char        *async_file; /* source file of the asynchronous access that is being checked */

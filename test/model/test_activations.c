@@ -16,7 +16,8 @@ static const struct { Activation kind; const char *file; } RECORD[] = {
     {ACTIVATION_GELU, "test/ref/data/gpt_gelu.rec"},
 };
 
-/* Runs twenty steps of AdamW and compares losses, norms and first gradients. */
+/* Trains twenty steps with each activation. Losses, gradient norms and the first gradients must equal those recorded
+ * from the float64 reference. */
 static void test_curves(void **state) {
     (void)state;
     int64_t steps = stage_is_slow() ? STEPS_EMULATED : STEPS;

@@ -22,7 +22,8 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-#ifndef __clang__ /* clang's OpenMP starts its threads again in a forked child, and fails to after a pause */
+/* With clang's OpenMP the child must not pause: it starts threads of its own after fork(), and cannot after a pause. */
+#ifndef __clang__
     /* a forked child has none of its parent's threads, and OpenMP would wait for them */
     omp_pause_resource_all(omp_pause_hard);
 #endif
