@@ -426,7 +426,8 @@ static int holds_only_space(OpenSource *r) {
     for (; (n = read_next(r, chunk, sizeof chunk)) > 0; all += n)
         for (int64_t i = 0; i < n; i++)
             if (!(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
-    return n == 0 && all > 0; /* a fault is reported when this text is read again */
+    /* on a fault the answer is 0: the fault is reported later, when this text is read again */
+    return n == 0 && all > 0;
 }
 
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with

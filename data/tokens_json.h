@@ -20,9 +20,9 @@ int     tokens_folder(const char *shard, int is_target, char *folder, size_t cap
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
 /* Returns 1 if two shards are in one folder and neither is a link, so that they share tokens.json and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
-/* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. Exits with 65
- * if the notes are not a JSON object, or one of their numbers is not a number. Exits with 74 if the disk fails or the
- * notes are not a file. */
+/* Return a number in the tokens.json of a shard: the mean bytes of text per token, or the number of ids. NaN and 0:
+ * there is no tokens.json, or no such number in it. Exits with 65 if the file is not a JSON object, or a value in it is
+ * not a number. Exits with 74 if the disk fails or tokens.json is not a file. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
 /* Exits with 65 if the tokens.json of a shard cannot be read, or if the shards in its folder hold more tokens than it

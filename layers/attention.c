@@ -543,7 +543,7 @@ SIMD_DISPATCH(void, backward_share,
 enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at once; a multiple of 16 */
 
 typedef struct {
-    Heads   heads; /* heads of one sequence: B is 1 */
+    Heads   heads; /* the heads of one sequence (B = 1) */
     int64_t n;     /* number of queries: the last of the T positions */
     void   *y;     /* borrowed, [n,C] */
 } Last;

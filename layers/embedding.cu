@@ -99,9 +99,9 @@ KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t l
     pack_add(dwpe + POSITION_OF(p, t) * C + c, sum);
 }
 
-/* Adds runs of up to 32 rows of one token. Each warp takes the run that begins at its place of the list, if one does,
- * and 32 packs of its channels. Tokens from `rows` on have no run. grid (ceil(N / WARPS), ceil(C / 32 packs)), no
- * shared memory. Bound by memory: dy is read once. */
+/* Adds the gradients of tokens that occur at most 32 times. The list is sorted by token. Each warp takes the token
+ * whose first occurrence is at the warp's place in the list, and 32 packs of channels. Tokens from `rows` on are
+ * ignored. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound by memory: dy is read once. */
 template <typename T, int W>
 KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -114,7 +114,8 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
     /* a long run, which embedding_long_runs_kernel adds */
     if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return;
-    int            rows = __popc(same); /* the lanes of the run come first in the warp */
+    /* occurrences of the token; the lanes that hold them are the first lanes of the warp */
+    int            rows = __popc(same);
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
     add_rows<T, W>(sum, 0, rows, 1, c < C,

@@ -560,7 +560,8 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        /* polled after the event, because the event also passes if a collective was aborted */
+        /* polled once more after the event has passed: it also passes if a collective was aborted, and the poll reports
+         * that */
         if (z->spec.comm) comm_poll(z->spec.comm);
     }
 }
