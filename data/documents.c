@@ -591,7 +591,7 @@ static int compare_files(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Leaves out each file that is in the list before, by the same or another name. */
+/* Leaves out each file that occurs earlier in the list under the same or another name. */
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0, count = d->read.count;

@@ -101,8 +101,8 @@ typedef struct {
      * them); or none */
     Tensor entry_sums, exit_sums;
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: the gradient of the stream (in and out), and of a branch */
-    /* [H/t,N] f32: result of attention_delta, by the backward of the product behind attention; none: attention's
-     * backward computes it */
+    /* [H/t,N] f32: result of attention_delta, computed in the backward of the product after attention; none:
+     * attention's backward computes it */
     Tensor delta;
     Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */

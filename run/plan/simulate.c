@@ -413,7 +413,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
         if (like[p] == p) {
             ModelSpec spec = spec_of(c, on, p);
             spec.fp8_casts = spec.fp8 && on.cluster->fp8_casts;
-            /* the rates in configs/clusters/ were chosen for these sizes */
+            /* plans as for the CPU build (GptSizes): the rates in configs/clusters/ were chosen with these sizes */
             spec.sizes = SIZES_OF_CPU;
             history[p] = history_of(spec, micro_batches, &d);
         }

@@ -22,7 +22,7 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-/* With clang's OpenMP the child must not pause: it starts threads of its own after fork(), and cannot after a pause. */
+/* Not with clang: its OpenMP starts new threads in a forked child by itself, and fails to after such a pause. */
 #ifndef __clang__
     /* a forked child has none of its parent's threads, and OpenMP would wait for them */
     omp_pause_resource_all(omp_pause_hard);
