@@ -58,7 +58,7 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
 
 /* --- casting ------------------------------------------------------------------------------------------------------ */
 
-/* Notes of a thread on the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
+/* Record of a thread about the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 

@@ -249,7 +249,7 @@ struct BlockKind {
     double norm_eps;
     /* 1: q, k and v are adjacent in memory and read as one matrix, and so are gate and up */
     int  joins_matrices;
-    int  has_delta;                        /* 1: the backward of the product behind attention computes BlockRun.delta */
+    int  has_delta;                        /* 1: the backward of the product after attention computes BlockRun.delta */
     /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
     int  has_biases;
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */
