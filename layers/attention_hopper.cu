@@ -63,8 +63,8 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, con
 typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
                                                    * thread's own columns */
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. What
- * was summed before must then be multiplied by `shrink`. */
+/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. If
+ * so, the caller must multiply the sums taken so far by `shrink`. */
 template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[2], float scale_log2) {
     bool raised = false;
     #pragma unroll

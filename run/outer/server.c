@@ -84,7 +84,7 @@ void server_judge_early(Server *s, Member *m) {
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
 
-/* Ends the open round. What the server receives after this call belongs to the next round. */
+/* Ends the open round. Messages that arrive after this call belong to the next round. */
 static void end_round(Server *s, int islands, double norm) {
     double now = clock_ms();
     members_next_round(&s->members);

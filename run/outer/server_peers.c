@@ -117,7 +117,7 @@ void peer_say(Peer *p, MessageKind kind, int64_t round, const void *m) {
     free(text);
 }
 
-/* Sends REFUSE, the last message to this peer. What the peer sends from now on is dropped. */
+/* Sends REFUSE, the last message to this peer. Bytes that the peer sends from now on are dropped. */
 static void peer_refuse(Peer *p, int code, const char *why) {
     Refuse refuse = {.code = code};
     if (p->is_ending) return;

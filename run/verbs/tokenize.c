@@ -281,7 +281,7 @@ static void put_eot(Shards *s, int where) {
     if (t->kind == TOKENIZER_BPE && job.eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
-/* What is held out for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
+/* The held-out text, for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
 typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
 /* State of the writer, which divides documents between the shards of the two splits. */

@@ -22,7 +22,7 @@ extern "C" char __executable_start, _end;
 
 namespace emu {
 
-struct alignas(32) Cell { /* what is known of two bytes of memory; two cells share a cache line */
+struct alignas(32) Cell { /* state of two bytes of memory; two cells share a cache line */
     /* stamps of the last write and the last two reads; the last bit of a read is set for the asynchronous proxy */
     uint64_t write, read[2];
     uint32_t write_at, read_at; /* low 32 bits of the addresses of the instructions that wrote and read */
