@@ -197,8 +197,8 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses data without a tokenizer if two files have different tokenizers, by the numbers of ids in their
- * tokens.json. */
+/* For data without files of a tokenizer. Refuses two data files that were made with different tokenizers: the
+ * tokens.json beside them give different numbers of ids. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);

@@ -129,8 +129,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     round_product<T, KEYS>(p, s);
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
-        queue_take(queues.steps, n);     /* the keys of this tile */
-        queue_take(queues.steps, n + 1); /* the values of the tile before this one */
+        queue_take(queues.steps, n);     /* waits for the keys of this tile */
+        queue_take(queues.steps, n + 1); /* waits for the values of the previous tile */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);

@@ -31,8 +31,8 @@ typedef struct {
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
     float *row_sums;         /* [B,parts,columns] sums over groups of rows of each column of dqkv, written by the
                               * kernels that use wgmma; NULL: no sums are wanted */
-    /* rows of row_sums for a sequence: one for every SUMMED_ROWS rows of dqkv, or HEADS_SUMMED if a later group of rows
-     * adds to an earlier one's sum */
+    /* number of groups of rows of a sequence, each with sums of its own: one for every SUMMED_ROWS rows of dqkv, or
+     * HEADS_SUMMED groups for the whole sequence */
     int   parts;
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */

@@ -433,8 +433,8 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
 
-/* Computes the product. Returns 0 if nothing was done, because the epilogue is not worth it. Otherwise returns what
- * matmul_fused returns. */
+/* Computes the product. Returns 0 without computing it if separate kernels are faster than the epilogue. Otherwise
+ * returns 1, or 2 if the epilogue has also written the column sums (rest->sums). */
 static int product(Stream *s, Call c, const Rest *rest) {
     Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&

@@ -320,8 +320,8 @@ static void remove_all(MemoryCopies *m) {
     free(m);
 }
 
-/* Returns the bytes before the data of a copy. The head (manifest) has its present size and HEAD_SPARE to grow. An
- * extent has at least a MiB, or ends with an extent of a file. */
+/* Returns the most bytes before the data of a copy. Its head (manifest) may grow to twice its present size and
+ * HEAD_SPARE more. An extent has at least 1 MiB, unless an extent of a file ends there. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = save_prepare(m->state, 0, NULL, &m->extents);

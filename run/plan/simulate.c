@@ -58,8 +58,9 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    /* reach of collectives by axis (AXIS_SHARD: ranks that share a state), of all ranks, of the ranks that divide the
-     * experts, and of those that share the state of the same experts; twins: of messages from first stage to last */
+    /* Reach (number of ranks, slowest link and latency of a ring) of collectives, by axis. AXIS_SHARD: of the ranks
+     * that share a state. all: of all ranks. experts: of those that divide the experts. expert_state: of those that
+     * share the state of the same experts. twins: of messages from the first stage to the last. */
     Reach          reach[AXES], all, experts, expert_state, twins;
 } Durations;
 
