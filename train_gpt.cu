@@ -206,7 +206,7 @@ static void log_step(Run *r, StepMetrics *m) {
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* What this process has done of the run, and has left to do. */
+/* Progress of this process: steps done and steps to do, and the work that is due between steps. */
 typedef struct {
     int64_t     step, last; /* completed steps; number of completed steps at which this process ends */
     int         eval;       /* kinds of evaluation that are due after `step` and not done (run/evaluate.h) */

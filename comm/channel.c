@@ -204,7 +204,7 @@ enum {
 
 typedef enum {
     CHANNEL_WHOLE,
-    CHANNEL_MUTE,  /* the peer accepts no more bytes, but what it has sent may still be read */
+    CHANNEL_MUTE,  /* the peer reads no more bytes from us, but bytes that it has already sent may still be read here */
     CHANNEL_BROKEN
 } ChannelState;
 

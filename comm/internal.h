@@ -136,8 +136,8 @@ struct Comm {
     int      is_offline, is_inline, is_pair, is_on_host; /* set by comm_set_offline, comm_set_inline, comm_pair,
                                                           * comm_set_on_host */
     int      exchanges;         /* 1: the group will exchange messages between any two ranks (comm_set_exchanges) */
-    int      ops, begun;        /* ops: this group's collectives in the world's queue; begun: how many of them have
-                                 * begun */
+    /* ops: number of this group's collectives in the world's queue; begun: how many of them have begun */
+    int      ops, begun;
     int      is_held;           /* 1: the group's next collective may not begin yet, so later ones wait as well */
     int64_t  started;           /* number of collectives over buckets that this group has started so far */
     int64_t  calls;             /* number of collectives of all kinds that this group has started, small ones

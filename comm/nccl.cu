@@ -337,7 +337,8 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    nccl_read_times(c); /* all collectives have ended; their records must not show them in flight */
+    /* adds up the times of all collectives, which have ended, so that no record still counts as in flight */
+    nccl_read_times(c);
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* after a failed or unfinished ncclCommFinalize the

@@ -29,7 +29,7 @@ typedef struct {
 typedef enum {
     TLS_LATER = 0,   /* nothing to read, or the socket takes no bytes now: call again later */
     TLS_ENDED = -1,  /* the peer has closed the connection */
-    TLS_MUTE = -2,   /* the peer accepts no more bytes; errno is the reason. What it has sent can still be read */
+    TLS_MUTE = -2,   /* the peer accepts no more bytes; errno is the reason. Bytes that it has sent can still be read */
     TLS_FAILED = -3, /* the connection is lost, or the peer sent bytes that are not TLS with this key */
     TLS_OTHER_KEY = -4 /* the peer's key differs from this side's */
 } TlsResult;

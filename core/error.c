@@ -67,8 +67,8 @@ static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();
     signal(SIGTERM, SIG_DFL); /* the launcher ends this process by SIGTERM; a handler would only cut the wait short */
-    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* under Open MPI an abort by rank 0 takes 1.0
-                                                                          * s to reach the other ranks */
+    /* sleeps 1.5 to 1.8 s, because an abort by rank 0 takes 1.0 s under Open MPI to end the other ranks */
+    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 

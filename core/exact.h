@@ -40,8 +40,9 @@ HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {
     ExactParts p = {0, {0, 0, 0}};
     if (exponent == 0x7ff) {
         p.first = fraction ? EXACT_NAN : negative ? EXACT_BELOW : EXACT_ABOVE;
-        p.first -= 2; /* NaN and infinities set only part[2]; first is moved back so that all three parts lie within the
-                       * words */
+        /* NaN and infinities set only part[2]. first is reduced by 2, so that part[2] is added to their counter and no
+         * part lies behind the last word */
+        p.first -= 2;
         p.part[2] = 1;
         return p;
     }

@@ -366,7 +366,7 @@ int64_t io_free_bytes(const char *folder) {
 
 /* --- names and patterns ------------------------------------------------------------------------------------------- */
 
-static const char NAMES[] = "the names of files"; /* what the message "no memory for ..." names */
+static const char NAMES[] = "the names of files"; /* purpose in the message "no memory for ..." */
 
 void io_paths_add(IoPaths *list, const char *path) {
     list->path = xrealloc(list->path, sizeof *list->path * (list->count + 1), NAMES);

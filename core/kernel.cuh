@@ -130,8 +130,8 @@ DEVICE void await_kernels() {
 #endif
 }
 
-/* GPU timer, to choose between ways of computing the same result. timer_stop_ms waits for the GPU and returns the
- * milliseconds since timer_start. */
+/* Returns the milliseconds that the GPU takes for the work that queue() queues on the stream, and waits for its end.
+ * For choosing between ways of computing the same result. */
 template <typename F> static double timed_ms(Stream *s, F queue) {
     cudaEvent_t from, to;
     float       ms;

@@ -46,8 +46,8 @@ typedef struct Ledger {
     int          entries;
     int64_t      times;            /* number of calls that each note counts for; 0 means 1, and below 0 no note is
                                     * kept */
-    int          in_order;         /* 1: every note is an entry of its own; 0: equal notes are added up, waits and marks
-                                    * are left out */
+    /* 1: each note is an entry of its own; 0: equal notes are added up, and neither waits nor phases are noted */
+    int          in_order;
     int          is_elsewhere;     /* 1: the plan is for another machine, so the libraries of this machine are not asked
                                     * how much scratch they need */
 } Ledger;

@@ -114,7 +114,7 @@ void thread_share(int share) {
 }
 
 /* Starts OpenMP's threads. Before that, it starts and ends as many threads of our own. If the system refuses these, the
- * process exits with 71 and a message, not in libgomp. */
+ * process exits with 71 and a message of ours. libgomp would only abort. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-/* what an allocation is for, in messages */
+/* purposes of allocations in the message "no memory for ..." */
 static const char MEMORY[] = "a tokenizer", LEARNING[] = "learning a vocabulary";
 
 /* --- texts found by their bytes ----------------------------------------------------------------------------------- */

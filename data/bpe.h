@@ -74,7 +74,8 @@ typedef struct BpeTrainer BpeTrainer;
 BpeTrainer *bpe_trainer_create(size_t memory_bytes);
 void        bpe_trainer_destroy(BpeTrainer *t);
 void        bpe_trainer_add(BpeTrainer *t, const char *word, size_t bytes);
-int64_t     bpe_trainer_forgotten(const BpeTrainer *t); /* returns the number of forgotten words */
+/* returns how many words were forgotten because memory_bytes was too little */
+int64_t     bpe_trainer_forgotten(const BpeTrainer *t);
 
 /* Learns merges and returns their number, at most `most`. There are fewer if no pair occurs twice any more. Ids 0 to
  * 255 are the bytes. Merge i makes id 256 + i from left[i] and right[i], arrays [most]. Call it only once. */

@@ -323,7 +323,8 @@ static int take_split(Reading *r, const cJSON *part) {
     if (kind > SPLIT_CONTIGUOUS) return refuse_part(r, "pre_tokenizer", "Split with an unknown behavior");
     if (!cJSON_IsString(one) || one->next || (!is_text && strcmp(one->string, "Regex") != 0))
         return refuse_part(r, "pre_tokenizer", "Split without a Regex or a String");
-    /* a String matches exactly its text */
+    /* A String in tokenizer.json matches literally, so characters with a meaning in a regular expression are
+     * escaped. */
     char *regex = xmalloc(2 * strlen(one->valuestring) + 1, "a tokenizer's pattern"), *to = regex;
     for (const char *from = one->valuestring; *from; *to++ = *from++)
         if (is_text && strchr("\\.+*?()|[]{}^$", *from)) *to++ = '\\';

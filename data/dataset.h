@@ -34,7 +34,7 @@ typedef struct { int shuffle; uint64_t seed; } SampleOrder;
 typedef struct {
     int64_t files, tokens, samples;
     int64_t short_files, short_tokens; /* files of at most seq_len tokens, which hold no sample, and their tokens */
-    int64_t tail_tokens;               /* tokens after the last sample of the other files */
+    int64_t tail_tokens;               /* tokens after the last whole sample, of the files that hold samples */
     /* files without a header, and the bytes that each of their tokens is taken to have */
     int64_t bare_files, bare_bytes;
 } SampleCount;
@@ -52,8 +52,8 @@ const char *sample_count_unread(const SampleCount *c, int64_t seq_len, const cha
 /* Returns how often `taken` samples pass over data of `samples` samples. No other function defines an epoch. */
 double sample_epochs(int64_t taken, int64_t samples);
 
-/* Adds the files that an entry of data.train or data.val matches (io_match), except the notes and tokenizer that
- * `tokenize` leaves beside shards. Exits with 71 if there is no memory. */
+/* Adds the files that an entry of data.train or data.val matches (io_match). Leaves out tokens.json and the tokenizer
+ * files, which `tokenize` writes beside shards. Exits with 71 if there is no memory. */
 void dataset_files(const char *name, IoPaths *files);
 
 /* Opens the files of a list of globs: globs in list order, the files of each sorted by byte. key names the option in

@@ -72,7 +72,8 @@ typedef struct {
 typedef struct { Source *source; int64_t count; } Sources; /* owned [count] */
 
 struct Documents {
-    Sources         read, left_out; /* the note of a source that is left out is the reason */
+    /* files that are read, and files that are left out; the note of the latter is the reason */
+    Sources         read, left_out;
     DocumentOptions options;
     char           *fault;          /* borrowed [DOCUMENT_FAULT_CHARS]: gets the sentence of a fault */
     int64_t        *skipped;        /* owned [options.skips]: files and folders that each glob has left out */
@@ -425,7 +426,8 @@ static int holds_only_space(OpenSource *r) {
     for (; (n = read_next(r, chunk, sizeof chunk)) > 0; all += n)
         for (int64_t i = 0; i < n; i++)
             if (!(chunk[i] == ' ' || (chunk[i] >= 9 && chunk[i] <= 13))) return 0;
-    return n == 0 && all > 0; /* a fault is reported when this text is read again */
+    /* on a fault the answer is 0: the fault is reported later, when this text is read again */
+    return n == 0 && all > 0;
 }
 
 /* Detects the format of a source. Returns 0 or an exit code. If the file must be left out of its folder, returns 0 with
@@ -589,7 +591,7 @@ static int compare_files(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Leaves out each file that is in the list before, by the same or another name. */
+/* Leaves out each file that occurs earlier in the list under the same or another name. */
 static void leave_out_again(Documents *d) {
     char     reason[NAME_CHARS];
     int64_t  kept = 0, count = d->read.count;

@@ -19,7 +19,7 @@ typedef struct {
     const char *wrong; /* the fault; NULL if there is none */
     int    is_lenient; /* 1: control characters and NaN are allowed */
     int    is_open;    /* 1: the fault is that the line ends before its value does */
-    const struct NoText *no_text; /* what the value is if the fault is that it is no string; else NULL */
+    const struct NoText *no_text; /* if the fault is a value that is not a string: the kind of value found; else NULL */
 } Reader;
 
 static const char IN_STRING[] = "ends in the middle of a string";

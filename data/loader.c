@@ -17,7 +17,7 @@ static const double PATIENCE_MS = 2000.0;
 struct Loader {
     const Dataset  *dataset;    /* borrowed */
     LoaderPlan      plan;
-    int64_t         T;          /* tokens of a sample on one rank */
+    int64_t         T;          /* tokens of a sample on this rank */
     /* owned [3, seq_len]: the thread's inputs, targets and starts of a whole sample; NULL if T is the whole sample */
     int32_t        *sample;
     Batch          *batch;      /* owned [plan.batches], used in rotation; device memory from the arena */

@@ -710,7 +710,8 @@ static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     p->page_left = h->values;
     p->value = at, p->value_end = end;
     p->indices = (PageRuns){.at = at, .end = end};
-    if (!p->is_by_dictionary || at == end) return 1; /* all rows are null, so not even the width of indices is stored */
+    /* if all rows are null, the page ends here: not even the bit width of dictionary indices is stored */
+    if (!p->is_by_dictionary || at == end) return 1;
     p->indices.width = *p->indices.at++;
     return p->indices.width <= WIDEST ? 1 : damaged(p, fault, "its indices are wider than 32 bits");
 }

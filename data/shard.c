@@ -129,7 +129,7 @@ static double value_of(const NumberType *t, uint64_t bits) {
  * half is over 255. Of floats of 16 bits only different ones count, and the bits after their binary points, which are
  * 0, must be many enough, too. */
 static int are_whole(const NumberType *t, const uint8_t *data, size_t count, int *has_negatives) {
-    uint8_t   seen[1 << 13] = {0}; /* bits of the floats of 16 bits so far */
+    uint8_t   seen[1 << 13] = {0}; /* a bit for each 16-bit value: 1 if it has occurred as a float */
     size_t    shown = 0, shown_wide = 0;
     const int is_half = t->bytes == 2;
     int       is_wide = 0, places = 0;

@@ -30,7 +30,7 @@ static const char O200K[] =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char PATTERN[] = "a tokenizer's pattern"; /* what an allocation is for, in messages */
+static const char PATTERN[] = "a tokenizer's pattern"; /* purpose of an allocation in the message "no memory for ..." */
 /* The two groups for word endings after an apostrophe. Only these may ignore case in PCRE2: Oniguruma folds one
  * character to several, so that other patterns could differ. */
 static const char *const APOSTROPHES[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[sdmt]|ll|ve|re)"};

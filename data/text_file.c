@@ -749,7 +749,8 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     int looks_binary = is_binary(f->start, f->starts, &controls) ||
                        is_binary(f->start, f->starts < FIRST_BLOCK ? f->starts : FIRST_BLOCK, &controls);
     *what = NULL;
-    if (is_wide && f->mark) return TEXT_PLAIN; /* the mark decides: single bytes of wide characters say less */
+    /* a byte-order mark decides: the tests below look at single bytes, which mean little in UTF-16 and UTF-32 */
+    if (is_wide && f->mark) return TEXT_PLAIN;
     if (begins_with(f->start, f->starts, "PAR1\x15", 5, 0)) return TEXT_PARQUET;
     if (shard_is_llmc((const uint8_t *)f->start, f->starts))
         return *what = "a shard of tokens already, or another file of llm.c, not text", TEXT_SHARD;
@@ -757,7 +758,7 @@ TextKind text_file_kind(const TextFile *f, const char **what) {
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (begins_with(f->start, f->starts, OTHERS[i].start, OTHERS[i].bytes, OTHERS[i].at) &&
             (OTHERS[i].when == ALWAYS || looks_binary) &&
-            (OTHERS[i].bytes > 2 || !is_wide)) /* a mark of two bytes may be a character of UTF-16 */
+            (OTHERS[i].bytes > 2 || !is_wide)) /* two bytes of another format may also be a character of UTF-16 */
             return *what = OTHERS[i].what, OTHERS[i].kind;
     if (f->packing != PACKED_NOT && unpack_kind(f->start, f->starts) != PACKED_NOT) {
         static const char *const ONCE[] = {

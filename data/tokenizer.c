@@ -197,7 +197,8 @@ void tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *fi
          name, (long long)ids_of(t), path, (long long)ids, cure);
 }
 
-/* Refuses data without a tokenizer if the notes of two files show that different tokenizers made them. */
+/* For data without files of a tokenizer. Refuses two data files that were made with different tokenizers: the
+ * tokens.json beside them give different numbers of ids. */
 static void refuse_other_notes(const char *file, const char *other) {
     char    notes[4200], others[4200];
     int64_t ids = tokens_json_vocab_size(file), theirs = tokens_json_vocab_size(other);
@@ -208,7 +209,7 @@ static void refuse_other_notes(const char *file, const char *other) {
          (long long)theirs, others);
 }
 
-/* Returns 1 if the notes beside all files say that their tokens are bytes. */
+/* Returns 1 if the tokens.json beside each file says that its tokens are bytes (256 ids). */
 static int are_noted_bytes(const char *const *file, int64_t files) {
     for (int64_t i = 0; i < files; i++)
         if ((i == 0 || !tokens_json_is_same(file[i - 1], file[i])) && tokens_json_vocab_size(file[i]) != 256) return 0;

@@ -37,13 +37,13 @@ uint64_t  tokenizer_fingerprint(const Tokenizer *t);
  * A tokenizer of ids only never differs from another. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
-/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files, else bytes if the
- * notes beside the files (data/tokens_json.h) say so, else bytes if vocab_size is 256, else ids only. Exits with 65 if
- * a folder of the files has another tokenizer, or notes with another number of ids. */
+/* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files. If there is none,
+ * tokens are bytes if tokens.json beside the files says so, or if vocab_size is 256; otherwise only ids are known.
+ * Exits with 65 if a folder of the files has another tokenizer, or a tokens.json with another number of ids. */
 Tokenizer tokenizer_of_data(const char *path, const char *const *file, int64_t files, int64_t vocab_size);
-/* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json (the notes that `tokenize`
- * writes) with another number of ids than t. The message prints `name` for t, `whose` for the owner of the file (such
- * as "the checkpoint"), and `cure`, which says what to type. */
+/* Exits with 65 if the folder of `file` has another tokenizer than t, or a tokens.json with another number of ids than
+ * t. The message prints `name` for t, `whose` for the owner of the file (such as "the checkpoint"), and `cure`, which
+ * says what to type. */
 void      tokenizer_refuse_other(const Tokenizer *t, const char *name, const char *file, const char *whose,
                                  const char *cure);
 void      tokenizer_destroy(Tokenizer *t);

@@ -48,7 +48,7 @@ int tokens_json_is_same(const char *a, const char *b) {
     return n == folder_bytes(b) && memcmp(a, b, (size_t)n) == 0 && !is_link(a) && !is_link(b);
 }
 
-/* Refuses notes that cannot be read, because a training on their shards would go on without their checks. */
+/* Ends the job because a tokens.json cannot be read. Training on the shards beside it would skip its checks. */
 NORETURN static void refuse(const char *path, const char *why) {
     fail(EXIT_DATA, "%s %s. Without the file the shards are used unchecked: rm %s; or make both again: ./train_gpt "
          "tokenize TEXT out=FOLDER", path, why, shell_word(path).text);
@@ -68,7 +68,7 @@ static double number_of(const Json *json, const char *path, const char *key, dou
     refuse(path, why);
 }
 
-/* Reads the notes of a shard. Returns 0 if there are none. */
+/* Reads the tokens.json of a shard. Returns 0 if there is none. */
 static int read_notes(const char *shard, Notes *notes) {
     const double WHOLE = 9007199254740992.0; /* 2^53 */
     char         path[4200], why[320], *text;

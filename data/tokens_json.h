@@ -15,20 +15,21 @@ enum { TOKENS_JSON_BYTES = 1 << 16 };
 /* Writes the folder of a shard (or of a glob of shards), without a slash behind it; with is_target the folder of the
  * file that the shard links to. Returns 0 if the shard is no link, or the folder has too long a name. */
 int     tokens_folder(const char *shard, int is_target, char *folder, size_t capacity);
-/* Writes the path of the notes of a shard, or of a glob of shards. The notes of a link are beside the link. If there
- * are none, they are beside the file that it links to. */
+/* Writes the path of the tokens.json of a shard, or of a glob of shards. For a link it is the file beside the link. If
+ * there is none, it is the file beside the shard that the link points to. */
 void    tokens_json_path(const char *shard, char *path, size_t capacity);
-/* Returns 1 if two shards are in one folder and neither is a link, so that they share notes and tokenizer. */
+/* Returns 1 if two shards are in one folder and neither is a link, so that they share tokens.json and tokenizer. */
 int     tokens_json_is_same(const char *a, const char *b);
-/* Return the number in the notes of a shard, or NaN and 0 if there are no notes or the number is missing. Exits with 65
- * if the notes are not a JSON object, or one of their numbers is not a number. Exits with 74 if the disk fails or the
- * notes are not a file. */
+/* Return a number in the tokens.json of a shard: the mean bytes of text per token, or the number of ids. NaN and 0:
+ * there is no tokens.json, or no such number in it. Exits with 65 if the file is not a JSON object, or a value in it is
+ * not a number. Exits with 74 if the disk fails or tokens.json is not a file. */
 double  tokens_json_bytes_per_token(const char *shard);
 int64_t tokens_json_vocab_size(const char *shard);
-/* Exits with 65 if the notes of a shard cannot be read, or if the shards in their folder hold more tokens than the
- * notes say. Warns if these shards hold fewer. */
+/* Exits with 65 if the tokens.json of a shard cannot be read, or if the shards in its folder hold more tokens than it
+ * says. Warns if they hold fewer. */
 void    tokens_json_check(const char *shard);
-/* Returns 1 if `tokenize` wrote the notes of a shard, with the tokens of the training and the validation shards. */
+/* Returns 1 if the tokens.json of a shard was written by `tokenize`. Then tokens[0] and tokens[1] are the numbers of
+ * tokens of the training and the validation shards. */
 int     tokens_json_counts(const char *shard, int64_t tokens[2]);
 
 /* Returns a mean loss in nats per token as bits per byte; NaN if bytes_per_token is NaN. */

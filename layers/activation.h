@@ -144,7 +144,7 @@ ACT_FUNCTION ActValue silu_slope(ActValue x) {
 #define GELU_END   14.0f            /* from 14 on exp(-z^2/2) is 0 in f32 */
 #define GELU_PHI_0 0.3989422804014f /* 1/sqrt(2 pi) */
 
-/* Returns R(z). */
+/* Returns R(z) = exp(z^2/2) (1 - Phi(z)), Phi the normal distribution function, for z >= 0 (gelu, above). */
 ACT_FUNCTION ActValue gelu_tail(ActValue z) {
     ActValue p = z * 0.00404755304181f + 0.0401844527855f;
     p = p * z + 0.181925075484f;

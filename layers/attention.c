@@ -256,7 +256,7 @@ typedef struct {
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16] sums of the probabilities p, lane by lane          */
     float *top;      /* [TILE]     running maximum                                   */
-    float *shrink;   /* [TILE]     factor of earlier sums when the maximum last rose */
+    float *shrink;   /* [TILE] factor by which a rise of the maximum scales down earlier sums */
 } ForwardScratch;
 
 /* Replaces the scores of a tile by p = exp(score - top) and adds their lanewise sums to w->sum. If the maximum top
@@ -369,8 +369,8 @@ typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
 /* Returns the number of tiles of dk and dv that a thread keeps: all if several heads of a group add to them. */
 static inline int64_t backward_sums(const Heads *h) { return h->group > 1 ? h->key_tiles : 1; }
 
-/* Loads the queries [TILE] of a tile, and dy, lse and delta for their rows of p and ds. Rows past the sequence are zero
- * and so add nothing. */
+/* Loads a tile of queries for the backward pass, with the rows of dy, lse and delta that belong to them. Rows past the
+ * end of the sequence are zero and so add nothing. */
 static void load_queries(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
@@ -543,7 +543,7 @@ SIMD_DISPATCH(void, backward_share,
 enum { KEYS = 64 }; /* number of keys that attention_last_forward processes at once; a multiple of 16 */
 
 typedef struct {
-    Heads   heads; /* heads of one sequence: B is 1 */
+    Heads   heads; /* the heads of one sequence (B = 1) */
     int64_t n;     /* number of queries: the last of the T positions */
     void   *y;     /* borrowed, [n,C] */
 } Last;

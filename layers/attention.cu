@@ -42,8 +42,8 @@ template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     return fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
 }
 
-/* Raises maxima where scores exceed them by enough, and shrinks the sums under the lower maxima. The values of a row
- * depend on that row alone. */
+/* Raises a row's running maximum (of the online softmax) if a score exceeds it by more than RAISE in base 2, and scales
+ * down the sums taken so far. The values of a row depend on that row alone. */
 template <int ATOMS, int N, int D8>
 DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float (&s)[ATOMS][N][4], float scale_log2) {
     float shrink[ATOMS][2];

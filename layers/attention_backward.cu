@@ -454,7 +454,8 @@ static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, 
     size_t mark = arena_mark(&s->scratch);
     bool   is_whole = tensor_is_none(keys);
     delta = attention_delta_given(s, delta, dy, y, shape);
-    Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
+    /* the contract notes a dqkv in bf16: codes cost the same FLOPs, and the same bytes in their two copies */
+    Tensor noted = dqkv;
     fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
     attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
     bool is_summed = backward(s, dqkv, f, dbias, is_whole ? dqkv : dkeys, dy, lse, delta, qkv, is_whole ? qkv : keys,

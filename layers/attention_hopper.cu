@@ -63,8 +63,8 @@ DEVICE void forward_load(ForwardShared<T, D> *shared, Queues<SLOTS> &queues, con
 typedef struct { float top[2], sum[2]; } Running; /* running maximum and sum of a thread's two rows; the sum is over the
                                                    * thread's own columns */
 
-/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. What
- * was summed before must then be multiplied by `shrink`. */
+/* Replaces s by p = exp(s - top) and adds it to the sums. Returns whether the maximum rose in a row of this warp. If
+ * so, the caller must multiply the sums taken so far by `shrink`. */
 template <int N> DEVICE bool softmax(float (&s)[N], Running &m, float (&shrink)[2], float scale_log2) {
     bool raised = false;
     #pragma unroll
@@ -129,8 +129,8 @@ DEVICE void forward_rows(float (&out)[D / 2], Running &m, const T *q, const Forw
     round_product<T, KEYS>(p, s);
     #pragma unroll 1
     for (int key = item.begin + KEYS, last = item.begin + item.tiles * KEYS; key < last; key += KEYS) {
-        queue_take(queues.steps, n);     /* the keys of this tile */
-        queue_take(queues.steps, n + 1); /* the values of the tile before this one */
+        queue_take(queues.steps, n);     /* waits for the keys of this tile */
+        queue_take(queues.steps, n + 1); /* waits for the values of the previous tile */
         turn_begin(group);
         wgmma_fence();
         multiply_rows<T, KEYS, D, BLOCK_ROWS>(s, q, own, shared->tile[n % SLOTS], false);

@@ -93,8 +93,8 @@ DEVICE void heads_load(HeadsShared<T, D> *shared, HeadsQueues<T, D> &queues, con
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
-/* Returns a thread's notes on the fp8 codes it has made: the largest value, and how many were too large or became zero.
- * They are in shared memory, because registers are few. */
+/* Returns the record of this thread about the fp8 codes it has made: the largest value, and how many were too large or
+ * became zero. It is in shared memory, because registers are few. */
 DEVICE Seen &notes() {
     SMEM(Seen, seen, [HEADS_LOADER]);
     return seen[threadIdx.x];
@@ -115,7 +115,7 @@ DEVICE void store_codes(const Fp8Target &t, int64_t first, int column, bf16 *row
     for (int r = lane / PACKS; r < CHUNK; r += WARP / PACKS) {
         const Codes8 codes = cast_pack<E5M2>(load_pairs(rows + r * BOX + (pack ^ r % 8) * PACK8), by, &seen);
         pack_store((uint32_t *)(t.plain + (first + r) * t.pitch + column + pack * PACK8), codes);
-        __syncwarp(); /* the four rows have been read */
+        __syncwarp(); /* the warp has read the four rows of this round, which the codes may overwrite */
         pack_store(words + (r + r / HALF) * WORDS + pack * 2, codes);
     }
     notes() = seen;

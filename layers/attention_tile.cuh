@@ -31,8 +31,9 @@ typedef struct {
     const int32_t *starts;   /* [B,T] starts of documents; NULL: each sequence is one document */
     float *row_sums;         /* [B,parts,columns] sums over groups of rows of each column of dqkv, written by the
                               * kernels that use wgmma; NULL: no sums are wanted */
-    int   parts;             /* number of column sums of a sequence: one for every SUMMED_ROWS rows, or HEADS_SUMMED, to
-                              * which later rows are added */
+    /* number of groups of rows of a sequence, each with sums of its own: one for every SUMMED_ROWS rows of dqkv, or
+     * HEADS_SUMMED groups for the whole sequence */
+    int   parts;
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;
@@ -47,7 +48,8 @@ typedef struct {
 /* Backward's products start from these negated values of each query, which replaces a subtraction: p = exp(scale (q.k +
  * lse)) and ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 enum { PADDED = 128 };
-typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] each: -lse/scale and -delta */
+/* -lse/scale and -delta: [heads,padded] each, with padded queries a head */
+typedef struct { float *lse, *delta; int padded; } Minus;
 
 /* Returns delta. If the caller has none, computes it from dy and y in memory of s->scratch. Defined in attention.cu. */
 Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);

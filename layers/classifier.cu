@@ -91,7 +91,8 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
 typedef struct { float others, at_target; } RowFactors;
 DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scale) {
     float more = k.z == 0.0f ? 0.0f : 2.0f * k.z * (logf(r.sum) + r.max), p = expf(y_target - r.max) / r.sum;
-    /* At the target p and 1 nearly cancel once the model is sure, so z's term is added to their difference. */
+    /* At the target p and 1 nearly cancel once the model is sure, so the term of the z-loss is added to their
+     * difference. */
     RowFactors f = {scale * (1.0f + more) / r.sum, scale * (p - 1.0f + more * p)};
     return f;
 }

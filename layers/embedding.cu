@@ -11,7 +11,8 @@
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* packs of a block for a long run: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS,    /* number of threads that share the rows of a run */
+    /* threads that divide the rows of a token among themselves (a run: the places of one token in the sorted list) */
+    GROUPS = THREADS / SLICE_PACKS,
     BATCH = 4                          /* rows whose loads are in flight together */
 };
 
@@ -98,9 +99,9 @@ KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t l
     pack_add(dwpe + POSITION_OF(p, t) * C + c, sum);
 }
 
-/* Adds runs of up to 32 rows of one token. Each warp takes the run that begins at its place of the list, if one does,
- * and 32 packs of its channels. Tokens from `rows` on have no run. grid (ceil(N / WARPS), ceil(C / 32 packs)), no
- * shared memory. Bound by memory: dy is read once. */
+/* Adds the gradients of tokens that occur at most 32 times. The list is sorted by token. Each warp takes the token
+ * whose first occurrence is at the warp's place in the list, and 32 packs of channels. Tokens from `rows` on are
+ * ignored. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound by memory: dy is read once. */
 template <typename T, int W>
 KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     await_kernels();
@@ -113,7 +114,8 @@ KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
     /* a long run, which embedding_long_runs_kernel adds */
     if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return;
-    int            rows = __popc(same); /* the lanes of the run come first in the warp */
+    /* occurrences of the token; the lanes that hold them are the first lanes of the warp */
+    int            rows = __popc(same);
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
     add_rows<T, W>(sum, 0, rows, 1, c < C,
@@ -143,13 +145,13 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
     if (token >= rows_of_wte) return;
-    if (place + 1 >= N || list.token[place + 1] != token) return;       /* the run ends here, so it has at most 32
-                                                                         * rows */
-    if (place >= WARP && list.token[place - WARP] == token) return;     /* the run's first multiple of 32 is before this
-                                                                         * one */
+    /* this token has no later place, so it occurs at most 32 times */
+    if (place + 1 >= N || list.token[place + 1] != token) return;
+    /* an earlier block adds this token: the first multiple of 32 among its places is not this one */
+    if (place >= WARP && list.token[place - WARP] == token) return;
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
-    if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run, which embedding_runs_kernel
-                                                                         * adds */
+    /* at most 32 occurrences, which embedding_runs_kernel adds */
+    if (begin + WARP >= N || list.token[begin + WARP] != token) return;
     int64_t end = lower_bound(list.token, begin + WARP, N, token + 1);
 
     int            group = (int)threadIdx.x / SLICE_PACKS, pack = (int)threadIdx.x % SLICE_PACKS;

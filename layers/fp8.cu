@@ -34,8 +34,8 @@ KERNEL own_scale_kernel(float *scale, int32_t *amax, const int32_t *measured, DT
 typedef enum { NOTED, NOT_NOTED } Noting;
 typedef enum { AS_IT_LIES = 1, TURNED = 2 } Copies;
 
-/* 8-bit copies of a tensor, in row-major order and transposed, in scratch or where an op has written them; and its
- * 1/s. */
+/* 8-bit copies of a tensor, in row-major order and transposed. They are in scratch, or where an op has written them.
+ * inverse: 1/s, with s the scale of the tensor. */
 typedef struct { Matrix plain, turned; const float *inverse; } Codes;
 
 /* Queues the cast of x [R,C], a tensor of bf16, to 8-bit codes, which go to t. */

@@ -58,7 +58,7 @@ DEVICE __nv_bfloat162 pair_of(uint32_t bits) {
 
 /* --- casting ------------------------------------------------------------------------------------------------------ */
 
-/* Notes of a thread on the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
+/* Record of a thread about the elements that it cast: bits of the largest |x| of the even and of the odd elements, how
  * many exceeded the type's largest value, how many became zero. */
 typedef struct { uint32_t most; int over, vanished; } Seen;
 
@@ -124,7 +124,8 @@ template <DType type> DEVICE Codes8 cast_pack(Pairs8 x, const CastScale &by, See
     return c;
 }
 
-/* Combines the notes of a warp's lanes on the values that they cast, and returns the result in each lane. */
+/* Combines what the lanes of a warp have recorded (Seen) about the values that they cast. Returns the result in each
+ * lane. */
 DEVICE Seen warp_seen(Seen seen) {
     for (int o = WARP / 2; o > 0; o /= 2) {
         seen.most = __vmaxu2(seen.most, __shfl_xor_sync(0xffffffffu, seen.most, o));
@@ -138,8 +139,8 @@ DEVICE int most_seen(Seen seen) {
     return (int)(even > odd ? even : odd);
 }
 
-/* Combines the notes of all the block's threads on the values that they cast into amax and counts in memory. A maximum
- * and sums of integers do not depend on the order. */
+/* Adds to amax and counts in memory what the threads of a block have recorded (Seen) about the values that they cast. A
+ * maximum and sums of integers do not depend on the order. */
 DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     SMEM(int, all, [3]);
     if (threadIdx.x < 3) all[threadIdx.x] = 0;
@@ -156,7 +157,7 @@ DEVICE void note_seen(Seen seen, int32_t *amax, unsigned long long *counts) {
     if (threadIdx.x == 0 && counts && all[2]) atomicAdd(counts + 1, (unsigned long long)all[2]);
 }
 
-/* Combines the notes of one warp on the values that it cast into amax and counts in memory. */
+/* Adds to amax and counts in memory what one warp has recorded (Seen) about the values that it cast. */
 DEVICE void note_warp(Seen seen, int32_t *amax, unsigned long long *counts) {
     seen = warp_seen(seen);
     if (threadIdx.x % WARP != 0) return;

@@ -55,7 +55,9 @@ struct GemmCall {
     TensorMap a, b, c, aux;       /* aux: matrix of the epilogue (matmul.cuh): f(c) as output, or as input the
                                    * pre-activation, attention's output or the residual stream */
     int       m, n, steps;        /* sizes of the product; number of steps of DEPTH along k */
-    int       cluster, tiles_m, tiles_n; /* tiles_m: number of clusters along m, whose blocks lie along m */
+    /* blocks in a cluster; rows and columns of the grid of tiles of c. A cluster is along m, and tiles_m counts
+     * clusters */
+    int       cluster, tiles_m, tiles_n;
     int       parts, works;       /* number of slices of k; number of tiles of all slices */
     float    *sums;               /* c itself if c is f32 and k is not sliced; with several slices of k [parts,m,n],
                                    * the sums of each slice; rows are ld apart */

@@ -91,7 +91,7 @@ void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, in
  * The words of the config, and of Hugging Face, are in the order of the enum. */
 typedef enum { ACTIVATION_GELU_NEW, ACTIVATION_RELU2, ACTIVATION_SILU, ACTIVATION_GELU, ACTIVATION_COUNT } Activation;
 static const char *const ACTIVATION_NAMES[ACTIVATION_COUNT + 1] = {"gelu_new", "relu2", "silu", "gelu", NULL};
-/*   y, x [N,M] act */
+/* Computes y = f(x), f the activation `kind`. y, x [N,M] act */
 void activation_forward(Stream *s, Activation kind, Tensor y, Tensor x);
 /* Computes the gradient of activation.
  *   dx = dy * f'(x); dx may be dy   dbias [M] f32 out(+=) column sums of dx as stored, or none */

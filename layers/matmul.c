@@ -167,7 +167,7 @@ static Desc desc_of(Matrix x, int64_t rows, int64_t columns) {
     return desc;
 }
 
-/* What a product needs of its primitive: the size of its scratch, as in a dry run, or all of it. */
+/* How much of its primitive a product needs: only the size of its scratch, as in a dry run, or all of it. */
 typedef enum { SIZE_ONLY, TO_EXECUTE } Need;
 
 /* Describes the primitive of p's shape, which gives the size of its scratchpad. Creates the primitive only if it

@@ -116,7 +116,8 @@ static Key key_of(const Stream *s, const Call *c) {
 
 static int is_fp8(const Key *k) { return dtype_bytes((DType)k->type) == 1; }
 
-/* The epilogues of gelu_new have the names of stored tables, which are older than the other kinds. */
+/* Writes the key of a product in the table of algorithms. Epilogues of gelu_new have names without the activation,
+ * because stored tables are older than the other activations. */
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums", " gelu", " delta", " residual"},
                       *const others[] = {"", " activation_backward ", "", " activation ", "", ""};
@@ -186,8 +187,9 @@ static void entry_make(Entry *e, Key key, const Call *c, const Stream *s) {
                                                                      : CUBLASLT_EPILOGUE_DEFAULT));
     if (is_fp8(&key))
         describe(e->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
-                 (int8_t)0); /* 0: partial sums are added in f32 early; until then an H100 keeps some 14 bits of them
-                              * (arXiv:2412.19437, section 3.3.2) */
+                 /* 0 turns fast accumulation off. With it an H100 would add fp8 products with only some 14 bits of
+                  * mantissa (arXiv:2412.19437, section 3.3.2) */
+                 (int8_t)0);
     if (key.has_bias)
         describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(is_fp8(&key) ? BF16 : key.type));
     if (key.epilogue == EPILOGUE_COLUMN_SUMS)
@@ -431,8 +433,8 @@ KERNEL bias_rows_kernel(uint16_t *c, int64_t ld, int64_t m, int64_t n, const uin
     if (i < m * n) c[i / n * ld + i % n] = bias[i % n];
 }
 
-/* Computes the product. Returns 0 if nothing was done, because the epilogue is not worth it. Otherwise returns what
- * matmul_fused returns. */
+/* Computes the product. Returns 0 without computing it if separate kernels are faster than the epilogue. Otherwise
+ * returns 1, or 2 if the epilogue has also written the column sums (rest->sums). */
 static int product(Stream *s, Call c, const Rest *rest) {
     Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&

@@ -48,8 +48,9 @@ struct Rest {
  * capability 8.9. */
 void matmul_fp8(Stream *s, Matmul p, const float *a_inverse, const float *b_inverse);
 
-/* Computes the product. Returns 0 if the caller must do the rest, 1 if the epilogue did it, 2 if the epilogue also
- * wrote rest.sums. Only EPILOGUE_ACTIVATION and EPILOGUE_RESIDUAL allow a bias. */
+/* Computes the product, with the epilogue if that is faster. Returns 0 if it was computed without: the caller then
+ * calls rest.queue(). Returns 1 if the epilogue has done that work, 2 if it has also written rest.sums. Only
+ * EPILOGUE_ACTIVATION and EPILOGUE_RESIDUAL allow a bias. */
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, const Rest &rest);
 
 /* --- an own product for compute capability 9.0, beside cuBLASLt's ------------------------------------------------- */

@@ -99,8 +99,8 @@ typedef struct {
     float  *factor, *fresh; /* [neurons] factor by which x is multiplied; new value of v */
 } NeuronNumbers;
 
-/* The three passes of normuon. neuron_squares sets the field squares. neuron_factors sets factor and fresh, which
- * depend on a sum over all neurons. neuron_scale writes x and v. */
+/* The three passes of normuon. neuron_squares writes n.squares, the sums of squares of each neuron. neuron_factors
+ * computes n.factor and n.fresh, which depend on a sum over all neurons. neuron_scale writes x and v. */
 static void neuron_squares(Stream *s, NeuronPart p, NeuronNumbers n);
 static void neuron_factors(Stream *s, NeuronPart p, NeuronNumbers n, double beta2);
 static void neuron_scale(Stream *s, NeuronPart p, NeuronNumbers n);

@@ -245,9 +245,9 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
     }
 }
 
-/* Computes all rows by runs, each with its partial sums of dw, and for layernorm of db: [runs][dw, db][half]. Run p is
- * rows [N p / runs, N (p+1) / runs). There are enough runs for many threads, and each has enough rows that its partial
- * sums cost little in comparison. */
+/* Computes dx of all rows, and dw, and db for layernorm. The rows are divided into `runs` ranges, one to a thread at a
+ * time. Range p is rows [N p / runs, N (p+1) / runs), and has partial sums of dw and db of its own. A range has enough
+ * rows that its sums cost little in comparison. */
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Backward k, int64_t rows) {
     enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
     int64_t runs = (rows + LEAST_ROWS - 1) / LEAST_ROWS;

@@ -509,7 +509,7 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
 
-enum { MAX_THREADS = 512 }; /* so that a thread has 128 registers */
+enum { MAX_THREADS = 512 }; /* leaves each thread 128 registers */
 
 template <typename T> struct RmsBackward {
     T           *dx;                /* may be dresidual or dy, because each element is read and written by one thread */

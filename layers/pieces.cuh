@@ -29,8 +29,8 @@ template <typename P, int MOST> DEVICE int piece_of(const Pieces<P, MOST> &all, 
 typedef struct { float *x; int64_t n; unsigned first_unit; } TensorPiece;
 typedef Pieces<TensorPiece, 160> TensorPieces;
 
-/* Takes as many of the tensors [n] as fit into one launch, in units of `per_unit` elements. Returns their number, which
- * includes empty ones. */
+/* Adds as many of the tensors x [count] to `all` as fit into one launch, in units of `per_unit` elements. Returns the
+ * number of tensors taken, which includes empty ones. */
 static inline int pieces_take(TensorPieces *all, const Tensor *x, int count, int64_t per_unit) {
     int taken = 0;
     for (; taken < count && all->count < (int)(sizeof all->piece / sizeof *all->piece); taken++) {

@@ -13,7 +13,8 @@ SIMD_INLINE void swiglu_run(DType type, void *y, int64_t to, const void *gate_up
     act32_store_n(y, to, n, type, x);
 }
 
-/* Computes a row of swiglu. A weight of 1 changes no bit. */
+/* Computes a row of swiglu, multiplied by `weight` (of an expert). Without experts the weight is 1, which changes no
+ * bit. */
 SIMD_INLINE void swiglu_row_of(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
     int64_t gate = row * 2 * F, up = gate + F, f = 0;
     for (; f + PAIR <= F; f += PAIR) swiglu_run(type, y, row * F + f, gate_up, gate + f, up + f, weight, PAIR);

@@ -31,7 +31,8 @@ SIMD_INLINE void transpose_block(float *y, int64_t y_step, const float *x, int64
             odd[2 * i]     = INTERLEAVE_LOW(even[i], even[i + L / 2]);
             odd[2 * i + 1] = INTERLEAVE_HIGH(even[i], even[i + L / 2]);
         }
-        int done = 2 * round >= L; /* two rounds an iteration; 8 floats take three, so the last iteration does one */
+        /* 1 in the last iteration if the number of rounds is odd. An iteration does two rounds; 8 floats need three */
+        int done = 2 * round >= L;
         for (int i = 0; i < L / 2; i++) {
             even[2 * i]     = done ? odd[2 * i] : INTERLEAVE_LOW(odd[i], odd[i + L / 2]);
             even[2 * i + 1] = done ? odd[2 * i + 1] : INTERLEAVE_HIGH(odd[i], odd[i + L / 2]);

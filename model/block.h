@@ -27,9 +27,9 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* tokens [V',C]; positions [P,C], none if rotary */
 typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* norm [C] [C]; head [V',C], none if wte is the head */
 
-/* The final norm: the stream that it reads, its output and its statistics, for the n rows of this rank. Kinds with RMS
- * norms do not set mean. */
-typedef struct { Tensor residual, y, mean, rstd; } FinalActs;   /* [n,C] [n,C] act; [n] [n] f32 */
+/* The final norm, for the n rows of this rank. residual: the stream that it reads, [n,C] act; y: its output, [n,C] act;
+ * mean and rstd: its statistics, [n] f32. Kinds with RMS norms do not set mean. */
+typedef struct { Tensor residual, y, mean, rstd; } FinalActs;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
@@ -104,8 +104,8 @@ typedef struct {
      * them); or none */
     Tensor entry_sums, exit_sums;
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: the gradient of the stream (in and out), and of a branch */
-    /* [H/t,N] f32: result of attention_delta, by the backward of the product behind attention; none: attention's
-     * backward computes it */
+    /* [H/t,N] f32: result of attention_delta, computed in the backward of the product after attention; none:
+     * attention's backward computes it */
     Tensor delta;
     Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */
@@ -250,7 +250,7 @@ struct BlockKind {
     double norm_eps;
     /* 1: q, k and v are adjacent in memory and read as one matrix, and so are gate and up */
     int  joins_matrices;
-    int  has_delta;                        /* 1: the backward of the product behind attention computes BlockRun.delta */
+    int  has_delta;                        /* 1: the backward of the product after attention computes BlockRun.delta */
     /* 1 if backward adds column sums to BlockRun.entry_sums, and uses exit_sums if they are set */
     int  has_biases;
     /* side of a matrix that a neuron is: columns for matrices [in,out], rows for [out,in] */

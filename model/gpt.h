@@ -88,7 +88,8 @@ typedef struct {
     float      balance_there;        /* the value that `balance` holds on the device              */
     /* with tensor ranks: [N] i32, tokens or targets counted from this rank's first row of the vocabulary */
     Tensor     tokens;
-    /* [head_rows], [2 head_rows] f32: the classifier's maxima and sums, with tensor ranks and in gpt_token_losses */
+    /* [head_rows] f32 maximum of each row of logits; [2 head_rows] f32 the sums of exponentials and the targets' logits
+     * (classifier_part_sums). Used with tensor ranks and in gpt_token_losses */
     Tensor     most, part_sums;
 } Gpt;
 
@@ -153,7 +154,7 @@ int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
 /* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
  * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
-/* returns the rows that a new token costs when the past is kept: one for each tensor rank */
+/* returns the rows that a forward computes for one new token if gpt_keeps_past: one for each tensor rank */
 int64_t gpt_token_rows(const Gpt *g);
 /* After gpt_forward of this batch: writes the logits of one row, after the soft cap, to out [vocab_size] in host
  * memory. row counts the tokens of the batch's whole sequences, over all context ranks. */

@@ -161,7 +161,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
+    Tensor nothing = r->dresidual; /* no residual gradient: the final norm is the only reader of the stream here */
     nothing.data = NULL;
     layernorm_backward(r->s, r->dresidual, entry_sums(r), d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean,
                        x.rstd);

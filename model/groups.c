@@ -134,7 +134,8 @@ size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts) {
     return sum + (experts > 1 ? comm_buffer_bytes(kind, state / experts) : 0);
 }
 
-/* Adds up the bytes of the groups that groups_create and the groups_add_ functions make. */
+/* Adds up the memory that the communication library takes for the groups that groups_create and the groups_add_
+ * functions make. */
 size_t groups_library_bytes(Mesh mesh, CommKind kind, GroupsUse use) {
     int all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE),
         stage = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS), of_matrices = 0;

@@ -48,8 +48,9 @@ void   groups_add_matrices(Groups *g);
 void   groups_add_tree(Groups *g);
 /* Sets the CommKind of all groups, and of the job (comm_set_kind), and reserves multiprocessors for NCCL's kernels. */
 void   groups_set_kind(const Groups *g, CommKind kind);
-/* Times and bytes of all groups since the last call (comm_times). ms, sent: milliseconds and bytes of buckets, by axis;
- * the job counts for AXIS_SHARD. waited_ms: the exposed share of ms. */
+/* Times and bytes of all groups since the last call (comm_times). ms, sent: milliseconds and bytes of collectives over
+ * buckets, by axis. Those of the group of all ranks are added to AXIS_SHARD. waited_ms: the part of ms in which this
+ * rank waited. */
 typedef struct { double comm_ms, exposed_ms, ms[AXES], waited_ms[AXES]; int64_t sent[AXES]; } GroupTimes;
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);

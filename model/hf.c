@@ -131,8 +131,8 @@ static int arch_of(const cJSON *config) {
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Words of config.json beside ACTIVATION_NAMES, which are words of Hugging Face, too. The names of GELU, by tanh and
- * exact, are those of transformers. */
+/* Further words of config.json for activations. ACTIVATION_NAMES are words of Hugging Face, too. The names of GELU, by
+ * tanh and exact, are those of transformers. */
 static const struct { const char *word; Activation kind; } ACTIVATION_WORDS[] = {
     {"gelu_pytorch_tanh", ACTIVATION_GELU_NEW}, {"gelu_fast", ACTIVATION_GELU_NEW},
     {"gelu_accurate", ACTIVATION_GELU_NEW},     {"gelu_python_tanh", ACTIVATION_GELU_NEW},

@@ -251,7 +251,7 @@ static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
 }
 
 static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
-    Tensor nothing = r->dresidual; /* none, because no gradient of the stream bypasses the final norm */
+    Tensor nothing = r->dresidual; /* no residual gradient: the final norm is the only reader of the stream here */
     nothing.data = NULL;
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }

@@ -127,8 +127,9 @@ static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
     }
 }
 
-/* Lists the messages for one matrix. The owner receives the pieces of its own copy of the state. It receives a matrix
- * that no tensor rank cuts only from ranks with its own place among tensor ranks. */
+/* Lists the messages that carry the pieces of one matrix to its owner, or back. Several ranks may hold copies of a
+ * piece: only those in the owner's copy of the state send, and all receive. If no tensor rank cuts the matrix, all
+ * tensor ranks hold the same piece, so only the one with the owner's tensor index sends. */
 static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x) {
     int  cut = is_cut(m, &m->shards->layout.param[x->param]), own_copy = x->owner / (m->pieces * m->tensor);
     Span span;

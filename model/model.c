@@ -179,7 +179,7 @@ static void dry_other_batches(Model *m) {
 static void dry_beside(Model *m, int64_t micro_batches) {
     Ledger beside = {.times = -1}, *step = m->stream.ledger;
     m->stream.ledger = &beside;
-    /* meanwhile `step` counts nothing; it is set because collectives write into this ledger, not into `beside` */
+    /* collectives are noted in this ledger even now; times = -1 keeps them from being counted */
     step->times = -1;
     if (micro_batches) dry_step(m, micro_batches);
     else dry_other_batches(m);

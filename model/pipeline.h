@@ -61,7 +61,7 @@ typedef struct {
 
 typedef struct {
     PipelineSpec spec;
-    Gpt      *gpt;                /* borrowed */
+    Gpt      *gpt;                /* borrowed: activations and forward and backward passes of this stage */
     WorkList  list;               /* owned: the work of a step */
 } Pipeline;
 

@@ -71,7 +71,7 @@ typedef struct {
     int    uses_own; /* 1: the history is empty, so each tensor is scaled by its own maximum     */
 } Fp8Scales;
 
-/* History of the exponents of a run, on the host. */
+/* History of a run with fp8, on the host: the exponent of each tensor's largest value, for the last FP8_STEPS steps. */
 typedef struct {
     int64_t cells;
     int     steps;    /* steps in the history, at most FP8_STEPS */

@@ -297,7 +297,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     z->due = z->layout.buckets;
     list_spans(z);
-    /* the first products set gradients; the memory from the arena is zero already */
+    /* The first product of a step overwrites each gradient. Memory from the arena is already zero, so rows without a
+     * product are right, too. */
     for (int b = 0; b < z->layout.buckets; b++) set_adds(z, b, 0);
     if (has_twin(z, 0) && spec.use == GPT_TRAINING)
         z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
@@ -560,7 +561,8 @@ void shards_await(Shards *z, Stream *s) {
     event_record(z->computed, s);
     for (int is_past = 0; !is_past;) {
         is_past = event_is_past(z->computed);
-        /* polled after the event, because the event also passes if a collective was aborted */
+        /* polled once more after the event has passed: it also passes if a collective was aborted, and the poll reports
+         * that */
         if (z->spec.comm) comm_poll(z->spec.comm);
     }
 }

@@ -68,7 +68,8 @@ static int mean_loss(Run *r, double *loss) {
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
     int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
-    /* All ranks must call requests_agree equally often. So rounds is the most batches that any rank has. */
+    /* rounds = the most batches that any rank has. All ranks go through as many rounds, because each calls the
+     * collective requests_agree. */
     for (int64_t few = most - share; few <= most; few++) {
         int64_t batches = 0;
         for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;

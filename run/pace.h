@@ -36,7 +36,7 @@ typedef struct {
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
 
 /* Judges the medians of all ranks. Returns 1 + the slow rank. Returns -1 for a slow link, if ranks of several hosts all
- * wait longer than any of them computes. Else returns 0. */
+ * wait longer than any of them computes. Otherwise returns 0. */
 int stragglers_find(const Pace *pace, int ranks, int has_hosts);
 
 /* --- slowness ----------------------------------------------------------------------------------------------------- */

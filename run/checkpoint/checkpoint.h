@@ -128,7 +128,8 @@ void checkpoint_make_room(const CheckpointState *state);
  * exit 74. A state that is not finite is never written: exit 76. */
 typedef struct Saver Saver;
 enum { SAVER_TRIES = 3 };
-Saver *saver_create(CheckpointState *state);   /* state is borrowed */
+/* creates the object that saves checkpoints of `state`, which is borrowed */
+Saver *saver_create(CheckpointState *state);
 void   saver_destroy(Saver *s);                /* frees a saver; waits only for the phase in flight, so call
                                                 * saver_finish first */
 size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* bytes of host memory that a saver needs */

@@ -33,7 +33,7 @@ int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the 
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
                              char *fault);
 /* Reads and checks the manifest of a checkpoint alone. The files that it lists are not read. On MANIFEST_GOOD *m is
- * filled, to be freed by manifest_free. Else the fault is written to fault [MANIFEST_FAULT_BYTES]. */
+ * filled, to be freed by manifest_free. Otherwise the fault is written to fault [MANIFEST_FAULT_BYTES]. */
 ManifestStatus folder_manifest(const char *folder, Manifest *m, char *fault);
 /* Finds the newest checkpoint of a run folder that verifies, or takes the folder itself if it is a checkpoint. Writes
  * its path to *out, and its manifest, to be freed by manifest_free, to *m unless m is NULL. Returns 0 if there is

@@ -32,8 +32,8 @@ static void refuse_other_sizes(const cJSON *json, const char *path, ModelShape o
 }
 
 /* Refuses weights that were trained on tokens of another tokenizer than t, the tokenizer of the data. If the data have
- * only token ids, compares the notes about the tokenizer in the folder of the data. Warns if the tokenizer of the
- * weights is not known. */
+ * only token ids, compares the number of ids in their tokens.json. Warns if the tokenizer of the weights is not
+ * known. */
 static void refuse_other_source(const Config *config, const Tokenizer *t, const WeightsSet *set) {
     /* files of tokenizers in formats that this program cannot read */
     static const char *const UNREAD[] = {"tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"};

@@ -278,8 +278,8 @@ static void remove_all(MemoryCopies *m) {
     free(m);
 }
 
-/* Returns the bytes before the data of a copy. The head (manifest) has its present size and HEAD_SPARE to grow. An
- * extent has at least a MiB, or ends with an extent of a file. */
+/* Returns the most bytes before the data of a copy. Its head (manifest) may grow to twice its present size and
+ * HEAD_SPARE more. An extent has at least 1 MiB, unless an extent of a file ends there. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = prepare(m, 0);
@@ -390,7 +390,7 @@ static void finish(MemoryCopies *m) {
 void memory_copies_start(MemoryCopies *m, int64_t step) {
     if (!m) return;
     double begin = clock_ms();
-    finish(m); /* the preceding copy is then complete on all ranks */
+    finish(m); /* after this call the preceding copy is complete on all ranks */
     if (comm_any_fault(m->state->comm, m->fault) && !m->warned++ && comm_rank(m->state->comm) == 0)
         warn("the copy in memory of step %" PRId64 " is of no use: %s; training continues, and checkpoints on disk "
              "stay", m->now.step, m->fault);

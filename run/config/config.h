@@ -24,8 +24,8 @@ typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
 typedef enum { DECAY_SQRT, DECAY_LINEAR } DecayShape;
-/* The cause that turns the document mask on, with which attention stays within one document. Causes are none, the
- * config (ASKED), and the kind of model (DEFAULT). DEFAULT needs a vocabulary with an end of text. */
+/* Cause of the document mask, by which attention stays within one document: nothing, the config (ASKED), or the kind of
+ * model (DEFAULT). DEFAULT needs a vocabulary with an end of text. */
 typedef enum { DOCUMENT_MASK_NONE, DOCUMENT_MASK_ASKED, DOCUMENT_MASK_DEFAULT } DocumentMask;
 typedef enum { WEIGHT_DECAY_CONSTANT, WEIGHT_DECAY_LR, WEIGHT_DECAY_LINEAR } WeightDecaySchedule;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;

@@ -307,7 +307,7 @@ static char *check_neighbours(const Config *c) {
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C;
     uint64_t   inner = block_kind(s)->traits & HAS_EXPERTS ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    /* heads: model.n_embd must be a multiple of it */
+    /* heads: model.n_embd must be a multiple of this number */
     int64_t    heads = s.head_dim ? 1 : 2 * s.n_head;
     int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     int        of_keys = keys % LAYOUT_ALIGN != 0;

@@ -78,8 +78,8 @@ typedef struct {
 enum { GUARD_TEXT = 512 };
 
 int guard_verify_due(const Config *c, int64_t step);
-/* Collective. Returns 1 if a and b have the same bits on every rank. Else writes the names of the ranks whose own
- * gradients differ to out. If none differs, it names the ranks whose summed gradients differ. */
+/* Collective. Returns 1 if a and b have the same bits on every rank. Otherwise returns 0 and writes to out the names of
+ * the ranks whose own gradients differ. If none differs, it names the ranks whose summed gradients differ. */
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
 /* Returns 1 if this step compares the state that all ranks hold. The comparison is made as often as it costs at most
@@ -88,8 +88,8 @@ int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, ch
  * copy of a piece, and would spread a wrong value in an owned piece. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
-/* Collective. Returns 1 if all ranks give the same value. Else writes the names of the ranks without the value of the
- * majority to out, or of all ranks if there is no majority. */
+/* Collective. Returns 1 if all ranks give the same value. Otherwise returns 0, and writes to out the names of the ranks
+ * whose value is not that of the majority. Without a majority it names all ranks. */
 int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);
 int guard_is_outvoted(Comm *comm, int64_t value); /* collective; returns 1 if guard_is_same would name this rank */
 

@@ -91,7 +91,8 @@ int  requests_save(Requests *q);
 void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 
-/* Called at the end of the run. Removes STOP and SAVE, and ends the answers to signals. */
+/* Called at the end of the run, after its last save. Removes the files STOP and SAVE. Later signals no longer stop or
+ * save. */
 void requests_end(Requests *q);
 
 /* Returns the name of the time limit that comes first, or NULL if there is none. Writes how far away it is, and how

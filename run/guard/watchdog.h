@@ -28,8 +28,8 @@ void      watchdog_destroy(Watchdog *w);
 /* Records progress. phase is a literal and begins now; with NULL the old phase continues. w may be NULL: no
  * watchdog. */
 void watchdog_tick(Watchdog *w, const char *phase);
-/* Returns the longest allowed silence in seconds: configured_seconds if that is not 0. Else WATCHDOG_STARTING_SECONDS
- * until watchdog_started, then max(30, 20 x the longest pause seen). */
+/* Returns the longest allowed silence in seconds. It is configured_seconds if that is not 0. Otherwise it is
+ * WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
 /* returns the longest allowed silence in seconds, by the pauses between ticks so far */

@@ -20,7 +20,8 @@ struct Island {
     Key            key;                /* the shared key, from outer.key */
     Link          *link;               /* [links] one connection to each server; the first server leads; owned */
     int            links;              /* number of connections, one to each server */
-    RoundCopy      copy;               /* weights x that the round began with, and the deltas that this rank sends */
+    /* copies of the weights at the start of the outer round, and the deltas that this rank sends */
+    RoundCopy      copy;
     int            has_lease, is_over; /* 1 if this round has steps to send; 1 if the server has no more rounds */
     int64_t        used;               /* samples of the lease (samples to train on) that were reported to the server */
     IslandExchange ended;              /* numbers of the last completed round, for the logs */

@@ -18,7 +18,7 @@ enum { LINE_BYTES = 512 };
 typedef enum { IS_GIVEN, IS_DONE, IS_RETURNED } Is;
 static const char *const IS_WORDS[] = {[IS_GIVEN] = "given", [IS_DONE] = "done", [IS_RETURNED] = "returned"};
 
-/* A line of the leases file. used: number of samples of the lease that were trained on and count. */
+/* A line of the leases file. used: number of samples that an island trained on and whose result is in the model. */
 typedef struct { Lease lease; int64_t used; Is is; } Line;
 
 /* --- ranges of samples -------------------------------------------------------------------------------------------- */
@@ -52,9 +52,9 @@ static int release(Leases *l, SampleRange r) {
     return 1;
 }
 
-/* Removes samples from the free ones. They are samples that were never given, or the first of a free range. Returns 0
- * if they are neither. If r begins after the first sample never given, the samples between are skipped, because a lost
- * file had given them. */
+/* Removes the samples r from the free ones. They must be samples that were never given, or the first of a free range;
+ * otherwise returns 0. If r begins after the first sample never given, the samples between are skipped: leases.jsonl
+ * was lost, and they were given before. */
 static int take(Leases *l, SampleRange r) {
     if (r.first >= l->next_sample) return l->next_sample = end_of(r), 1;
     for (int64_t i = 0; i < l->frees; i++) {

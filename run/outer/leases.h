@@ -89,7 +89,7 @@ typedef struct {
     End         end;               /* END message of rank 0 of the island: samples, tokens and loss of its round */
     double      norm;              /* norm of the island's delta, once it has ENDED */
     double      last_norm;         /* norm of the island's last delta that counted */
-    int64_t     last_round;        /* round of the island's last delta that counted; -1: none */
+    int64_t     last_round;        /* number of the round in which that delta counted; -1: none has counted yet */
     float      *delta;             /* [elements of the part] the island's delta (its weight change), by offset; NULL
                                     * until a rank sends some of it; owned */
     int64_t     elems;             /* number of elements of `delta` that have arrived */

@@ -18,7 +18,7 @@ typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
 typedef struct {
     const char *name;
     unsigned    from;   /* bits 1 << MessageFrom of the senders that may send such a message */
-    Holds       holds;  /* what the payload of the message holds */
+    Holds       holds;  /* kind of payload of the message: nothing, JSON or values */
     size_t      bytes;  /* bytes of the struct for this message, if its payload is JSON */
 } Kind;
 

@@ -27,7 +27,8 @@ typedef struct {
     int    links;                  /* number of entries of `link` */
     /* shares, 0 to 1, of the peak rates that programs reach: FLOP/s of products and attention, memory, links */
     double product, attention, memory, link_efficiency;
-    double ramp;                   /* a matrix product with inner size k reaches the share k/(k + ramp) of its rate */
+    /* a matrix product with inner size k runs at the share k/(k + ramp) of the peak rate */
+    double ramp;
     double op_s;                   /* seconds that any operation takes before its work begins */
     double attention_passes;       /* how often attention scores pass through memory; 0 in this program's kernels */
     int    fp8_casts;              /* 1: each operand is cast to fp8 by a separate kernel, as in programs that scale

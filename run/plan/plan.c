@@ -229,8 +229,8 @@ char *plan_sharers(int datas, int ranks, char out[64]) {
     return out;
 }
 
-/* Describes the experts of a rank. The bytes of a block count for each row: the row and its output, gate and up, swiglu
- * and its gradient, a weight and its gradient. */
+/* Describes the experts of a rank, with the bytes of their activations in a block. Each row has its input and output (2
+ * C), gate and up (2 F), swiglu and its gradient (2 F). Its weight and the gradient of the weight are f32. */
 char *plan_experts(const Config *c, DType act, char out[240]) {
     ModelShape s = c->model.shape;
     int64_t    e = c->parallel.expert, even = c->batch.micro_batch * (c->batch.seq_len / c->parallel.context) * s.top_k,

@@ -46,7 +46,8 @@ typedef struct {
     size_t    host_copy_bytes;   /* copy of the state of a rank, from which a checkpoint is written */
     size_t    ahead_bytes;       /* batches that are read ahead of their step */
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
-    size_t    island_bytes;      /* outer.server: weights of a round, their changes, buffers of the connections */
+    /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
+    size_t    island_bytes;
     size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
     size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
@@ -81,7 +82,7 @@ char *plan_memory_advice(const Config *config, const Plan *plan);
 
 /* --- lines about data and disk ------------------------------------------------------------------------------------ */
 
-/* The functions below print no fault for missing data, because a plan can come before the data. */
+/* The functions below accept missing token files: a user may plan a run before making its data. */
 
 /* Returns a short text for a count: "1.88 M", "12.3 k"; below ten thousand a plain number. */
 ShortText plan_count_text(double value);

@@ -20,8 +20,8 @@ typedef enum {
     PASSAGE_START,    /* starts a collective of `seconds`; the rank computes meanwhile */
     PASSAGE_WAIT      /* waits for an earlier collective on `line`: the one `back` before its latest */
 } PassageKind;
-/* Lines (queues) of collectives: one for each axis of the grid, and one for ranks that share the state of the same
- * experts. A wait counts back along one line. */
+/* Lines (queues) of collectives, numbered: one for each axis of the grid, and LINE_OF_EXPERTS for ranks that share the
+ * state of the same experts. PASSAGE_WAIT counts collectives of one line. */
 enum { LINE_OF_EXPERTS = AXES, LINES };
 typedef struct {
     PassageKind kind;
@@ -58,8 +58,9 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    /* reach of collectives by axis (AXIS_SHARD: ranks that share a state), of all ranks, of the ranks that divide the
-     * experts, and of those that share the state of the same experts; twins: of messages from first stage to last */
+    /* Reach (number of ranks, slowest link and latency of a ring) of collectives, by axis. AXIS_SHARD: of the ranks
+     * that share a state. all: of all ranks. experts: of those that divide the experts. expert_state: of those that
+     * share the state of the same experts. twins: of messages from the first stage to the last. */
     Reach          reach[AXES], all, experts, expert_state, twins;
 } Durations;
 
@@ -413,7 +414,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
         if (like[p] == p) {
             ModelSpec spec = spec_of(c, on, p);
             spec.fp8_casts = spec.fp8 && on.cluster->fp8_casts;
-            /* the rates in configs/clusters/ were chosen for these sizes */
+            /* plans as for the CPU build (GptSizes): the rates in configs/clusters/ were chosen with these sizes */
             spec.sizes = SIZES_OF_CPU;
             history[p] = history_of(spec, micro_batches, &d);
         }

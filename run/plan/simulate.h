@@ -35,8 +35,8 @@ typedef struct {
     double  tokens_per_s, tflops_per_gpu, mfu;
 } Simulated;
 
-/* What a config is simulated on: the type of activations, the number of ranks (a multiple of what the grid needs), and
- * the cluster, borrowed. */
+/* The job and machine that a config is simulated on: the type of activations, the number of ranks, and the cluster
+ * (borrowed). The number of ranks is a multiple of what the grid needs. */
 typedef struct { DType act; int ranks; const Cluster *cluster; } Target;
 
 /* Simulates a step with the grid and batch of the config. */

@@ -188,7 +188,7 @@ Tokenizer run_tokenizer(const Config *c) {
     for (int i = 0; i < c->data.train.count; i++) dataset_files(c->data.train.item[i], &files);
     for (int i = 0; i < c->data.val.count; i++) dataset_files(c->data.val.item[i], &files);
     const char *const *names = files.count ? (const char *const *)files.path : c->data.train.item;
-    /* no file matches yet: the pattern itself is looked up */
+    /* if no file matches data.train yet, the tokenizer is looked for in the folder that the pattern names */
     int64_t            count = files.count ? (int64_t)files.count : 1;
     Tokenizer          t = run_has_no_data(c) ? tokenizer_create(c->data.tokenizer, most)
                                               : tokenizer_of_data(c->data.tokenizer, names, count, most);

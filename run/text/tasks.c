@@ -15,7 +15,8 @@
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */
 
-static const char MEMORY[] = "the questions and tokens of a task"; /* what is missing where memory runs out */
+/* purpose of an allocation in the message "no memory for ..." */
+static const char MEMORY[] = "the questions and tokens of a task";
 
 void task_add_question(Task *t, int32_t gold) {
     t->question = xgrow(t->question, t->questions, sizeof *t->question, MEMORY);

@@ -22,7 +22,8 @@ typedef enum { TASK_OPEN, TASK_CHOICES, TASK_CONTEXTS, TASK_CONTINUATION } TaskK
 typedef struct {
     int64_t at;                   /* index in Task.token of the text's first own token, after the shared ones */
     int32_t shared, own, scored;
-    double  length;               /* divisor of the text's sum in acc_norm: number of characters, or of tokens */
+    /* number of characters or tokens, by which acc_norm divides the sum of log probabilities */
+    double  length;
 } TaskText;
 
 typedef struct { int64_t first; int32_t texts, gold; } Question;

@@ -93,7 +93,7 @@ static void refuse_full_folder(const Export *e) {
         fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
-    if (entries > 2) /* more entries than . and .. */
+    if (entries > 2) /* the folder has entries besides "." and ".." */
         fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
 

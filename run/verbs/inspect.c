@@ -71,7 +71,7 @@ static void PRINTF_LIKE(3, 4) report_item(const char *key, cJSON *item, const ch
     print_plain(stdout, "%-12s %s\n", key, text);
 }
 
-/* Adds a result that is a text. */
+/* Adds a result to the report: the key and a text. */
 static void PRINTF_LIKE(2, 3) report_text(const char *key, const char *fmt, ...) {
     char    text[8192];
     va_list args;

@@ -147,7 +147,7 @@ static int64_t shard_number(const char *name, const char *split) {
 }
 
 /* Returns the number of tokens in a shard that this verb wrote, 0 for an empty file, or -1 for any other file.
- * vocab_size is from the notes in its folder (tokens.json). If tokens are bytes, every value is checked. */
+ * vocab_size is from the tokens.json in its folder. If tokens are bytes, every value is checked. */
 static int64_t own_tokens(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
@@ -281,7 +281,7 @@ static void put_eot(Shards *s, int where) {
     if (t->kind == TOKENIZER_BPE && job.eot == where) put_ids(s, &t->file.end_of_text, 1);
 }
 
-/* What is held out for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
+/* The held-out text, for validation: `count` of `documents`, evenly spread, or all text from byte first_byte on. */
 typedef struct { int64_t documents, count, first_byte; } HeldOut;
 
 /* State of the writer, which divides documents between the shards of the two splits. */
@@ -448,7 +448,7 @@ static void copy_tokenizer(void) {
     }
 }
 
-/* Replaces a file of notes in the folder of the shards. text NULL: removes it. */
+/* Replaces a file beside the shards, such as tokens.json. text NULL: removes it. */
 static void put_notes(const char *name, const char *text, size_t bytes) {
     Path path = path_of("%s/%s", job.out, name);
     int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
@@ -485,8 +485,8 @@ static void write_inputs(FILE *notes) {
     free(list);
 }
 
-/* Writes the notes next to the shards: copies of the tokenizer's files, and tokens.json, which says what the shards
- * hold and from which inputs. */
+/* Writes the files beside the shards: copies of the tokenizer's files, and tokens.json, which says what the shards hold
+ * and from which inputs. */
 static void write_notes(void) {
     char   *text;
     size_t  size;
@@ -552,7 +552,7 @@ static int verb_tokenize(int argc, char **argv) {
     find_documents();
     int64_t invalid = write_shards(), total = train.bytes + val.bytes;
     lock_keep(job.lock);
-    write_notes(); /* written before the shards are moved, so that shards never exist without notes */
+    write_notes(); /* written before the shards are moved, so that shards never exist without tokens.json */
     move_into_place(&train);
     move_into_place(&val);
     int64_t removed = remove_stale();

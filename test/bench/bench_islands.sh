@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a thin link costs. Two hosts (network namespaces, for root) train configs/demo-gpt2.json with one thread each.
-# Their link has 20 Mbit/s and 10 ms each way (test/hosts/thin_link.c). The step rate of two islands, or of one job of
-# two ranks, is compared with that of two jobs that exchange nothing. The server is on one of the hosts. Needs the text
-# of `make demo`, and a quiet machine; a row takes three minutes at most.
+# Measures what a thin link costs. Two hosts (network namespaces, for root) train configs/demo-gpt2.json with one thread
+# each. Their link has 20 Mbit/s and 10 ms each way (test/hosts/thin_link.c). The step rate of two islands, or of one
+# job of two ranks, is compared with that of two jobs that exchange nothing. The server is on one of the hosts. Needs
+# the text of `make demo`, and a quiet machine; a row takes three minutes at most.
 #   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|ends...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer;
 #   ROUNDS=2, ALONE=200: so many rounds, and steps without exchange, for a shorter row

@@ -26,7 +26,7 @@ static inline double processor_ms(void) {
 }
 
 /* Returns whether to measure processor time: with one thread of the CPU build, because processor time stops while other
- * programs have the core. Else elapsed time is measured. */
+ * programs have the core. Otherwise elapsed time is measured. */
 static inline int    by_processor(void) { return device_threads() == 1 && strcmp(device_backend(), "cpu") == 0; }
 static inline double bench_ms(void) { return by_processor() ? processor_ms() : clock_ms(); }
 

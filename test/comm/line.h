@@ -18,8 +18,7 @@
 
 typedef struct {
     Channel *client, *server;
-    /* the test's ends of both connections: what the client sends is read at at_client, what the server sends at
-     * at_server */
+    /* the test's ends of both connections: it reads the client's bytes at at_client, and the server's at at_server */
     int      at_client, at_server;
 } Line;
 

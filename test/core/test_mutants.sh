@@ -1,5 +1,5 @@
 #!/bin/bash
-# test_mutants.sh - scripts/mutants.sh and the reader of test/mutants.txt: what they refuse.
+# test_mutants.sh - the refusals of scripts/mutants.sh and of the reader of test/mutants.txt.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/expect.sh"
 
 refuses() { # refuses PATTERN LINE...: checks that a file of these lines is refused.

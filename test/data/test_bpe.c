@@ -416,7 +416,7 @@ static void hostile_files_are_refused(void **state) {
         if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
     }
     static const char *const RETURNS[] = {"#version: 0.2\ra b\rc d\r", "#version: 0.2\na b\rc d\n"};
-    /* merges that follow would be ignored, so the file is refused */
+    /* A carriage return within a line of merges.txt would hide the merges after it, so the file is refused. */
     for (size_t i = 0; i < sizeof RETURNS / sizeof *RETURNS; i++) {
         char vocabulary[8000] = "{", merges[60], c[4];
         for (int byte = 0; byte < 256; byte++) {

@@ -184,7 +184,8 @@ static void what_is_never_read_is_counted(void **state) {
     assert_int_equal(dataset_first_samples(&d, 16 * 41), 40);
 }
 
-/* Bytes per token are the mean of the notes beside the data files, weighted by the number of samples in each file. */
+/* Bytes per token are the mean of the values in tokens.json beside the data files, weighted by the number of samples in
+ * each file. */
 static void bytes_per_token_are_those_of_what_is_read(void **state) {
     (void)state;
     Tokenizer ids = {.kind = TOKENIZER_IDS}, bytes = {.kind = TOKENIZER_BYTES};

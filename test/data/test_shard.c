@@ -368,7 +368,7 @@ static void megatron_files_are_read_with_their_index(void **state) {
     assert_int_equal(shard_find_foreign(&s, 70000), 0);
     shard_close(&s);
 
-    /* refused: tokens of 8 bytes, read as uint16, would be trained on without a message */
+    /* refused: read as uint16, tokens of 8 bytes would be trained on as wrong tokens, without a message */
     write_megatron("widest", 5, 2, widest, sizeof widest, 8);
     assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens as int64", "widest.idx", NULL);
     write_megatron("text", 1, 2, narrow, sizeof narrow, 1);

@@ -1,4 +1,4 @@
-/* test_tokens_json.c - bytes per token from tokens.json, the notes beside data files, and bits per byte. */
+/* test_tokens_json.c - bytes per token from tokens.json, which lies beside data files, and bits per byte. */
 #include <math.h>
 
 #include "core/error.h"
@@ -32,7 +32,7 @@ static void notes_are_read_where_they_are_right(void **state) {
     }
 }
 
-/* Damaged notes are refused, because they must not silently switch off the checks that use them. */
+/* A damaged tokens.json is refused, because it must not silently switch off the checks that use it. */
 static void damaged_notes_are_refused(void **state) {
     (void)state;
     static const struct { const char *text, *why; } cases[] = {

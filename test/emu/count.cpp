@@ -210,7 +210,8 @@ static bool is_product(const std::string &kernel) {
     return false;
 }
 void count_launch_end(const Launch &l) {
-    enum { LAUNCH_WORK = 1024 }; /* bytes that count as the fixed time of a launch */
+    /* each launch counts as these bytes in addition to those it moves, for its fixed time */
+    enum { LAUNCH_WORK = 1024 };
     if (!sums.path) return;
     int64_t moved = sums.kernel->moved - sums.moved_before;
     sums.work += moved + LAUNCH_WORK;

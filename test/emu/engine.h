@@ -4,7 +4,7 @@
  *   fiber.cpp        context switch, scheduler, and how the emulator reports and ends
  *   collectives.cpp  operations of several threads: warp operations, barriers, votes
  *   launch.cpp       a launch, its blocks, and shared memory
- *   race.cpp         who touched which memory when; only it knows the shadow
+ *   race.cpp         which thread last wrote and read each piece of memory: finds races between threads
  *   tensor.cpp       ldmatrix, stmatrix, mma, cp.async      hopper.cpp   mbarrier, TMA loads, setmaxnreg
  *   wgmma.cpp        products of warpgroups                 bulk.cpp     TMA stores, the two proxies
  *   cluster.cpp      blocks that run together              count.cpp   bank conflicts, bytes

@@ -22,7 +22,7 @@ extern "C" char __executable_start, _end;
 
 namespace emu {
 
-struct alignas(32) Cell { /* what is known of two bytes of memory; two cells share a cache line */
+struct alignas(32) Cell { /* state of two bytes of memory; two cells share a cache line */
     /* stamps of the last write and the last two reads; the last bit of a read is set for the asynchronous proxy */
     uint64_t write, read[2];
     uint32_t write_at, read_at; /* low 32 bits of the addresses of the instructions that wrote and read */
@@ -39,7 +39,7 @@ static struct {
     std::vector<uint32_t> fenced;
     uint32_t           clock[MAX_WARPS];
     uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: the latest clock of warp v that warp w knows of */
-    /* clocks that an object such as an mbarrier passes on */
+    /* vector clocks that warps have published through an object such as an mbarrier, by its address */
     std::map<void *, std::array<uint32_t, MAX_WARPS>> released;
     Allocation        *last_hit;
     const char        *async_file; /* source file of the asynchronous access that is being checked */

@@ -8,7 +8,8 @@
 #include "layers/matmul.h"
 #include "test/ref/test.h"
 
-/* Returns whether the program's own kernel runs on this GPU. A stage must exist when it is called. */
+/* Returns whether the program's own matrix kernel, which is for compute capability 9.0 only, runs on this GPU. Needs an
+ * open device. */
 static int has_own(void) { return strncmp(device_isa(), "sm_90", 5) == 0; }
 /* Chooses who computes products: "own", "cublaslt", "timed" or NULL (the default). Empties the table of algorithms. */
 static void ask(const char *who) {

@@ -69,7 +69,7 @@ static void test_json(void **state) {
     fp8_history_destroy(&h), fp8_history_destroy(&back);
 }
 
-/* 12 cells are 24 digits for each step. A text that is damaged leaves the history empty. */
+/* A step of 12 scales is stored as 24 hex digits, two each. A damaged text is refused and leaves the history empty. */
 static void test_broken(void **state) {
     (void)state;
     static const char *const texts[] = {

@@ -72,7 +72,8 @@ static void test_rows(void **state) {
     layout_destroy(&l);
 }
 
-/* Multiplies the masters by the factor f of their first values. The record has weights w, the program f w. */
+/* Multiplies the masters by f, the factor of the learning rate, or twice that for matrices. Where the recorded model
+ * has the weight w, this one has f w. */
 static void scale_masters(Model *m) {
     for (int i = 0; i < m->shards->spans; i++) {
         Span         span = m->shards->span[i];

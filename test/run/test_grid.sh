@@ -62,7 +62,8 @@ rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/agai
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008
 
-# Flips a bit in a moment, or with ZeRO-3 in a shard of a weight. The other replica differs, and nothing is saved.
+# Flips a bit of an optimizer moment, or with ZeRO-3 of a shard of a weight, in one of two replicas. The replicas then
+# differ, and nothing is saved.
 for what in guard.m guard.v; do
     TRAIN=$FAILING TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
         exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2

@@ -18,7 +18,8 @@ told_of_corruption() {
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
 for n in 1 3; do
-    # The fault occurs once. All ranks notice it and compute the step again, so the results do not show it.
+    # The fault occurs in one computation only. All ranks notice it and compute the step again, so the weights are those
+    # of a run without it.
     last=$((n - 1))
     run_on $n run.dir="$WORK/whole$n" > /dev/null
     for word in nan $([ $n -eq 1 ] && echo inf || echo lone); do

@@ -1,4 +1,4 @@
-# model.arch llama end to end: its files, those of other programs, and what is refused.
+# model.arch llama end to end: reads the files that it writes and those of other programs, and checks what is refused.
 KIND="model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
 CLASS=LlamaForCausalLM NAME='"model.layers.1.self_attn.k_proj.weight":{"dtype":"F32","shape":[32,64]'
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"

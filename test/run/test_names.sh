@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Names of files and sources. A name that exists as typed is that file, in data, run.dir, init_from and every
-# subcommand. Tokenizers and notes are found next to the opened files, for each source. Tokens outside of samples are
-# reported and do not count for epochs.
+# subcommand. The tokenizer and tokens.json are found next to the opened files, for each source. Tokens outside of
+# samples are reported and do not count for epochs.
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 sed 's/the /die /g' text.txt > other.txt

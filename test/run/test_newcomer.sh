@@ -1,4 +1,4 @@
-# What new users met in their first hour. Each of these mistakes once went wrong without a message.
+# test_newcomer.sh - mistakes of new users in their first hour. Each of them once went wrong without a message.
 . "$(dirname "$0")/lib/tiny.sh"
 said() { grep -qE "$1" "$WORK/err"; }
 told() { "$@" > "$WORK/out" 2> "$WORK/err"; } # as quiet, with what it says kept

@@ -1,5 +1,5 @@
-# model.arch qwen3 end to end: heads that together are wider than n_embd; its files, those of other programs, and what
-# is refused.
+# model.arch qwen3 end to end, with heads that together are wider than n_embd. Reads the files that it writes and those
+# of other programs. Checks what is refused.
 KIND="model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24 model.n_inner=96 model.rope_theta=500"
 CLASS=Qwen3ForCausalLM NAME='"model.layers.1.self_attn.k_norm.weight":{"dtype":"F32","shape":[24]'
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"

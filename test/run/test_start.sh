@@ -1,5 +1,5 @@
-# What the program sets up when it starts: threads that do not spin, at most as many as processors, a large stack, a
-# known instruction set. Also unusual machines and users: limits, a config inside the run folder, thousands of damaged
+# Tests the start of the program: threads that do not spin, at most as many as processors, a large stack, a known
+# instruction set. Also unusual machines and users: limits, a config inside the run folder, thousands of damaged
 # checkpoints.
 # Timed: a start has a limit of seconds.
 . "$(dirname "$0")/lib/tiny.sh"

@@ -1,5 +1,5 @@
-# What tokenize reads: documents in text, JSON Lines, folders, packed by gzip, zstd and xz; what it holds out; and its
-# message for every file that it cannot read. Parquet: test/data/test_parquet.c.
+# test_texts.sh - the inputs of tokenize: documents in text, JSON Lines, folders, packed by gzip, zstd and xz. Also the
+# text that it holds out, and its message for every file that it cannot read. Parquet: test/data/test_parquet.c.
 . "$(dirname "$0")/lib/tiny.sh"
 tokenize() { "$TRAIN" tokenize "$@"; }
 text_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; }

@@ -15,7 +15,8 @@
 /* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Checks that a rank's extents need no more memory than the rank has promised. */
+/* Checks that a rank's extents hold as many elements as the list says, and no more than exchange_most_elems, by which
+ * memory is sized. */
 static void expect_room(const Layout *l, const FileExtents *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;

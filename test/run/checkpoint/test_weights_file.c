@@ -208,8 +208,8 @@ static void test_values_are_finite(void **state) {
     free(value);
 }
 
-/* What is refused with a clear message: a path that does not exist, a folder without weights, a header cut at every
- * byte, bytes without meaning. */
+/* Refuses, with a clear message: a path that does not exist, a folder without weights, a header cut at every byte,
+ * bytes without meaning. */
 static void test_no_files_of_weights(void **state) {
     (void)state;
     static const Case good = {"", SAFE_F32, 0, NULL, -1, 0, 0, NULL};

@@ -22,7 +22,8 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
     if (pipe(ends) < 0) abort();
     fflush(stdout);
     fflush(stderr);
-#ifndef __clang__ /* clang's OpenMP starts its threads again in a forked child, and fails to after a pause */
+/* Not with clang: its OpenMP starts new threads in a forked child by itself, and fails to after such a pause. */
+#ifndef __clang__
     /* a forked child has none of its parent's threads, and OpenMP would wait for them */
     omp_pause_resource_all(omp_pause_hard);
 #endif

@@ -168,7 +168,8 @@ static void strange_lines_in_the_middle_stay(void **state) {
         io_close(fd);
         metrics_close(metrics_open(dir, 20, about));
         assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
-        metrics_close(metrics_open(dir, 8, about)); /* now none of the program's own lines follows the foreign ones */
+        /* resumes at step 8: the lines of later steps go, and with them the foreign lines between */
+        metrics_close(metrics_open(dir, 8, about));
         char *text = read_text(path);
         assert_int_equal(strlen(text), middle - whole);
         assert_int_equal(strncmp(text, whole, strlen(text)), 0);
@@ -266,7 +267,8 @@ static void a_missing_evaluation_is_seen(void **state) {
     metrics_close(m);
 }
 
-/* Lines with scores of tasks are exact, are cut or kept with their step, and are noticed if they are missing. */
+/* A resumed run keeps the lines with task scores up to its step and cuts later ones, like lines of steps. Missing
+ * scores are noticed. The lines are compared byte by byte. */
 static void scores_of_tasks_are_lines_of_ours(void **state) {
     (void)state;
     static const TaskScores scores[] = {

@@ -177,7 +177,8 @@ static void bad_deltas_are_named(void **state) {
     for (int i = 0; i < 3; i++) members_counted(&ms, m[i]);
     members_next_round(&ms);
     give(m[0], 3);
-    end(m[0], 0, 1e5); /* with one delta in this round, the norms of the last round are its measure */
+    /* only one delta has arrived in this round, so it is compared with the norms of the last round */
+    end(m[0], 0, 1e5);
     assert_false(members_judge(&ms, m[0], fault));
     members_next_round(&ms), members_next_round(&ms);
     assert_true(members_judge(&ms, m[0], fault)); /* accepted, because there is no recent norm to compare with */

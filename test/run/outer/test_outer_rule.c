@@ -87,8 +87,8 @@ static void plain_averaging_is_the_mean(void **state) {
     expect_near(x, ref_x, ALLOWED);
 }
 
-/* With one island and rate 1, the weights x become the island's master weights, up to the rounding of one
- * subtraction. */
+/* With one island and learning rate 1, the server's weights x become the weights of the island, up to the rounding of
+ * one subtraction. */
 static void one_island_is_a_plain_run(void **state) {
     (void)state;
     begin();

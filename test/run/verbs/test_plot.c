@@ -61,7 +61,7 @@ static void labels_have_what_differs(void **state) {
          run_of("old/a",
                 "{\"run\": {\"dir\": \"old/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"schedule\": {\"every\": \"x\"}}")};
     plot_label(run, 3);
-    /* two runs have folders named a, so each is named by more of its path */
+    /* the folders of both runs are named a, so more of their paths is shown */
     assert_string_equal(run[0].name, "runs/a/");
     assert_string_equal(run[1].name, "b");
     assert_string_equal(run[2].name, "old/a");
