@@ -520,20 +520,12 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     int     owner = owner_of(g, batch.inputs.dim[1], &row);
     Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
-    Tensor used = tensor_slice(logits, 0, V);
-    if (logits.type == F32) {
-        device_to_host(s, out, used);
-    /* The 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
+    Tensor used = tensor_slice(logits, 0, V), host = used;
+    /* 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
      * overwrites none that is still needed. */
-    } else {
-        char *bits = (char *)out + 2 * V;
-        device_to_host(s, bits, used);
-        for (int64_t v = 0; v < V; v++) {
-            uint16_t h;
-            memcpy(&h, bits + 2 * v, sizeof h);
-            out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-        }
-    }
+    host.data = (char *)out + (logits.type == F32 ? 0 : 2 * V);
+    device_to_host(s, host.data, used);
+    for (int64_t v = 0; v < V; v++) out[v] = tensor_get(host, v);
     float c = loss_terms(g).softcap;
     for (int64_t v = 0; c != 0.0f && v < V; v++) out[v] = (float)((double)c * tanh((double)out[v] / (double)c));
     if (g->context) comm_broadcast(g->context, out, sizeof *out * (size_t)V, owner);
