@@ -268,12 +268,12 @@ const cJSON *hf_value(const cJSON *config, const char *path, int arch, const cha
 }
 
 void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
-    char ours[160];
-    snprintf(ours, sizeof ours,
-             "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
-             (long long)stored);
+    char         shown[SHOWN_BYTES];
     const cJSON *value = hf_value(config, path, arch, option);
-    if (cJSON_IsNumber(value) && value->valuedouble != (double)stored) hf_refuse_key(path, value, ours);
+    if (cJSON_IsNumber(value) && value->valuedouble != (double)stored)
+        fail(EXIT_DATA,
+             "%s: %s is %s; the shapes of the weights beside it show %lld: correct it, or use the config.json of these "
+             "weights", path, value->string, value_text(value, shown), (long long)stored);
 }
 
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity) {
