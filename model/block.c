@@ -258,13 +258,11 @@ Tensor product_attend_backward(const BlockRun *r, Tensor *dbias, Tensor dqkv, Te
 
 /* --- the ends of branches ----------------------------------------------------------------------------------------- */
 
-/* Returns whether a product may add its result to the residual stream. It may not with tensor ranks, which first sum
- * their results, nor in fp8, whose products cuBLASLt computes. */
-static int may_join(const BlockRun *r) { return !r->tensor && !is_fp8(r); }
-
 Tensor product_join(const BlockRun *r, BlockProduct p, Tensor after, Tensor before, Tensor x, Tensor w, Tensor b,
                     MatrixOrder order) {
-    if (!may_join(r)) product_forward(r, p, r->update, x, w, b, order);
+    /* the product does not add to the stream with tensor ranks, which first sum their results, nor in fp8, whose
+     * products cuBLASLt computes */
+    if (r->tensor || is_fp8(r)) product_forward(r, p, r->update, x, w, b, order);
     else if (linear_residual_forward(r->s, after, r->update, before, x, w, b, order)) return tensor_none();
     return sum_rows(r, r->update);
 }

@@ -20,7 +20,9 @@ static const int64_t LOGITS_BYTES_CPU = 128 << 20, LOGITS_BYTES_GPU = 1 << 30;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
+/* Returns how many rows of logits a chunk has, if a micro-batch has N rows. They fit in the bytes of a chunk, and are
+ * fewer than N unless the micro-batch is tiny. */
+static int64_t head_rows_of(int64_t N, int64_t padded_vocab, DType act, int on_gpu) {
     int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
     int64_t chunks = ceil_div(bytes, on_gpu ? LOGITS_BYTES_GPU : LOGITS_BYTES_CPU);
     if (chunks < 2 && N >= 64) chunks = 2;
@@ -205,7 +207,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
         g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
-        g.head_rows      = gpt_head_rows(N, padded, act, on_gpu);
+        g.head_rows      = head_rows_of(N, padded, act, on_gpu);
         /* at least a row for each tensor rank: gpt_logits gathers the logits of all tensor ranks in this buffer */
         if (g.head_rows < e.tensor) g.head_rows = e.tensor;
         g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
@@ -520,20 +522,12 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     int     owner = owner_of(g, batch.inputs.dim[1], &row);
     Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
-    Tensor used = tensor_slice(logits, 0, V);
-    if (logits.type == F32) {
-        device_to_host(s, out, used);
-    /* The 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
+    Tensor used = tensor_slice(logits, 0, V), host = used;
+    /* 16-bit values are copied to the upper half of `out`. They are then widened to f32 from the front on, which
      * overwrites none that is still needed. */
-    } else {
-        char *bits = (char *)out + 2 * V;
-        device_to_host(s, bits, used);
-        for (int64_t v = 0; v < V; v++) {
-            uint16_t h;
-            memcpy(&h, bits + 2 * v, sizeof h);
-            out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-        }
-    }
+    host.data = (char *)out + (logits.type == F32 ? 0 : 2 * V);
+    device_to_host(s, host.data, used);
+    for (int64_t v = 0; v < V; v++) out[v] = tensor_get(host, v);
     float c = loss_terms(g).softcap;
     for (int64_t v = 0; c != 0.0f && v < V; v++) out[v] = (float)((double)c * tanh((double)out[v] / (double)c));
     if (g->context) comm_broadcast(g->context, out, sizeof *out * (size_t)V, owner);

@@ -93,10 +93,6 @@ typedef struct {
     Tensor     most, part_sums;
 } Gpt;
 
-/* Returns how many rows of logits a chunk has, if a micro-batch has N rows. They fit in the bytes of a chunk, and are
- * fewer than N unless the micro-batch is tiny. */
-int64_t gpt_head_rows(int64_t N, int64_t padded_vocab, DType act, int on_gpu);
-
 /* The device for which memory is computed: the chunk of logits, and what is kept with it. SIZES_HERE: this build's own.
  * A plan computes for the CPU or a GPU on every build. */
 typedef enum { SIZES_HERE, SIZES_OF_CPU, SIZES_OF_GPU } GptSizes;

@@ -17,35 +17,51 @@ static int is_word(const cJSON *value, const char *word) {
 }
 
 /* Returns a member as a flag, or `fallback` if it is missing or null. Exits with 65 if it is neither true nor false. */
-static int flag_of(const cJSON *config, const char *key, int fallback, const char *path) {
-    const cJSON *value = json_member(config, key);
+static int flag_of(const cJSON *value, int fallback, const char *path) {
     if (!value || cJSON_IsNull(value)) return fallback;
     if (!cJSON_IsBool(value)) hf_refuse_key(path, value, "true or false is expected");
     return cJSON_IsTrue(value);
 }
 
-/* Returns the size under `key`. Exits with 65 if it is missing or not a whole number from 1 to 2^31 - 1. */
-static int64_t size_of(const cJSON *config, const char *key, const char *path) {
-    const cJSON *n = json_member(config, key);
-    char         shown[SHOWN_BYTES];
-    if (!n)
-        fail(EXIT_DATA,
-             "%s: %s is missing: add it, with the value of this model (most follow from the shapes of its weights)",
-             path, key);
-    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > INT32_MAX ||
-        n->valuedouble != floor(n->valuedouble))
-        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, key, value_text(n, shown),
-             INT32_MAX);
-    return (int64_t)n->valuedouble;
+/* Returns a member as a number above 0, or `fallback` if it is missing or null. */
+static double real_of(const cJSON *value, double fallback, const char *path) {
+    if (!value || cJSON_IsNull(value)) return fallback;
+    if (!cJSON_IsNumber(value) || !(value->valuedouble > 0.0) || !isfinite(value->valuedouble))
+        hf_refuse_key(path, value, "a number above 0 is expected");
+    return value->valuedouble;
 }
 
-/* Returns a size that has two names in transformers. Exits with 65 if both are there and differ. */
-static int64_t size_of_either(const cJSON *config, const char *name, const char *other, const char *path) {
-    if (!json_member(config, other)) return size_of(config, name, path);
-    if (!json_member(config, name)) return size_of(config, other, path);
-    if (size_of(config, name, path) != size_of(config, other, path))
-        fail(EXIT_DATA, "%s: %s and %s are two names of one size, but differ: remove one of them", path, name, other);
-    return size_of(config, name, path);
+/* Returns a member as a size. Exits with 65 if it is not a whole number from 1 to 2^31 - 1. */
+static int64_t size_of(const cJSON *value, const char *path) {
+    char shown[SHOWN_BYTES];
+    if (!cJSON_IsNumber(value) || value->valuedouble < 1 || value->valuedouble > INT32_MAX ||
+        value->valuedouble != floor(value->valuedouble))
+        fail(EXIT_DATA, "%s: %s is %s; a whole number from 1 to %d is expected", path, value->string,
+             value_text(value, shown), INT32_MAX);
+    return (int64_t)value->valuedouble;
+}
+
+static int64_t size_or(const cJSON *value, int64_t fallback, const char *path) {
+    return !value || cJSON_IsNull(value) ? fallback : size_of(value, path);
+}
+
+/* Returns the size that has the value of a config key. Exits with 65 if it is missing. */
+static int64_t size_for(const cJSON *config, const char *path, int arch, const char *option) {
+    const cJSON *value = hf_value(config, path, arch, option);
+    if (!value)
+        fail(EXIT_DATA,
+             "%s: %s is missing: add it, with the value of this model (most follow from the shapes of its weights)",
+             path, hf_member_of(arch, option));
+    return size_of(value, path);
+}
+
+/* Returns a shape with the sizes that each kind of model has. */
+static ModelShape sizes_of(const cJSON *config, const char *path, int arch) {
+    return (ModelShape){.arch = arch,
+                        .n_layer = size_for(config, path, arch, "model.n_layer"),
+                        .n_head = size_for(config, path, arch, "model.n_head"),
+                        .n_embd = size_for(config, path, arch, "model.n_embd"),
+                        .vocab_size = size_for(config, path, arch, "model.vocab_size")};
 }
 
 /* Refuses weights that have another value of a config key than ours. */
@@ -92,9 +108,11 @@ static int capped_type(const cJSON *type) {
 double hf_softcap_of(const cJSON *config, const char *path) {
     const cJSON *cap = json_member(config, "final_logit_softcapping");
     if (capped_type(json_member(config, "model_type")) < 0) return 0.0;
-    if (!cJSON_IsNumber(cap) || !(cap->valuedouble > 0.0) || !isfinite(cap->valuedouble))
-        fail(EXIT_DATA, "%s: final_logit_softcapping is missing or no number above 0", path);
-    return cap->valuedouble;
+    double softcap = real_of(cap, 0.0, path);
+    if (softcap == 0.0)
+        fail(EXIT_DATA, "%s: final_logit_softcapping is missing: add it, with the soft cap of this model's logits",
+             path);
+    return softcap;
 }
 
 /* Returns whether model_type is `plain`, with or without a cap. */
@@ -174,35 +192,32 @@ static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *tex
 
 static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     const cJSON *inner = json_member(config, "n_inner");
-    ModelShape   shape = GPT2_SHAPE(size_of_either(config, "n_layer", "num_hidden_layers", path),
-                                    size_of_either(config, "n_head", "num_attention_heads", path),
-                                    size_of_either(config, "n_embd", "hidden_size", path),
-                                    size_of_either(config, "n_positions", "max_position_embeddings", path),
-                                    size_of(config, "vocab_size", path));
+    ModelShape   shape = sizes_of(config, path, ARCH_GPT2);
+    shape.n_positions = size_for(config, path, ARCH_GPT2, "model.n_positions");
     if (shape.n_embd % shape.n_head != 0)
-        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd,
-             (long long)shape.n_head);
-    if (inner && !cJSON_IsNull(inner) && size_of(config, "n_inner", path) != 4 * shape.n_embd)
+        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld: correct the one of them that is wrong", path,
+             (long long)shape.n_embd, (long long)shape.n_head);
+    if (inner && !cJSON_IsNull(inner) && size_of(inner, path) != 4 * shape.n_embd)
         hf_refuse_key(path, inner, "only null or 4 x n_embd is supported");
-    shape.tie_embeddings = flag_of(config, "tie_word_embeddings", 1, path);
+    shape.tie_embeddings = flag_of(json_member(config, "tie_word_embeddings"), 1, path);
     shape.activation = activation_of(json_member(config, "activation_function"), path);
     return shape;
 }
 
 static void gpt2_expect(const cJSON *config, const char *path, ModelShape shape, int has_head) {
     char         ours[80];
-    const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
+    const cJSON *type = json_member(config, "model_type");
+    const cJSON *heads = hf_value(config, path, ARCH_GPT2, "model.n_head");
     const cJSON *epsilon = json_member(config, "layer_norm_epsilon");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
     if (type && !is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
-    if (!heads) heads = json_member(config, "num_attention_heads");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
     Activation activation = activation_of(json_member(config, "activation_function"), path);
     if ((int)activation != shape.activation)
         refuse_differing(path, "model.activation", ACTIVATION_NAMES[activation], ACTIVATION_NAMES[shape.activation]);
     if (epsilon && !(fabs(number_value(epsilon) - 1e-5) <= 1e-11))
         hf_refuse_key(path, epsilon, "only 1e-5 is supported");
-    expect_head(path, flag_of(config, "tie_word_embeddings", 1, path), has_head);
+    expect_head(path, flag_of(json_member(config, "tie_word_embeddings"), 1, path), has_head);
 }
 
 const HfFiles HF_GPT2 = {gpt2_text, gpt2_shape, gpt2_expect};
@@ -252,20 +267,6 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
                     shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
-/* Returns a number above 0, or `fallback` if the key is missing or null. */
-static double real_of(const cJSON *config, const char *key, double fallback, const char *path) {
-    const cJSON *n = json_member(config, key);
-    if (!n || cJSON_IsNull(n)) return fallback;
-    if (!cJSON_IsNumber(n) || !(n->valuedouble > 0.0) || !isfinite(n->valuedouble))
-        hf_refuse_key(path, n, "a number above 0 is expected");
-    return n->valuedouble;
-}
-
-static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, const char *path) {
-    const cJSON *n = json_member(config, key);
-    return !n || cJSON_IsNull(n) ? fallback : size_of(config, key, path);
-}
-
 /* Returns the object with the rotary parameters, or NULL. As in transformers 5 it is rope_scaling, or rope_parameters
  * if rope_scaling is empty. With `warns` it warns if these two objects differ, and of unknown members. */
 static const cJSON *rope_of(const cJSON *config, const char *path, int warns) {
@@ -288,13 +289,13 @@ static void need_real(const cJSON *rope, const char *key, double *value, const c
     const cJSON *n = json_member(rope, key);
     if (!n || cJSON_IsNull(n))
         fail(EXIT_DATA, "%s: %s.%s is missing, which rope_type \"llama3\" needs: add it", path, rope->string, key);
-    *value = real_of(rope, key, 0.0, path);
+    *value = real_of(n, 0.0, path);
 }
 
 static void take_scaling(ModelShape *shape, const cJSON *config, const char *path, int warns) {
     const cJSON *rope = rope_of(config, path, warns), *type = json_member(rope, "rope_type");
     if (!rope) return;
-    shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
+    shape->rope_theta = real_of(json_member(rope, "rope_theta"), shape->rope_theta, path);
     if (!type) type = json_member(rope, "type");
     if (!type || is_word(type, "default")) return;
     if (!is_word(type, "llama3")) hf_refuse_key(path, type, "only \"default\" and \"llama3\" are supported");
@@ -303,8 +304,9 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
     need_real(rope, "high_freq_factor", &shape->rope_high_freq_factor, path);
     const char  *known = "original_max_position_embeddings";
     const cJSON *outside = json_member(config, known);
-    shape->rope_original_positions = size_or(rope, known, size_or(config, known, shape->n_positions, path), path);
-    if (outside && !cJSON_IsNull(outside) && size_of(config, known, path) != shape->rope_original_positions)
+    shape->rope_original_positions =
+        size_or(json_member(rope, known), size_or(outside, shape->n_positions, path), path);
+    if (outside && !cJSON_IsNull(outside) && size_of(outside, path) != shape->rope_original_positions)
         hf_refuse_key(path, outside, "rope_scaling or rope_parameters has another value: remove one of the two");
     if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
@@ -316,7 +318,7 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
     const cJSON *window = json_member(config, "sliding_window");
     const cJSON *first = json_member(config, "max_window_layers");
     double       from = shape.arch != ARCH_QWEN3 ? 0.0 : cJSON_IsNumber(first) ? number_value(first) : 28.0;
-    if (shape.arch == ARCH_LLAMA || !flag_of(config, "use_sliding_window", 0, path)) return;
+    if (shape.arch == ARCH_LLAMA || !flag_of(json_member(config, "use_sliding_window"), 0, path)) return;
     if (window && (cJSON_IsNull(window) || number_value(window) >= (double)shape.n_positions)) return;
     if (from >= (double)shape.n_layer) return;
     hf_refuse_key(path, json_member(config, "use_sliding_window"),
@@ -326,15 +328,10 @@ static void refuse_window(const cJSON *config, const char *path, ModelShape shap
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
     const cJSON *method = json_member(config, "topk_method");
     shape->n_inner = 0;
-    /* name of the key in transformers 5, and in transformers 4 */
-    const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts";
-    shape->n_experts = size_of(config, count, path);
-    if (json_member(config, "num_experts") && size_of(config, "num_experts", path) != shape->n_experts)
-        fail(EXIT_DATA,
-             "%s: num_experts and num_local_experts are two names of one size, but differ: remove one of them", path);
-    shape->top_k = size_of(config, "num_experts_per_tok", path);
-    shape->n_expert_inner = size_of(config, "moe_intermediate_size", path);
-    shape->norm_top_k = flag_of(config, "norm_topk_prob", 0, path);
+    shape->n_experts = size_for(config, path, shape->arch, "moe.experts");
+    shape->top_k = size_for(config, path, shape->arch, "moe.top_k");
+    shape->n_expert_inner = size_for(config, path, shape->arch, "moe.n_inner");
+    shape->norm_top_k = flag_of(json_member(config, "norm_topk_prob"), 0, path);
     if (method && !cJSON_IsNull(method) && !is_word(method, WITH_BIAS) && !is_word(method, "greedy"))
         hf_refuse_key(path, method, "only \"greedy\" and \"noaux_tc\" are supported");
     shape->balance = is_word(method, WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
@@ -344,21 +341,17 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
 
 static ModelShape shape_of(const cJSON *config, const char *path, int arch, int warns) {
     const HfClass *class = &CLASSES[arch];
-    int64_t        heads = size_of(config, "num_attention_heads", path), shared = class->n_kv_head;
-    ModelShape     shape = {.n_layer = size_of(config, "num_hidden_layers", path),
-                        .n_head = heads,
-                        .n_embd = size_of(config, "hidden_size", path),
-                        .n_positions = size_or(config, "max_position_embeddings", class->positions, path),
-                        .vocab_size = size_of(config, "vocab_size", path),
-                        .arch = arch,
-                        .tie_embeddings = flag_of(config, "tie_word_embeddings", 0, path),
-                        .n_kv_head = size_or(config, "num_key_value_heads", shared ? shared : heads, path),
-                        .head_dim = size_or(config, "head_dim", class->head_dim, path),
-                        .n_inner = size_of(config, "intermediate_size", path),
-                        .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
-                        .rope_theta = real_of(config, "rope_theta", 10000.0, path),
-                        .activation = ACTIVATION_SILU, /* hf_members.c refuses another hidden_act */
-                        .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
+    ModelShape     shape = sizes_of(config, path, arch);
+    int64_t        shared = class->n_kv_head ? class->n_kv_head : shape.n_head;
+    shape.n_positions = size_or(hf_value(config, path, arch, "model.n_positions"), class->positions, path);
+    shape.tie_embeddings = flag_of(json_member(config, "tie_word_embeddings"), 0, path);
+    shape.n_kv_head = size_or(json_member(config, "num_key_value_heads"), shared, path);
+    shape.head_dim = size_or(json_member(config, "head_dim"), class->head_dim, path);
+    shape.n_inner = size_for(config, path, arch, "model.n_inner");
+    shape.norm_eps = real_of(json_member(config, "rms_norm_eps"), 1e-6, path);
+    shape.rope_theta = real_of(json_member(config, "rope_theta"), 10000.0, path);
+    shape.activation = ACTIVATION_SILU; /* hf_members.c refuses another hidden_act */
+    shape.rope_low_freq_factor = 1.0, shape.rope_high_freq_factor = 4.0, shape.rope_original_positions = 8192;
     take_scaling(&shape, config, path, warns);
     if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
     refuse_window(config, path, shape);
@@ -486,10 +479,16 @@ static void expect_architecture(const cJSON *config, const char *path, int arch)
     }
 }
 
+static void expect_object(const cJSON *config, const char *path) {
+    if (!cJSON_IsObject(config))
+        fail(EXIT_DATA, "%s: this is no config.json of a model, which is an object { ... }: put the model's own there",
+             path);
+}
+
 /* Returns how config.json is read, by its model_type; without one it is read as gpt2. */
 static const HfFiles *files_of(const cJSON *config, const char *path) {
     const cJSON *type = json_member(config, "model_type");
-    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    expect_object(config, path);
     if (arch_of(config) >= 0) return block_kind((ModelShape){.arch = arch_of(config)})->files;
     if (!type) expect_architecture(config, path, ARCH_GPT2);
     if (type) hf_refuse_key(path, type, "gpt2, llama, qwen3 and qwen3_moe are supported");
@@ -510,7 +509,7 @@ Activation hf_config_activation(const cJSON *config, const char *path, int arch)
 }
 
 void hf_config_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
-    if (!cJSON_IsObject(config)) fail(EXIT_DATA, "%s: an object is expected: this is no config.json of a model", path);
+    expect_object(config, path);
     hf_members_check(config, path, ours.arch);
     double cap = hf_softcap_of(config, path);
     char has[SHOWN_BYTES], have[SHOWN_BYTES];

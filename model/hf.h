@@ -66,9 +66,12 @@ double hf_softcap_of(const cJSON *config, const char *path);
  * of `sample` is in `given`, which ends with NULL, are left out, because the user has set them. is_own_file is 0 if
  * config is a config.json without a generation_config.json beside it. */
 char *hf_generation_unused(const cJSON *config, const char *const *given, int is_own_file);
-/* Returns the member of config.json that has the value of a config key for this kind of model, such as
+/* Returns the name of the member of config.json that has the value of a config key for this kind of model, such as
  * "num_hidden_layers" for "model.n_layer", or NULL. */
 const char *hf_member_of(int arch, const char *option);
+/* Returns this member of a config.json, or NULL if it is missing. Exits with 65 if it is there under two names with
+ * different values. */
+const cJSON *hf_value(const cJSON *config, const char *path, int arch, const char *option);
 /* Exits with 65 if a member of config.json that has the value of a config key is a number other than `stored`, which
  * the shapes of the weights show. */
 void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored);

@@ -17,76 +17,68 @@ enum {
 
 /* A member of config.json, of one of three sorts. With `option` it is read by hf.c or run/text/stored_model.c; option
  * is the config key of its value, or "". With `only` it is refused unless its value is one of these JSON texts, which |
- * separates; null, [] and {} are always allowed. With neither it changes no result. `ours` is the end of the
- * refusal. */
+ * separates; null, [] and {} are always allowed. With neither it changes no result; such a row lists several names.
+ * `ours` is the end of the refusal. */
 typedef struct { const char *name; int kinds; const char *option, *only, *ours; } Member;
 
 static const Member MEMBERS[] = {
-    {"model_type", ALL, "model.arch", NULL, NULL},
-    {"vocab_size", ALL, "model.vocab_size", NULL, NULL},
-    {"tie_word_embeddings", ALL, "model.tie_embeddings", NULL, NULL},
-    {"bos_token_id", ALL, "", NULL, NULL},
-    {"eos_token_id", ALL, "", NULL, NULL},
-    {"final_logit_softcapping", ALL, "model.logit_softcap", NULL, NULL},
+    {"model_type", ALL, "model.arch"},
+    {"vocab_size", ALL, "model.vocab_size"},
+    {"tie_word_embeddings", ALL, "model.tie_embeddings"},
+    {"bos_token_id", ALL, ""},
+    {"eos_token_id", ALL, ""},
+    {"final_logit_softcapping", ALL, "model.logit_softcap"},
 
-    {"n_layer", G, "model.n_layer", NULL, NULL},
-    {"n_head", G, "model.n_head", NULL, NULL},
-    {"n_embd", G, "model.n_embd", NULL, NULL},
-    {"n_positions", G, "model.n_positions", NULL, NULL},
-    {"n_inner", G, "model.n_inner", NULL, NULL},
-    {"activation_function", G, "model.activation", NULL, NULL},
-    {"layer_norm_epsilon", G, "model.norm_eps", NULL, NULL},
+    {"n_layer", G, "model.n_layer"},
+    {"n_head", G, "model.n_head"},
+    {"n_embd", G, "model.n_embd"},
+    {"n_positions", G, "model.n_positions"},
+    {"n_inner", G, "model.n_inner"},
+    {"activation_function", G, "model.activation"},
+    {"layer_norm_epsilon", G, "model.norm_eps"},
     {"scale_attn_weights", G, NULL, "true", "only attention divided by the root of the head size is supported"},
     {"scale_attn_by_inverse_layer_idx", G, NULL, "false",
      "attention divided by the number of the layer is not supported"},
     {"add_cross_attention", G, NULL, "false", "attention to another model is not supported"},
-    /* only another order of the product, in fp32, as in this program */
-    {"reorder_and_upcast_attn", G, NULL, NULL, NULL},
-    {"n_ctx", G, NULL, NULL, NULL}, /* no longer read by transformers: n_positions counts */
-    {"embd_pdrop", G, NULL, NULL, NULL},
-    {"attn_pdrop", G, NULL, NULL, NULL},
-    {"resid_pdrop", G, NULL, NULL, NULL},
-    {"summary_type", G, NULL, NULL, NULL},
-    {"summary_use_proj", G, NULL, NULL, NULL},
-    {"summary_activation", G, NULL, NULL, NULL},
-    {"summary_proj_to_labels", G, NULL, NULL, NULL},
-    {"summary_first_dropout", G, NULL, NULL, NULL},
+    /* reorder_and_upcast_attn is only another order of the product, in fp32, as in this program; transformers no longer
+     * reads n_ctx, n_positions counts */
+    {"reorder_and_upcast_attn n_ctx embd_pdrop attn_pdrop resid_pdrop summary_type summary_use_proj summary_activation "
+     "summary_proj_to_labels summary_first_dropout", G},
 
     /* gpt2 accepts this name and the next three as second names */
-    {"num_hidden_layers", ALL, "model.n_layer", NULL, NULL},
-    {"num_attention_heads", ALL, "model.n_head", NULL, NULL},
-    {"hidden_size", ALL, "model.n_embd", NULL, NULL},
-    {"max_position_embeddings", ALL, "model.n_positions", NULL, NULL},
-    {"num_key_value_heads", LQM, "model.n_kv_head", NULL, NULL},
-    {"head_dim", LQM, "model.head_dim", NULL, NULL},
-    {"intermediate_size", LQM, "model.n_inner", NULL, NULL},
-    {"rms_norm_eps", LQM, "model.norm_eps", NULL, NULL},
-    {"rope_theta", LQM, "model.rope_theta", NULL, NULL},
-    {"rope_scaling", LQM, "", NULL, NULL},
-    {"rope_parameters", LQM, "", NULL, NULL},
+    {"num_hidden_layers", ALL, "model.n_layer"},
+    {"num_attention_heads", ALL, "model.n_head"},
+    {"hidden_size", ALL, "model.n_embd"},
+    {"max_position_embeddings", ALL, "model.n_positions"},
+    {"num_key_value_heads", LQM, "model.n_kv_head"},
+    {"head_dim", LQM, "model.head_dim"},
+    {"intermediate_size", LQM, "model.n_inner"},
+    {"rms_norm_eps", LQM, "model.norm_eps"},
+    {"rope_theta", LQM, "model.rope_theta"},
+    {"rope_scaling", LQM, ""},
+    {"rope_parameters", LQM, ""},
     {"hidden_act", LQM, NULL, "\"silu\"|\"swish\"", "only silu is supported"},
     {"attention_bias", LQM, NULL, "false", "biases are not supported"},
     {"mlp_bias", L, NULL, "false", "biases are not supported"},
     {"partial_rotary_factor", LQM, NULL, "1", "only rotation of all channels of a head is supported"},
-    {"use_sliding_window", Q | M, "", NULL, NULL},
-    {"sliding_window", Q | M, "", NULL, NULL},
-    {"max_window_layers", Q | M, "", NULL, NULL},
-    {"original_max_position_embeddings", LQM, "", NULL, NULL},
+    {"use_sliding_window", Q | M, ""},
+    {"sliding_window", Q | M, ""},
+    {"max_window_layers", Q | M, ""},
+    {"original_max_position_embeddings", LQM, ""},
     {"layer_types", LQM, NULL, "[\"full_attention\"]", "only \"full_attention\" is supported, for each layer"},
-    {"attention_dropout", LQM, NULL, NULL, NULL},
-    {"pretraining_tp", L, NULL, NULL, NULL}, /* number of slices in which a product was computed; the sum is the same */
+    {"attention_dropout", LQM},
+    {"pretraining_tp", L}, /* number of slices in which a product was computed; the sum is the same */
 
-    {"num_experts", M, "moe.experts", NULL, NULL},
-    {"num_local_experts", M, "moe.experts", NULL, NULL},
-    {"num_experts_per_tok", M, "moe.top_k", NULL, NULL},
-    {"moe_intermediate_size", M, "moe.n_inner", NULL, NULL},
-    {"norm_topk_prob", M, "moe.norm_top_k", NULL, NULL},
-    {"topk_method", M, "", NULL, NULL},
+    {"num_experts", M, "moe.experts"},
+    {"num_local_experts", M, "moe.experts"},
+    {"num_experts_per_tok", M, "moe.top_k"},
+    {"moe_intermediate_size", M, "moe.n_inner"},
+    {"norm_topk_prob", M, "moe.norm_top_k"},
+    {"topk_method", M, ""},
     {"decoder_sparse_step", M, NULL, "1", "only 1 is supported: every block has experts"},
     {"mlp_only_layers", M, NULL, "[]", "only [] is supported: every block has experts"},
     /* used only for a loss that is added in training */
-    {"output_router_logits", M, NULL, NULL, NULL},
-    {"router_aux_loss_coef", M, NULL, NULL, NULL},
+    {"output_router_logits router_aux_loss_coef", M},
 
     {"quantization_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
     {"compression_config", ALL, NULL, "null", "quantized weights are not supported: use unquantized ones"},
@@ -94,142 +86,68 @@ static const Member MEMBERS[] = {
     {"is_encoder_decoder", ALL, NULL, "false", "encoders are not supported"},
     {"cross_attention_hidden_size", ALL, NULL, "null", "encoders are not supported"},
 
-    {"architectures", ALL, NULL, NULL, NULL},
-    {"transformers_version", ALL, NULL, NULL, NULL},
-    {"_name_or_path", ALL, NULL, NULL, NULL},
-    {"dtype", ALL, NULL, NULL, NULL},
-    {"torch_dtype", ALL, NULL, NULL, NULL},
-    {"use_cache", ALL, NULL, NULL, NULL},
-    {"initializer_range", ALL, NULL, NULL, NULL},
-    {"pad_token_id", ALL, NULL, NULL, NULL},
-    {"sep_token_id", ALL, NULL, NULL, NULL},
-    {"cls_token_id", ALL, NULL, NULL, NULL},
-    {"decoder_start_token_id", ALL, NULL, NULL, NULL},
-    {"is_decoder", ALL, NULL, NULL, NULL},
-    {"return_dict", ALL, NULL, NULL, NULL},
-    {"output_attentions", ALL, NULL, NULL, NULL},
-    {"output_hidden_states", ALL, NULL, NULL, NULL},
-    {"chunk_size_feed_forward", ALL, NULL, NULL, NULL},
-    {"task_specific_params", ALL, NULL, NULL, NULL},
-    {"problem_type", ALL, NULL, NULL, NULL},
-    {"finetuning_task", ALL, NULL, NULL, NULL},
-    {"id2label", ALL, NULL, NULL, NULL},
-    {"label2id", ALL, NULL, NULL, NULL},
-    {"num_labels", ALL, NULL, NULL, NULL},
-    {"tokenizer_class", ALL, NULL, NULL, NULL},
-    {"prefix", ALL, NULL, NULL, NULL},
-    {"torchscript", ALL, NULL, NULL, NULL},
-    {"use_bfloat16", ALL, NULL, NULL, NULL},
-    {"tf_legacy_loss", ALL, NULL, NULL, NULL},
-    {"gradient_checkpointing", ALL, NULL, NULL, NULL},
-    {"attn_implementation", ALL, NULL, NULL, NULL},
-    {"_attn_implementation", ALL, NULL, NULL, NULL},
-    {"_attn_implementation_autoset", ALL, NULL, NULL, NULL},
-    {"keys_to_ignore_at_inference", ALL, NULL, NULL, NULL},
-    {"_commit_hash", ALL, NULL, NULL, NULL},
-    {"$comment", ALL, NULL, NULL, NULL},
-    {NULL, 0, NULL, NULL, NULL},
+    {"architectures transformers_version _name_or_path dtype torch_dtype use_cache initializer_range pad_token_id "
+     "sep_token_id cls_token_id decoder_start_token_id is_decoder return_dict output_attentions output_hidden_states "
+     "chunk_size_feed_forward task_specific_params problem_type finetuning_task id2label label2id num_labels "
+     "tokenizer_class prefix torchscript use_bfloat16 tf_legacy_loss gradient_checkpointing attn_implementation "
+     "_attn_implementation _attn_implementation_autoset keys_to_ignore_at_inference _commit_hash $comment", ALL},
+    {NULL},
 };
 
 static const Member ROPE_MEMBERS[] = {
-    {"rope_type", ALL, "", NULL, NULL},
-    {"type", ALL, "", NULL, NULL},
-    {"rope_theta", ALL, "model.rope_theta", NULL, NULL},
-    {"factor", ALL, "model.rope_factor", NULL, NULL},
-    {"low_freq_factor", ALL, "model.rope_low_freq_factor", NULL, NULL},
-    {"high_freq_factor", ALL, "model.rope_high_freq_factor", NULL, NULL},
-    {"original_max_position_embeddings", ALL, "model.rope_original_positions", NULL, NULL},
+    {"rope_type", ALL, ""},
+    {"type", ALL, ""},
+    {"rope_theta", ALL, "model.rope_theta"},
+    {"factor", ALL, "model.rope_factor"},
+    {"low_freq_factor", ALL, "model.rope_low_freq_factor"},
+    {"high_freq_factor", ALL, "model.rope_high_freq_factor"},
+    {"original_max_position_embeddings", ALL, "model.rope_original_positions"},
     {"partial_rotary_factor", ALL, NULL, "1", "only rotation of all channels of a head is supported"},
     {"mrope_section", ALL, NULL, "null", "only one position for each token is supported"},
-    {NULL, 0, NULL, NULL, NULL},
+    {NULL},
 };
 
 /* Settings that `generate` of transformers reads, from generation_config.json or, without one, from config.json. A
  * value that is null or among `idle` changes no text; with idle NULL no value does. key is the key of `sample` that
  * does the same, "" or NULL if there is none. */
-static const struct { const char *name, *idle, *key;
-} GENERATION[] = {
+static const struct { const char *names, *idle, *key; } GENERATION[] = {
     {"temperature", "1", "temperature"},
     {"top_k", "0", "top_k"},
     {"top_p", "1", "top_p"},
     {"min_p", "0", "min_p"},
     {"do_sample", "true", "temperature"},
-    {"max_new_tokens", "null", "tokens"},
-    {"max_length", "null", "tokens"},
+    {"max_new_tokens max_length", "null", "tokens"},
     {"num_return_sequences", "1", "n"},
     {"stop_strings", "null", "stop"},
-    {"typical_p", "1", ""},
-    {"top_h", "null", ""},
-    {"epsilon_cutoff", "0", ""},
-    {"eta_cutoff", "0", ""},
-    {"repetition_penalty", "1", ""},
-    {"encoder_repetition_penalty", "1", ""},
-    {"no_repeat_ngram_size", "0", ""},
-    {"encoder_no_repeat_ngram_size", "0", ""},
-    {"bad_words_ids", "null", ""},
-    {"suppress_tokens", "null", ""},
-    {"begin_suppress_tokens", "null", ""},
-    {"forced_bos_token_id", "null", ""},
-    {"forced_eos_token_id", "null", ""},
-    {"force_bos_token_to_be_generated", "false", ""},
-    {"sequence_bias", "null", ""},
-    {"exponential_decay_length_penalty", "null", ""},
-    {"guidance_scale", "1", ""},
-    {"penalty_alpha", "0", ""},
-    {"num_beams", "1", ""},
-    {"num_beam_groups", "1", ""},
-    {"diversity_penalty", "0", ""},
-    {"constraints", "null", ""},
-    {"force_words_ids", "null", ""},
-    {"watermarking_config", "null", ""},
-    {"dola_layers", "null", ""},
-    {"min_length", "0", ""},
-    {"min_new_tokens", "0", ""},
-    {"max_time", "null", ""},
-    {"token_healing", "false", ""},
-    {"bos_token_id", NULL, NULL},
-    {"eos_token_id", NULL, NULL}, /* read by run/text/stored_model.c */
-    {"pad_token_id", NULL, NULL},
-    {"decoder_start_token_id", NULL, NULL},
-    {"length_penalty", NULL, NULL},
-    {"early_stopping", NULL, NULL},
-    {"renormalize_logits", NULL, NULL},
-    {"remove_invalid_values", NULL, NULL},
-    {"use_cache", NULL, NULL},
-    {"use_mtp", NULL, NULL},
-    {"cache_implementation", NULL, NULL},
-    {"cache_config", NULL, NULL},
-    {"max_cache_len", NULL, NULL},
-    {"output_attentions", NULL, NULL},
-    {"output_hidden_states", NULL, NULL},
-    {"output_scores", NULL, NULL},
-    {"output_logits", NULL, NULL},
-    {"return_dict_in_generate", NULL, NULL},
-    {"is_assistant", NULL, NULL},
-    {"num_assistant_tokens", NULL, NULL},
-    {"num_assistant_tokens_schedule", NULL, NULL},
-    {"assistant_confidence_threshold", NULL, NULL},
-    {"prompt_lookup_num_tokens", NULL, NULL},
-    {"max_matching_ngram_size", NULL, NULL},
-    {"assistant_early_exit", NULL, NULL},
-    {"assistant_lookbehind", NULL, NULL},
-    {"target_lookbehind", NULL, NULL},
-    {"speculation_type", NULL, NULL},
-    {"compile_config", NULL, NULL},
-    {"disable_compile", NULL, NULL},
-    {"continuous_batching_config", NULL, NULL},
-    {"low_memory", NULL, NULL},
-    {"prefill_chunk_size", NULL, NULL},
-    {"transformers_version", NULL, NULL},
-    {"_from_model_config", NULL, NULL},
-    {"_commit_hash", NULL, NULL},
-    {"$comment", NULL, NULL},
+    {"typical_p repetition_penalty encoder_repetition_penalty guidance_scale num_beams num_beam_groups", "1", ""},
+    {"epsilon_cutoff eta_cutoff no_repeat_ngram_size encoder_no_repeat_ngram_size penalty_alpha diversity_penalty "
+     "min_length min_new_tokens", "0", ""},
+    {"top_h bad_words_ids suppress_tokens begin_suppress_tokens forced_bos_token_id forced_eos_token_id sequence_bias "
+     "exponential_decay_length_penalty constraints force_words_ids watermarking_config dola_layers max_time",
+     "null", ""},
+    {"force_bos_token_to_be_generated token_healing", "false", ""},
+    /* run/text/stored_model.c reads eos_token_id */
+    {"bos_token_id eos_token_id pad_token_id decoder_start_token_id length_penalty early_stopping "
+     "renormalize_logits remove_invalid_values use_cache use_mtp cache_implementation cache_config max_cache_len "
+     "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate is_assistant "
+     "num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold prompt_lookup_num_tokens "
+     "max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind speculation_type "
+     "compile_config disable_compile continuous_batching_config low_memory prefill_chunk_size transformers_version "
+     "_from_model_config _commit_hash $comment", NULL, NULL},
 };
 enum { GENERATIONS = sizeof GENERATION / sizeof *GENERATION };
 
+/* Returns whether name is among the names of a row, which are separated by spaces. */
+static int is_named(const char *names, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = names; n && (at = strstr(at, name)); at += n)
+        if ((at == names || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return 1;
+    return 0;
+}
+
 static int generation_find(const char *name) {
     int i = 0;
-    while (i < GENERATIONS && strcmp(GENERATION[i].name, name) != 0) i++;
+    while (i < GENERATIONS && !is_named(GENERATION[i].names, name)) i++;
     return i;
 }
 
@@ -237,7 +155,7 @@ static int generation_find(const char *name) {
  * name or option that is NULL matches any. Returns NULL if there is none. */
 static const Member *member_find(const Member *m, int arch, const char *name, const char *option) {
     for (; m->name; m++)
-        if (m->kinds & 1 << arch && (!name || strcmp(m->name, name) == 0) &&
+        if (m->kinds & 1 << arch && (!name || is_named(m->name, name)) &&
             (!option || (m->option && strcmp(m->option, option) == 0)))
             return m;
     return NULL;
@@ -337,15 +255,25 @@ const char *hf_member_of(int arch, const char *option) {
     return m ? m->name : NULL;
 }
 
-void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
-    char ours[160];
-    snprintf(ours, sizeof ours,
-             "the shapes of the weights beside it show %lld: correct it, or use the config.json of these weights",
-             (long long)stored);
+const cJSON *hf_value(const cJSON *config, const char *path, int arch, const char *option) {
+    const cJSON *found = NULL;
     for (const Member *m = MEMBERS; (m = member_find(m, arch, NULL, option)); m++) {
         const cJSON *value = json_member(config, m->name);
-        if (cJSON_IsNumber(value) && value->valuedouble != (double)stored) hf_refuse_key(path, value, ours);
+        if (found && value && !cJSON_Compare(found, value, 1))
+            fail(EXIT_DATA, "%s: %s and %s are two names of one size, but differ: remove one of them", path,
+                 found->string, value->string);
+        if (!found) found = value;
     }
+    return found;
+}
+
+void hf_members_expect(const cJSON *config, const char *path, int arch, const char *option, int64_t stored) {
+    char         shown[SHOWN_BYTES];
+    const cJSON *value = hf_value(config, path, arch, option);
+    if (cJSON_IsNumber(value) && value->valuedouble != (double)stored)
+        fail(EXIT_DATA,
+             "%s: %s is %s; the shapes of the weights beside it show %lld: correct it, or use the config.json of these "
+             "weights", path, value->string, value_text(value, shown), (long long)stored);
 }
 
 void hf_members_translate(int arch, const char *text, char *out, size_t capacity) {

@@ -119,13 +119,6 @@ static int64_t repeats(const ParamRow *row, const BlockKind *kind, ModelShape s,
     return kind_has(kind, s, row->needs) ? is_each(row) ? experts : 1 : 0;
 }
 
-static int period_of(const BlockKind *kind) { return kind->period ? kind->period : 1; }
-
-/* Returns the number of blocks of the k-th kind, where the kinds of blocks alternate in a fixed pattern. */
-static int64_t blocks_of(const BlockKind *kind, int k, ModelShape s) {
-    return (s.n_layer - k + period_of(kind) - 1) / period_of(kind);
-}
-
 typedef struct { int64_t rows; __int128 elems; } Count;
 
 /* Adds the parameters of `times` copies of a table, and their elements, with `experts` experts. Each size is below
@@ -145,8 +138,10 @@ static Count count_parameters(ModelShape s, int64_t experts) {
     Count            all = {0, 0};
     count_rows(&all, 1, &kind->embedding, kind, s, 0);
     count_rows(&all, 1, &kind->final, kind, s, 0);
-    for (int k = 0; k < period_of(kind); k++)
-        count_rows(&all, blocks_of(kind, k, s), &block_kind_at(s, k)->block, block_kind_at(s, k), s, experts);
+    for (int k = 0, period = kind->period ? kind->period : 1; k < period; k++) {
+        int64_t blocks = (s.n_layer - k + period - 1) / period; /* the blocks k, k + period, ... */
+        count_rows(&all, blocks, &block_kind_at(s, k)->block, block_kind_at(s, k), s, experts);
+    }
     return all;
 }
 
