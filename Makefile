@@ -45,7 +45,7 @@ MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
 else
 MPI_CFLAGS := -DNO_MPI
 endif
-$(B)/comm/%.o $(B)/test/comm/%.o $(B)/test/failpoints/comm/%.o: CFLAGS += $(MPI_CFLAGS)
+$(B)/comm/%.o $(B)/test/comm/%.o $(B)/test/bench/bench_comm.o $(B)/test/failpoints/comm/%.o: CFLAGS += $(MPI_CFLAGS)
 $(B)/comm/%.o: CUFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)

@@ -109,8 +109,8 @@ int         comm_size(const Comm *c) { return c->size; }
 int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return c->world->host[c->member[rank]]; }
 
-/* Sets what carries the group's collectives: the ring, MPI or NCCL. A group of one needs no communicator of NCCL. The
- * group of all ranks opens NCCL even if it has one rank, so that a missing NCCL is reported. */
+/* A group of one needs no communicator of NCCL. The group of all ranks opens NCCL even if it has one rank, so that a
+ * missing NCCL is reported. */
 void comm_set_kind(Comm *c, CommKind kind) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
@@ -124,14 +124,11 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the ring's buffers. They hold chunks of one size, so a bucket of any length uses the same few
- * buffers. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) {
     return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
 }
 
-/* Estimates the GPU memory that NCCL takes, in bytes. A channel of NCCL is one of its kernel's blocks. Each has a
- * buffer from and to a neighbour for each protocol:
+/* A channel of NCCL is one of its kernel's blocks. Each has a buffer from and to a neighbour for each protocol:
  *   Simple   NCCL_BUFFSIZE, 4 MiB by default
  *   LL128    120 words for each of 640 threads, 8 times
  *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
@@ -159,8 +156,8 @@ static void count_so_far(Comm *c) {
     c->busy_since_ms = now;
 }
 
-/* Returns the times of group c. Reads NCCL's times for all groups, because otherwise an ended collective of a group
- * whose times nobody reads would seem in flight. */
+/* Reads NCCL's times for all groups, because otherwise an ended collective of a group whose times nobody reads would
+ * seem in flight. */
 CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);

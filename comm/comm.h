@@ -170,8 +170,8 @@ void comm_barrier(Comm *c);
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
-/* Concatenates the bytes of all ranks on rank `root`, in rank order. Rank `root` gets a malloc'ed buffer and
- * bytes_of_rank[size] (malloc'ed); other ranks get NULL. */
+/* Concatenates the bytes of all ranks, at most INT_MAX in all, on rank `root`, in rank order. Rank `root` gets a
+ * malloc'ed buffer and bytes_of_rank[size] (malloc'ed); other ranks get NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 /* Returns 1 if any rank has a fault (fault[0] != 0). All ranks then get the text of the lowest such rank. All ranks
  * call it together. With c NULL only this process is asked. */
@@ -325,17 +325,9 @@ TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
  * begin anywhere, it is at most 2 ceil(log2(leaves / ranks)). */
 int tree_buffers(int64_t leaves, int ranks);
 
-/* --- for tests and benches: times of collectives, and MPI's own collectives --------------------------------------- */
-
-/* Writes records of the last collectives over buckets (at most 128) of all groups, oldest first. Returns their
- * number. */
+/* For tests: writes records of the last collectives over buckets (at most 128) of all groups, oldest first. Returns
+ * their number. */
 int world_trace(const World *w, CommTrace *out, int max);
-
-/* Call MPI's own blocking collectives on F32 directly: the reference for bench-comm; needs a launched program. out is
- * [piece_elems], x is [ranks * piece_elems]. The functions without `out` replace x by the result. */
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems);
-void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);
 
 #ifdef __cplusplus
 }

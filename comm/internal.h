@@ -4,14 +4,14 @@
  *   world.c    this process as a rank of the job
  *   comm.c     groups and their small blocking calls
  *   queue.c    the started collectives of all groups, and their clock
- *   ring.c     the progress of one started collective, or of a message between two ranks, on host memory
- *   tree.c     the progress of a sum in the order of TreeNodes (a binary tree)
- *   mpi.c      the launcher's side of MPI, the small blocking calls over MPI, and MPI's own collectives over buckets
- *   staging.cu copies of GPU memory to the host memory of ring.c, tree.c and mpi.c, and back
+ *   collectives.c  the progress of one started collective, or of a message between two ranks, on host memory
+ *   tree.c     the order of TreeNodes (a binary tree), and a group's tables for sums in it
+ *   mpi.c      the launcher's side of MPI, and the small blocking calls over MPI
+ *   staging.cu copies of GPU memory to the host memory of collectives.c, and back
  *   nccl.cu    collectives by NCCL, queued on the GPU
  *
- * In a build without MPI, no_mpi.c replaces ring.c, mpi.c and a part of tree.c. In a build without CUDA, staging.c and
- * nccl.c replace the .cu files.
+ * In a build without MPI, no_mpi.c replaces collectives.c and mpi.c. In a build without CUDA, staging.c and nccl.c
+ * replace the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -59,7 +59,7 @@ static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE |
 typedef struct {
     Comm    *comm;         /* the group that started this collective; borrowed */
     OpKind   kind;
-    CommKind by;
+    CommKind by;           /* COMM_RING for everything but MPI's own collectives, which are COMM_MPI */
     Tensor   bucket;       /* the caller's tensor, in host or device memory; borrowed until the collective ends */
     Tensor   x;            /* the bucket if it is in host memory, otherwise its copy there */
     Comm    *after;        /* group to wait for: this collective begins after those of group `after` with numbers below
@@ -72,7 +72,6 @@ typedef struct {
     int64_t  sequence;     /* number among this process's collectives over buckets; it determines the place in
                             * World.trace */
     int64_t  number;       /* number among the group's collectives, the same on all ranks of the group */
-    double   first_send_ms;
     int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* sizes of the bucket, of a rank's piece of it, and of a
                                                              * chunk; chunks in a piece. In an all-reduce of any length
                                                              * the last pieces are shorter or empty */
@@ -96,6 +95,7 @@ struct World {
     char   (*host)[HOST_CHARS]; /* [size] host name of each rank; owned */
     pid_t   *neighbour;         /* [local_size] process id of each rank of this host, by local rank; owned; NULL if the
                                  * ranks cannot see each other's processes */
+    struct Masks *masks;        /* [local_size] processors of each rank of this host (launch.c); owned */
     int      launched;          /* 1: a launcher started this process and MPI is initialised */
     Ledger  *ledger;            /* ledger of a dry world, whose collectives only note their cost; NULL in a real one;
                                  * borrowed */
@@ -154,8 +154,8 @@ struct Comm {
     CommTimes waits;            /* times of small blocking calls since the last comm_times */
 };
 
-/* launch.c: returns the number of processors that the ranks of this host may use together. */
-int threads_host_processors(World *w);
+/* launch.c: reads w->masks. Returns the number of processors that the ranks of this host may use together. */
+int launch_read_masks(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
 NORETURN void world_failed(const World *w, const char *why);
@@ -235,18 +235,15 @@ void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_read_times(Comm *c); /* adds the times of collectives that have ended to c->times and to their records */
 
-/* ring.c: functions that start a queued collective (Op) and make progress with it. They call tree.c and mpi.c for their
- * kinds. The caller of op_start sets op->comm, kind, by, x, sequence, number, total_bytes, piece_bytes and way. A
- * progress function returns whether anything has progressed. */
+/* collectives.c: start a queued collective (Op) and make progress with it. The caller of op_start sets op->comm, kind,
+ * by, x, sequence, number, total_bytes, piece_bytes, way and peer. op_progress returns whether anything has
+ * progressed. */
 void op_start(Op *op);
 int  op_progress(Op *op);
-void collectives_mpi_start(Op *op);
-int  collectives_mpi_progress(Op *op);
 /* Returns the MPI tag of a collective's messages. Messages between two ranks keep their order, so tags differ only
  * among messages in flight. Every MPI allows tags up to 32767. */
 static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
-void ring_add(void *unused, float *x, const float *y, int64_t n); /* adds y to x on the host; a TreeAdd */
 
 /* A node (partial sum) of a sum in tree order, and the rank that holds it. A Tree (tree.c) lists the nodes of all ranks
  * in the order of their leaves. */
@@ -265,8 +262,6 @@ typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y 
 /* Adds the nodes at[parts], n values each, in the order of the tree. Returns the address that then holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
-void tree_sum_start(Op *op);
-int  tree_sum_progress(Op *op);
 
 #ifndef NO_MPI
 enum { MPI_MOST_BYTES = 1 << 30 }; /* most bytes of one MPI message, because MPI counts with int */

@@ -112,8 +112,8 @@ void launch_explain_tasks(void) {
 
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
-typedef struct {
-    cpu_set_t mine, given; /* mine: processors to which this rank is bound; given: processors to which its launcher is
+typedef struct Masks {
+    cpu_set_t mine, given; /* mine: processors to which a rank is bound; given: processors to which its launcher is
                             * bound */
 } Masks;
 
@@ -154,7 +154,8 @@ static int may_widen(void) {
 
 /* Divides the host's cores to which no rank is bound among its ranks, in order, and adds this rank's share to its
  * binding. */
-static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
+static void widen(const World *w, int core_of[CPU_SETSIZE]) {
+    Masks    *ranks = w->masks;
     cpu_set_t carried = {{0}}, given = {{0}}, before = ranks[w->local_rank].mine;
     for (int r = 0; r < w->local_size; r++) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
@@ -186,13 +187,15 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     warn(ADVICE);
 }
 
-int threads_host_processors(World *w) {
-    cpu_set_t  mine = {{0}}, all = {{0}};
-    cpu_set_t *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    sched_getaffinity(0, sizeof mine, &mine);
-    world_local_all_gather(w, &mine, ranks, sizeof mine);
-    for (int r = 0; r < w->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
-    free(ranks);
+int launch_read_masks(World *w) {
+    Masks     here = {.mine = {{0}}};
+    cpu_set_t all = {{0}};
+    w->masks = xmalloc(sizeof here * (size_t)w->local_size, "the processor masks of the ranks");
+    sched_getaffinity(0, sizeof here.mine, &here.mine);
+    here.given = here.mine;
+    if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
+    world_local_all_gather(w, &here, w->masks, sizeof here);
+    for (int r = 0; r < w->local_size; r++) CPU_OR(&all, &all, &w->masks[r].mine);
     return CPU_COUNT(&all);
 }
 
@@ -223,28 +226,21 @@ static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZ
 }
 
 int world_threads(World *w) {
-    Masks  here = {.mine = {{0}}};
-    Masks *ranks = xmalloc(sizeof *ranks * (size_t)w->local_size, "the processor masks of the ranks");
-    sched_getaffinity(0, sizeof here.mine, &here.mine);
-    here.given = here.mine;
-    if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
-    world_local_all_gather(w, &here, ranks, sizeof here);
     int core_of[CPU_SETSIZE];
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) core_of[cpu] = -1;
-    widen(w, ranks, core_of);
+    widen(w, core_of);
 
-    cpu_set_t mine = cores_of(&ranks[w->local_rank].mine, core_of);
+    cpu_set_t mine = cores_of(&w->masks[w->local_rank].mine, core_of);
     double    users[CPU_SETSIZE] = {0}, threads = 0;
     int       carried = 0;
     for (int r = 0; r < w->local_size; r++) {
-        cpu_set_t theirs = cores_of(&ranks[r].mine, core_of);
+        cpu_set_t theirs = cores_of(&w->masks[r].mine, core_of);
         for (int core = 0; core < CPU_SETSIZE; core++) users[core] += CPU_ISSET(core, &theirs) != 0;
     }
     for (int core = 0; core < CPU_SETSIZE; core++) {
         carried += users[core] > 0;
         if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core to which n ranks are bound counts 1/n */
     }
-    free(ranks);
     if (threads < 2) explain_one_core(w, carried, core_of);
     double granted = quota() / w->local_size;
     if (threads > granted) threads = granted;

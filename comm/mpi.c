@@ -1,5 +1,5 @@
-/* mpi.c - all use of MPI but the ring: start, end, abort, which rank is on which host; groups; the small blocking
- * calls, cut into parts whose counts fit an int; and MPI's own collectives over buckets.
+/* mpi.c - all use of MPI but the started collectives: start, end, abort, which rank is on which host; groups; the small
+ * blocking calls, cut into parts whose counts fit an int.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
  * wait, because a peer may need one of another group before it reaches this call.
@@ -275,99 +275,24 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
     }
 }
 
-/* Blocking message: sends data to rank `peer` (OP_SEND), or receives data from rank `peer` (OP_RECEIVE). */
-static void move_bytes(Comm *c, OpKind way, void *data, size_t bytes, int peer) {
-    for (size_t at = 0; at < bytes; at += MPI_MOST_BYTES) {
-        MPI_Request request;
-        char       *from = (char *)data + at;
-        int         piece = piece_at(at, bytes);
-        if (way == OP_SEND) MPI_CHECK(c->world, MPI_Isend(from, piece, MPI_BYTE, peer, 0, c->small, &request));
-        else MPI_CHECK(c->world, MPI_Irecv(from, piece, MPI_BYTE, peer, 0, c->small, &request));
-        await(c, request);
-    }
-}
-
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
-    uint64_t    mine = bytes, *of = NULL;
+    int         is_root = c->rank == root, ranks = is_root ? c->size : 0;
+    int        *of = xmalloc(2 * sizeof *of * (size_t)ranks, "what a rank gathers"), *at = of + ranks;
+    uint64_t    mine = bytes, *each = xmalloc(sizeof *each * (size_t)ranks, "what a rank gathers"), total = 0;
     MPI_Request request;
-    *bytes_of_rank = NULL;
-    if (c->rank == root) {
-        of = xmalloc(sizeof *of * (size_t)c->size, "what a rank gathers");
-        *bytes_of_rank = xmalloc(sizeof **bytes_of_rank * (size_t)c->size, "what a rank gathers");
-    }
-    MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->small, &request));
+    *bytes_of_rank = is_root ? xmalloc(sizeof **bytes_of_rank * (size_t)ranks, "what a rank gathers") : NULL;
+    MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, each, 1, MPI_UINT64_T, root, c->small, &request));
     await(c, request);
-    if (c->rank != root) {
-        move_bytes(c, OP_SEND, (void *)data, bytes, root);
-        return NULL;
+    for (int r = 0; r < ranks; r++) {
+        at[r] = (int)total, of[r] = (int)each[r];
+        total += (*bytes_of_rank)[r] = (size_t)each[r];
+        CHECK(total <= INT_MAX, "%llu bytes to gather: MPI counts with int", (unsigned long long)total);
     }
-    size_t total = 0;
-    for (int r = 0; r < c->size; r++) total += (*bytes_of_rank)[r] = (size_t)of[r];
-    free(of);
-    char *all = xmalloc(total, "what a rank gathers"), *to = all;
-    for (int r = 0; r < c->size; r++) {
-        if (r != root) move_bytes(c, OP_RECEIVE, to, (*bytes_of_rank)[r], r);
-        else if (bytes) memcpy(to, data, bytes);
-        to += (*bytes_of_rank)[r];
-    }
-    return all;
-}
-
-/* --- parallel.comm = mpi: the library's own collectives, for comparison with the ring ----------------------------- */
-
-static int int_count(int64_t count) {
-    if (count > INT_MAX)
-        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"",
-             INT_MAX, (long long)count);
-    return (int)count;
-}
-
-/* Starts one of MPI's own collectives. MPI leaves the result of an in-place reduce-scatter at the front of x.
- * collectives_mpi_progress() moves it to this rank's piece at the end. */
-void collectives_mpi_start(Op *op) {
-    Comm *c = op->comm;
-    void *x = op->x.data;
-    int   piece = int_count(op->piece_bytes / (int64_t)dtype_bytes(op->x.type));
-    op->messages = 1;
-    op->sent = op->to_send = 1;
-    op->first_send_ms = clock_ms();
-    switch (op->kind) {
-        case OP_REDUCE_SCATTER:
-            MPI_CHECK(c->world,
-                      MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
-            break;
-        case OP_ALL_GATHER: /* copies any type as 16- or 32-bit integers; counting elements instead of bytes keeps the
-                             * counts within an int */
-            MPI_CHECK(c->world,
-                      MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
-                                     dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));
-            break;
-        case OP_ALL_REDUCE:
-        case OP_ALL_MAX:
-            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT,
-                                               op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM, c->ring, &op->send[0]));
-            break;
-        default: CHECK(0, "MPI adds in an order of its own, and messages are ring.c's");
-    }
-}
-
-int collectives_mpi_progress(Op *op) {
-    Comm *c = op->comm;
-    if (!mpi_is_done(c, &op->send[0])) return 0;
-    char *x = (char *)op->x.data;
-    if (op->kind == OP_REDUCE_SCATTER && c->rank > 0) memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
-    op->received = 1;
-    return 1;
-}
-
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) {
-    MPI_CHECK(c->world, MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->small));
-}
-void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) {
+    char *all = is_root ? xmalloc((size_t)total, "what a rank gathers") : NULL;
     MPI_CHECK(c->world,
-              MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->small));
-}
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) {
-    MPI_CHECK(c->world, MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->small));
+              MPI_Igatherv(data, (int)bytes, MPI_BYTE, all, of, at, MPI_BYTE, root, c->small, &request));
+    await(c, request);
+    free(of), free(each);
+    return all;
 }
 #endif

@@ -35,8 +35,4 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **o
 
 void op_start(Op *op) { needs_mpi(); }
 int  op_progress(Op *op) { needs_mpi(); }
-
-void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) { needs_mpi(); }
-void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) { needs_mpi(); }
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) { needs_mpi(); }
 #endif

@@ -61,7 +61,8 @@ static void begin_those_ready(World *w) {
         if (c->begun++ == 0) c->busy_since_ms = clock_ms();
         op_start(op);
         CommTrace *trace = world_trace_of(w, op->sequence);
-        if (trace && trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
+        int        has_messages = op->messages + op->to_send > 0;
+        if (trace && has_messages && trace->first_send_ms == 0) trace->first_send_ms = clock_ms();
     }
 }
 
@@ -119,10 +120,10 @@ static Op *add_op(Comm *c, OpKind kind, Tensor x) {
     Op *op = (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
     op->comm = c;
     op->kind = kind;
-    op->by = c->kind;
+    op->by = COMM_RING;
     op->bucket = op->x = x;
     op->staged = -1;
-    op->total_bytes = (int64_t)tensor_bytes(x);
+    op->total_bytes = op->piece_bytes = (int64_t)tensor_bytes(x);
     op->sequence = w->started;
     op->number = c->started;
     c->ops++;
@@ -140,13 +141,13 @@ static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     Tensor   bucket = x;
     int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
-    CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* number of directions around the
+    int      is_mpi = c->kind == COMM_MPI && kind != OP_TREE_SUM && (kind == OP_ALL_GATHER || x.type == F32);
+    int      ways = !is_mpi && kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; /* number of directions around the
                                                                                       * ring: 2 for an all-gather of
                                                                                       * three or more ranks */
     for (int way = 0; way < ways; way++) {
         Op *op = add_op(c, kind, x);
-        op->by = by;
+        if (is_mpi) op->by = COMM_MPI;
         op->bucket = bucket;
         op->staged = staged;
         op->after = after;

@@ -1,17 +1,8 @@
-/* tree.c - sums in the order of TreeNodes, a binary tree over a step's micro-batches (comm.h). comm_tree_sum_start is a
- * reduce-scatter whose additions follow that order, over non-blocking point-to-point messages.
- *
- * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order. With
- * one node on each of W ranks a rank sends W-1 pieces, as in any reduce-scatter. Pieces travel in chunks. The chunks of
- * all ranks for one place in the piece are received together. Two places are received ahead: one is summed while the
- * next arrives. No function of this file waits.
- */
+/* tree.c - the order of TreeNodes, a binary tree over a step's micro-batches (comm.h), and the tables of a group for
+ * sums in that order. collectives.c and nccl.cu compute the sums. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm/internal.h"
-#include "core/format.h"
-#include "core/thread.h"
 #include "core/error.h"
 
 static int are_halves(TreeNode a, TreeNode b) {
@@ -105,88 +96,3 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
     for (int last = nodes.count - 1; last > 0; last--) add(ctx, sum[last - 1], sum[last], n);
     return sum[0];
 }
-
-#ifndef NO_MPI
-static int chunk_bytes(const Op *op, int64_t chunk) {
-    return (int)smaller_of(op->piece_bytes - chunk * TREE_CHUNK_BYTES, TREE_CHUNK_BYTES);
-}
-
-/* Returns the address of a chunk of node i (partial sum) of the tree: in this rank's own node, or in the receive
- * buffer. */
-static char *chunk_at(const Op *op, int64_t chunk, int i) {
-    const Comm        *c = op->comm;
-    const struct Tree *t = c->tree;
-    if (t->part[i].rank != c->rank) return t->buffer + (chunk % 2 * t->parts + i) * TREE_CHUNK_BYTES;
-    return (char *)op->node[t->part[i].index] + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
-}
-
-static void post_receives(Op *op) {
-    Comm        *c = op->comm;
-    struct Tree *t = c->tree;
-    for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
-        if (t->owner < 0) t->owner = op->sequence;
-        if (t->owner != op->sequence) return; /* an older sum uses the receive buffer, and can end without this one */
-        for (int i = 0; i < t->parts; i++) {
-            MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
-            *request = MPI_REQUEST_NULL;
-            if (t->part[i].rank != c->rank)
-                MPI_CHECK(c->world, MPI_Irecv(chunk_at(op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE,
-                                              t->part[i].rank, op_tag(op), c->ring, request));
-        }
-    }
-}
-
-/* Posts sends, ordered by chunk, then by receiving rank (this rank + 1 first), then by node. */
-static void post_sends(Op *op) {
-    Comm              *c = op->comm;
-    const struct Tree *t = c->tree;
-    for (; op->sends < op->to_send && op->sends < op->sent + SENDS; op->sends++) {
-        int64_t chunk = op->sends / ((c->size - 1) * t->mine), rest = op->sends % ((c->size - 1) * t->mine);
-        int     to = (int)((c->rank + 1 + rest / t->mine) % c->size);
-        char   *at = (char *)op->node[rest % t->mine] + to * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
-        if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, op_tag(op), c->ring,
-                                      &op->send[op->sends % SENDS]));
-        c->times.sends++;
-    }
-}
-
-/* Adds the oldest chunk in tree order if all ranks' parts of it have arrived. Returns 1 if they have. */
-static int take_chunk(Op *op) {
-    Comm        *c = op->comm;
-    struct Tree *t = c->tree;
-    int64_t      chunk = op->received;
-    int          done;
-    if (chunk == op->receives) return 0;
-    MPI_CHECK(c->world, MPI_Testall(t->parts, &t->receive[chunk % 2 * t->parts], &done, MPI_STATUSES_IGNORE));
-    if (!done) return 0;
-    for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(op, chunk, i);
-    char *out = (char *)op->x.data + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
-    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, ring_add, NULL);
-    if ((char *)sum != out) memcpy(out, sum, (size_t)chunk_bytes(op, chunk));
-    if (++op->received == op->messages) t->owner = -1;
-    return 1;
-}
-
-int tree_sum_progress(Op *op) {
-    for (int moved = 0;; moved = 1) {
-        post_receives(op);
-        post_sends(op);
-        if (take_chunk(op)) continue;
-        if (op->sent == op->sends || !mpi_is_done(op->comm, &op->send[op->sent % SENDS])) return moved;
-        op->sent++;
-    }
-}
-
-void tree_sum_start(Op *op) {
-    Comm        *c = op->comm;
-    struct Tree *t = c->tree;
-    if (!t->buffer)
-        t->buffer = xaligned(comm_tree_bytes(COMM_RING, c->size, t->leaves),
-                             "the gradients of other ranks, which parallel.deterministic adds in order");
-    op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
-    op->to_send = op->messages * (c->size - 1) * t->mine;
-    post_receives(op);
-    post_sends(op);
-}
-#endif

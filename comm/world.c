@@ -100,7 +100,7 @@ World *world_join(Launch launch) {
     }
     failpoint_done(f);
     meet_neighbours(w);
-    w->yields = w->local_size > threads_host_processors(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
+    w->yields = w->local_size > launch_read_masks(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
                 !set_to_one("OMPI_MCA_mpi_yield_when_idle");
     w->all = comm_make(w, "all");
     if (w->size > 1) group_all(w->all);
@@ -136,6 +136,7 @@ void world_leave(World *w) {
     comm_drop(w->all); /* frees the group last, because the watchdog may read it until here */
     if (joined == w) joined = NULL;
     free(w->host);
+    free(w->masks);
     free(w->neighbour);
     free(w->op);
     free(w);
