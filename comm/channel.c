@@ -67,7 +67,8 @@ static struct addrinfo *look_up(const char *host_port, ChannelFault *fault) {
     int rc = getaddrinfo(a.host, a.port, &want, &found);
     if (rc == 0 && found) return found;
     int passes = rc == EAI_AGAIN || rc == EAI_MEMORY || rc == EAI_SYSTEM;
-    channel_fault_set(fault, passes ? EXIT_PEER : EXIT_CONFIG, "%s: the host's address cannot be found: %s", host_port,
+    channel_fault_set(fault, passes ? EXIT_PEER : EXIT_CONFIG,
+                      "%s: the host has no known address (%s): check its name in outer.server or listen=", host_port,
                       rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
     return NULL;
 }
@@ -148,8 +149,9 @@ static int socket_connect(const char *host_port, double ms, Between between, Cha
     freeaddrinfo(found);
     if (fd >= 0) return fd;
     int is_ours = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+    static const char REFUSED[] = "nobody listens there: start the server (train_gpt serve), or correct outer.server";
     return channel_fault_set(fault, is_ours ? EXIT_IO : EXIT_PEER, "%s: %s", host_port,
-                             error == ECONNREFUSED ? "nobody listens there" : strerror(error));
+                             error == ECONNREFUSED ? REFUSED : strerror(error));
 }
 
 static int listen_on(const struct addrinfo *at, int *error) {
@@ -175,13 +177,16 @@ int channel_listen(const char *host_port, ChannelFault *fault) {
     freeaddrinfo(found);
     if (fd >= 0) return fd;
     if (error == EADDRINUSE)
-        return channel_fault_set(fault, EXIT_LOCKED, "%s: the port is in use: stop the other program, or take another",
+        return channel_fault_set(fault, EXIT_LOCKED,
+                                 "%s: the port is in use: stop the program that uses it, or name another port",
                                  host_port);
     if (error == EADDRNOTAVAIL)
-        return channel_fault_set(fault, EXIT_CONFIG, "%s: this machine has no such address: take one of its own",
+        return channel_fault_set(fault, EXIT_CONFIG,
+                                 "%s: this machine has no such address: name one of its own, or all of them by "
+                                 "listen=0.0.0.0:PORT",
                                  host_port);
     if (error == EACCES)
-        return channel_fault_set(fault, EXIT_CONFIG, "%s: the system keeps low ports for itself: take one over 1023",
+        return channel_fault_set(fault, EXIT_CONFIG, "%s: the system keeps low ports for itself: name one over 1023",
                                  host_port);
     return channel_fault_set(fault, EXIT_IO, "%s: cannot listen: %s", host_port, strerror(error));
 }

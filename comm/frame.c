@@ -123,3 +123,8 @@ void frame_unpack(FrameType type, float *values, const void *payload, int64_t el
     if (type == FRAME_BF16)
         for (int64_t i = 0; i < elems; i++) values[i] = bf16_to_f32(in[i]);
 }
+
+void frame_pack_rounded(FrameType type, void *payload, float *values, int64_t elems) {
+    frame_pack(type, payload, values, elems);
+    frame_unpack(type, values, payload, elems);
+}

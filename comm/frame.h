@@ -46,5 +46,7 @@ int64_t frame_value_bytes(FrameType type, int64_t elems);
  * receiver sees the fault. */
 void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
 void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
+/* Packs values, and replaces them by what the receiver unpacks. */
+void frame_pack_rounded(FrameType type, void *payload, float *values, int64_t elems);
 
 #endif

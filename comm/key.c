@@ -35,7 +35,8 @@ int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
     struct { Key key; uint64_t name; } random;
     char        text[TEXT_BYTES], draft[PATH_MAX];
     if (lstat(path, &st) == 0) return 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) fail(EXIT_IO, "the system gives no random bytes");
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        fail(EXIT_IO, "outer.key: the system gives no random bytes for the key file %s: %s", path, strerror(errno));
     for (int i = 0; i < KEY_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", random.key.bytes[i]);
     strcat(text, "\n");
     int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)random.name);
@@ -79,6 +80,6 @@ int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
     if (is_key) return 0;
     return fault_text(fault, KEY_FAULT_BYTES, EXIT_CONFIG,
                       "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
-                      "makes it; copy the server's anew",
-                      path, DIGITS);
+                      "makes it; copy the server's again (scp -p SERVER:%s %s)",
+                      path, DIGITS, shell_word(path).text, shell_word(path).text);
 }

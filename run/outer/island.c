@@ -161,19 +161,6 @@ static int is_past(Island *s, double until_ms) {
     return (int)past;
 }
 
-/* Collective. Connects all ranks. Returns MET, STOPPED, or BROKEN if no server answers before until_ms. */
-static Awaited connect_all(Island *s, double until_ms) {
-    for (int tries = 0; !try_to_connect(s); tries++) {
-        share_fault(s);
-        if (is_past(s, until_ms)) return BROKEN;
-        if (!tries)
-            warn("%s; this island tries again for %g s (outer.patience_seconds)", s->lost,
-                 s->parts.config->outer.patience_seconds);
-        if (pause_a_second(s) == STOPPED) return STOPPED;
-    }
-    return MET;
-}
-
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
 static void say_hello(Island *s) {
@@ -275,16 +262,18 @@ IslandState island_join(Island *s) {
     if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
     hang_up(s);
     round_copy_forget(&s->copy);
-    for (;;) {
-        Awaited now = connect_all(s, until_ms);
-        if (now == BROKEN) return ISLAND_LOST;
-        if (now == MET) now = introduce(s);
+    for (int failures = 0;;) { /* failures: tries since the last connection */
+        int     is_connected = try_to_connect(s);
+        Awaited now = is_connected ? introduce(s) : BROKEN;
         if (now == MET) return s->is_over ? ISLAND_DONE : ISLAND_TRAINS;
         if (now == STOPPED) return ISLAND_STOPPED;
         share_fault(s);
-        warn("%s; this island joins again", s->lost);
-        if (s->link->has_welcome) until_ms = clock_ms() + patience_ms;
+        if (is_connected) warn("%s; this island joins again", s->lost);
+        if (is_connected && s->link->has_welcome) until_ms = clock_ms() + patience_ms;
         if (is_past(s, until_ms)) return ISLAND_LOST;
+        failures = is_connected ? 0 : failures + 1;
+        if (failures == 1)
+            warn("%s; this island tries again for %g s (outer.patience_seconds)", s->lost, patience_ms * 1e-3);
         if (pause_a_second(s) == STOPPED) return ISLAND_STOPPED;
     }
 }

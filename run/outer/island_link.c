@@ -132,9 +132,8 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
         return;
     }
     float *rest = c->rest + at;
-    for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
-    frame_pack(c->type, payload, rest, elems);
-    frame_unpack(c->type, delta, payload, elems); /* delta now holds the rounded values, as the server receives them */
+    for (int64_t i = 0; i < elems; i++) delta[i] = rest[i] += delta[i];
+    frame_pack_rounded(c->type, payload, delta, elems);
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
 }
 

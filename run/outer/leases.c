@@ -285,7 +285,9 @@ static int take_place(Member *m, const Hello *hello) {
 Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *was, char fault[MESSAGE_FAULT_BYTES]) {
     Member *m = find_member(ms, hello->island);
     *was = -1;
-    if (!m) return message_fault(fault, "is one too many: %d have joined already", MEMBERS_MOST), NULL;
+    if (!m)
+        return message_fault(fault, "is one too many: %d have joined already; start the server again", MEMBERS_MOST),
+               NULL;
     int is_again = m->state != MEMBER_GONE && (m->ranks != hello->ranks || m->received[hello->rank]);
     if (is_again) *was = members_lose(m);
     if (m->state == MEMBER_GONE && !take_place(m, hello))
@@ -384,7 +386,8 @@ int members_part_in(Members *ms, int64_t lease, const Exact *squares) {
 
 int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_BYTES]) {
     if (!isfinite(m->norm))
-        return message_fault(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
+        return message_fault(fault, "the delta of round %lld is not finite: the training of this island has diverged",
+                             (long long)m->lease.round);
     double *norm = xmalloc(sizeof(double) * (size_t)(2 * ms->count), "the norms of the islands");
     int     count = 0;
     for (int i = 0; i < ms->count; i++) {
@@ -397,7 +400,9 @@ int members_judge(const Members *ms, const Member *m, char fault[MESSAGE_FAULT_B
     double median = count ? (norm[(count - 1) / 2] + norm[count / 2]) / 2 : 0.0;
     free(norm);
     if (median == 0.0 || m->norm <= MEMBERS_FAR * median) return 1;
-    return message_fault(fault, "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g",
+    return message_fault(fault,
+                         "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g: the "
+                         "training of this island has diverged",
                          (long long)m->lease.round, m->norm, MEMBERS_FAR, median);
 }
 

@@ -243,9 +243,7 @@ void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
         char   *payload = payload_at(c, offset);
         server_weights_read(w, WEIGHTS_X, offset, elems, x);
         for (int64_t i = 0; i < elems; i++) change[i] = x[i] - was[i];
-        frame_pack(c->type, payload, change, elems);
-        frame_unpack(c->type, change, payload, elems); /* change now holds the rounded values, as an island receives
-                                                        * them */
+        frame_pack_rounded(c->type, payload, change, elems);
         round_change_add(was, change, elems);
         server_weights_write(w, WEIGHTS_X, offset, elems, was);
         for (int64_t i = 0; i < elems; i++) was[i] = x[i] - was[i];
@@ -293,7 +291,6 @@ int held_is_whole(const HeldWeights *h) { return h->x && h->fetched >= h->elems;
 void held_change(HeldWeights *h, int64_t offset, float *x, int64_t elems, void *payload) {
     float *held = h->x + (offset - h->first);
     for (int64_t i = 0; i < elems; i++) x[i] -= held[i];
-    frame_pack(h->type, payload, x, elems);
-    frame_unpack(h->type, x, payload, elems); /* x now holds the rounded change, as the island receives it */
+    frame_pack_rounded(h->type, payload, x, elems);
     round_change_add(held, x, elems);
 }

@@ -222,7 +222,7 @@ static int take_state(Server *s, const FrameHeader *h, const void *payload, cons
                       int64_t elems, char *fault) {
     int64_t inside = s->had % elems;
     if (s->had >= elems * WEIGHTS_TENSORS || h->offset != first + inside || inside + h->elems > elems)
-        return message_fault(fault, "sent STATE from element %lld on, which was not its turn", (long long)h->offset);
+        return message_fault(fault, "sent STATE from element %lld on, out of order", (long long)h->offset);
     server_weights_write(to, (ServerTensor)(s->had / elems), h->offset, h->elems, (const float *)payload);
     s->had += h->elems;
     return 1;
@@ -315,15 +315,17 @@ static int take_follow(Server *s, Peer *p, const void *payload, size_t bytes, ch
     if (!message_read(MESSAGE_FOLLOW, payload, bytes, &follow, fault)) return 0;
     int k = follow.part;
     if (follow.parts != s->parts.parts)
-        message_fault(fault, "has part %d of %d, and outer.server names %d servers here", k, follow.parts,
-                      s->parts.parts);
+        message_fault(fault, "has part %d of %d, and outer.server names %d servers here: give all servers the "
+                      "same outer.server", k, follow.parts, s->parts.parts);
     else if (follow.elems != s->elems)
         message_fault(fault, "has a model of %lld parameters, and this one has %lld", (long long)follow.elems,
                       (long long)s->elems);
     else if (config_differs(s, follow.config, differences, sizeof differences))
         message_fault(fault, "has another config: %s", differences);
-    else if (!leads(s)) message_fault(fault, "has part %d, and this server leads nobody", k);
-    else if (s->follower[k]) message_fault(fault, "has part %d, which another has", k);
+    else if (!leads(s)) message_fault(fault, "has part %d, and this server has part %d: the first address of "
+                                        "outer.server must be that of part 0", k, s->parts.part);
+    else if (s->follower[k]) message_fault(fault, "has part %d, which another has: give each server a part= "
+                                              "of its own", k);
     message_free(MESSAGE_FOLLOW, &follow);
     if (*fault) return 0;
     p->part = k;
@@ -995,8 +997,9 @@ static void take_weights(Server *s) {
     int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
     if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
         fail(EXIT_CONFIG,
-             "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least", p->parts,
-             (long long)s->elems, OUTER_BLOCK);
+             "outer.server names %d servers, too many for a model of %lld parameters: name fewer; each needs at least "
+             "%d parameters",
+             p->parts, (long long)s->elems, OUTER_BLOCK);
     s->follower = xcalloc((size_t)p->parts, sizeof *s->follower, "a list of servers");
     s->weights = server_weights_create(p->shards, p->weights, p->memory, first, elems);
     if (p->weights) s->whole = server_weights_create(p->shards, p->weights, NULL, 0, s->elems);
