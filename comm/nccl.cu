@@ -205,12 +205,7 @@ static ncclResult_t enqueue_messages(Comm *c, const CommMessage *message, int co
     return result == ncclSuccess ? ended : result;
 }
 
-/* Queues a collective. A message of a pair is an NCCL group of its own, because NCCL counts groups on both ranks. */
 static ncclResult_t enqueue(Comm *c, OpKind kind, Tensor x) {
-    if (op_is_message(kind)) {
-        CommMessage message = {kind == OP_SEND ? EXCHANGE_SEND : EXCHANGE_RECEIVE, 1 - c->rank, x};
-        return enqueue_messages(c, &message, 1, c->nccl->queue);
-    }
     Inside       inside(c);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
@@ -262,8 +257,9 @@ static void connect_peers(Comm *c) {
     CUDA_CHECK(cudaMalloc(&both.data, tensor_bytes(both)));
     CUDA_CHECK(cudaMemsetAsync(both.data, 0, tensor_bytes(both), queue_for(c)));
     Tensor       x = tensor_slice(both, 0, half), room = tensor_slice(both, half, half);
-    OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
-    ncclResult_t result = await_end(c, enqueue(c, first, x));
+    CommMessage  of_pair = {c->rank == 0 ? EXCHANGE_SEND : EXCHANGE_RECEIVE, 1 - c->rank, x};
+    ncclResult_t result = await_end(c, c->is_pair ? enqueue_messages(c, &of_pair, 1, queue_for(c))
+                                                  : enqueue(c, OP_REDUCE_SCATTER, x));
     if (result == ncclSuccess && !c->is_pair) result = await_end(c, enqueue(c, OP_ALL_GATHER, x));
     if (result == ncclSuccess && c->exchanges && c->size > 1) {
         /* Each rank sends piece r of x to rank r and receives one piece from it, as the exchanges of a step do

@@ -87,7 +87,6 @@ static int64_t piece_elems(const Comm *c, Tensor x) {
  * the copying steps every piece except its right neighbour's. With equal pieces each is (W-1)/W of the bytes, the least
  * possible (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). */
 static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
-    if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
     if (kind != OP_ALL_GATHER) sums = all - larger_of(0, smaller_of(all - own, piece));
@@ -96,11 +95,7 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
 }
 
 static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
-    CHECK(op_is_message(kind) == c->is_pair, "%s over %s", OP_NAMES[kind], c->name);
-    if (op_is_message(kind)) {
-        CHECK(c->rank == (kind == OP_RECEIVE), "rank %d of a pair", c->rank);
-        return;
-    }
+    CHECK(!c->is_pair, "%s over %s", OP_NAMES[kind], c->name);
     if (!op_is_all_reduce(kind))
         CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0],
               c->size);
@@ -128,12 +123,6 @@ static Op *add_op(Comm *c, OpKind kind, Tensor x) {
     op->number = c->started;
     c->ops++;
     return op;
-}
-
-static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
-    Op *op = add_op(c, kind, x);
-    op->peer = peer;
-    op->staged = staging_in(c, kind, &op->x);
 }
 
 /* Adds a collective to the queue. Sums of 16-bit floats use the ring even with COMM_MPI, because MPI cannot add
@@ -194,7 +183,6 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *aft
     Failpoint f = open_trace(c, kind);
     if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* NCCL has its own queue on the GPU, a stream on which
                                                               * collectives of all groups follow each other */
-    else if (op_is_message(kind)) enqueue_message(c, kind, x, 1 - c->rank);
     else enqueue(c, kind, x, nodes, after);
     started(c, f);
 }
@@ -207,20 +195,26 @@ void comm_all_gathers_start(Comm *c, const Tensor *x, int count, GatherOrder ord
     if (is_one) nccl_join_end(c);
 }
 
-void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
+/* Starts messages to and from other ranks as one collective: OP_EXCHANGE, or the one message of a pair, OP_SEND or
+ * OP_RECEIVE. */
+static void start_messages(Comm *c, OpKind kind, const CommMessage *message, int count) {
     int64_t sent = 0, elems = 0;
-    CHECK(!c->is_pair, "an exchange over %s", c->name);
+    CHECK(c->is_pair == (kind != OP_EXCHANGE), "%s over %s", OP_NAMES[kind], c->name);
     for (int i = 0; i < count; i++) {
         CommMessage m = message[i];
-        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0,
-              "%lld elements for rank %d", (long long)tensor_elems(m.x), m.peer);
-        if (m.kind == EXCHANGE_SEND) elems += tensor_elems(m.x), sent += (int64_t)tensor_bytes(m.x);
+        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && (c->is_pair || tensor_elems(m.x) > 0),
+              "%s of %lld elements with rank %d", OP_NAMES[kind], (long long)tensor_elems(m.x), m.peer);
+        if (m.kind == EXCHANGE_SEND) sent += (int64_t)tensor_bytes(m.x);
+        if (m.kind == EXCHANGE_SEND || c->is_pair) elems += tensor_elems(m.x);
     }
-    if (c->is_offline || note_start(c, OP_EXCHANGE, elems, sent)) return;
-    Failpoint f = open_trace(c, OP_EXCHANGE);
+    if (c->is_offline || note_start(c, kind, elems, sent)) return;
+    Failpoint f = open_trace(c, kind);
     if (c->kind == COMM_NCCL) nccl_exchange(c, message, count);
-    for (int i = 0; i < count && c->kind != COMM_NCCL; i++)
-        enqueue_message(c, message[i].kind == EXCHANGE_SEND ? OP_SEND : OP_RECEIVE, message[i].x, message[i].peer);
+    for (int i = 0; i < count && c->kind != COMM_NCCL; i++) {
+        Op *op = add_op(c, message[i].kind == EXCHANGE_SEND ? OP_SEND : OP_RECEIVE, message[i].x);
+        op->peer = message[i].peer;
+        op->staged = staging_in(c, op->kind, &op->x);
+    }
     started(c, f);
 }
 
@@ -314,8 +308,13 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     for (int k = 0; k < count; k++) EXPECT1(nodes[k], F32, x.dim[0]);
     start(c, OP_TREE_SUM, x, nodes, NULL);
 }
-void comm_send_start(Comm *pair, Tensor x) { start(pair, OP_SEND, x, NULL, NULL); }
-void comm_receive_start(Comm *pair, Tensor x) { start(pair, OP_RECEIVE, x, NULL, NULL); }
+void comm_exchange_start(Comm *c, const CommMessage *m, int count) { start_messages(c, OP_EXCHANGE, m, count); }
+void comm_send_start(Comm *pair, Tensor x) {
+    start_messages(pair, OP_SEND, &(CommMessage){EXCHANGE_SEND, 1, x}, 1);
+}
+void comm_receive_start(Comm *pair, Tensor x) {
+    start_messages(pair, OP_RECEIVE, &(CommMessage){EXCHANGE_RECEIVE, 0, x}, 1);
+}
 
 static void run(Comm *c, OpKind kind, Tensor x) {
     start(c, kind, x, NULL, NULL);

@@ -9,6 +9,7 @@
 
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "run/outer/rule.h"
 
 enum { REQUESTS_AHEAD = 4, PING_MS = 1000 };
@@ -73,7 +74,7 @@ void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float
             FileExtent run = layout_extent(&z->layout, &span, *at);
             if (run.offset >= offset + elems) break;
             CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
-            int64_t      left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
+            int64_t      n = smaller_of(run.elems, offset + elems - run.offset);
             const float *from = values + (run.offset - offset);
             if (kind == ROUND_CHANGE) round_change_add(x + *at, from, n);
             else memcpy(x + *at, from, sizeof *x * (size_t)n);
@@ -183,8 +184,7 @@ static void break_link(Link *l, const char *fmt, ...) {
 int64_t link_chunk_begin(const Link *l, int64_t chunk) { return l->first + chunk * MESSAGE_ELEMS; }
 
 int64_t link_chunk_elems(const Link *l, int64_t chunk) {
-    int64_t left = l->end - link_chunk_begin(l, chunk);
-    return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
+    return smaller_of(l->end - link_chunk_begin(l, chunk), MESSAGE_ELEMS);
 }
 
 int link_owns(const Link *l, int64_t chunk) { return chunk % l->ranks == l->rank; }
@@ -236,14 +236,13 @@ static void send_values(Link *l) {
     const FileExtents *runs = &l->copy->runs;
     while (s->run < runs->extents) {
         FileExtent run = runs->extent[s->run];
-        int64_t next = run.offset + s->at > l->first ? run.offset + s->at : l->first, until = run.offset + run.elems;
-        if (until > l->end) until = l->end;
+        int64_t    next = larger_of(run.offset + s->at, l->first), until = smaller_of(run.offset + run.elems, l->end);
         if (next >= until) { /* the server's part of the model has no more elements of this range */
             s->gone += run.elems - s->at, s->at = 0, s->run++;
             continue;
         }
         int64_t     skipped = next - run.offset - s->at;
-        int64_t     elems = until - next < MESSAGE_ELEMS ? until - next : MESSAGE_ELEMS;
+        int64_t     elems = smaller_of(until - next, MESSAGE_ELEMS);
         FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round, .offset = next,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems)};
         if (!channel_has_space(l->server)) return;

@@ -188,10 +188,7 @@ void leases_close(Leases *l) {
 Lease leases_give(Leases *l, int64_t samples, const char *island, int64_t round) {
     Lease given = {.number = l->next_number, .range = {l->next_sample, samples}, .round = round};
     snprintf(given.island, sizeof given.island, "%s", island);
-    if (l->frees > 0) {
-        given.range = l->free[0];
-        if (given.range.samples > samples) given.range.samples = samples;
-    }
+    if (l->frees > 0) given.range = (SampleRange){l->free[0].first, smaller_of(l->free[0].samples, samples)};
     CHECK(take(l, given.range), "samples from %lld on are not free", (long long)given.range.first);
     add_given(l, given);
     write_line(l, &(Line){given, 0, IS_GIVEN});
@@ -412,14 +409,12 @@ void members_counted(Members *ms, Member *m) {
     ms->arrivals++, ms->of_round++;
 }
 
-int members_round_is_full(const Members *ms) {
-    int here = members_here(ms);
-    return ms->of_round >= (here ? here : 1);
-}
+/* outer.wait=none: returns the number of deltas that make a round. */
+static int64_t deltas_of_round(const Members *ms) { return larger_of(members_here(ms), 1); }
 
+int  members_round_is_full(const Members *ms) { return ms->of_round >= deltas_of_round(ms); }
 void members_next_round(Members *ms) { ms->round++, ms->of_round = 0; }
 
 int64_t members_staleness(const Members *ms, const Member *m) {
-    int here = members_here(ms);
-    return (ms->arrivals - m->arrivals) / (here ? here : 1);
+    return (ms->arrivals - m->arrivals) / deltas_of_round(ms);
 }

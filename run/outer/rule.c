@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "layers/layers.h"
 
 /* --- arithmetic on arrays ----------------------------------------------------------------------------------------- */
@@ -100,8 +101,7 @@ ServerWeights server_weights_create(const Shards *shards, const Optimizer *o, fl
         Span    span = shards->span[i];
         FileExtent at = layout_extent(&shards->layout, &span, 0);
         CHECK(at.elems == span.elems, "a server's rows are whole");
-        int64_t begin = at.offset > first ? at.offset : first, end = at.offset + at.elems;
-        if (first + elems < end) end = first + elems;
+        int64_t begin = larger_of(at.offset, first), end = smaller_of(at.offset + at.elems, first + elems);
         if (begin >= end) continue;
         WeightsRun *run = &w.run[w.runs++];
         *run = (WeightsRun){.offset = begin, .elems = end - begin, .decays = span.group != GROUP_VECTOR,
@@ -124,8 +124,7 @@ static void copy(const ServerWeights *w, ServerTensor which, int64_t offset, int
                  const float *from) {
     for (int i = 0; i < w->runs; i++) {
         const WeightsRun *r = &w->run[i];
-        int64_t first = offset > r->offset ? offset : r->offset, end = offset + elems, until = r->offset + r->elems;
-        if (end > until) end = until;
+        int64_t first = larger_of(offset, r->offset), end = smaller_of(offset + elems, r->offset + r->elems);
         if (first >= end) continue;
         float *here = r->at[which] + (first - r->offset);
         size_t bytes = sizeof *here * (size_t)(end - first);
@@ -148,7 +147,7 @@ void server_weights_write(const ServerWeights *w, ServerTensor which, int64_t of
 static void add_squares_of_waiting(const ServerWeights *w, Exact *squares) {
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "the norm of a round");
     for (int64_t at = 0; at < w->elems; at += MESSAGE_ELEMS) {
-        int64_t elems = w->elems - at < MESSAGE_ELEMS ? w->elems - at : MESSAGE_ELEMS;
+        int64_t elems = smaller_of(w->elems - at, MESSAGE_ELEMS);
         server_weights_read(w, WEIGHTS_WAITING, w->first + at, elems, block);
         outer_squares(block, elems, squares);
     }
@@ -237,7 +236,7 @@ void round_change_end(RoundChange *c, const ServerWeights *w, int64_t round) {
     if (c->type == FRAME_F32) return;
     #pragma omp parallel for
     for (int64_t at = 0; at < c->elems; at += MESSAGE_ELEMS) {
-        int64_t offset = c->first + at, elems = c->elems - at < MESSAGE_ELEMS ? c->elems - at : MESSAGE_ELEMS;
+        int64_t offset = c->first + at, elems = smaller_of(c->elems - at, MESSAGE_ELEMS);
         float  *x = xmalloc(2 * sizeof *x * (size_t)elems, "the change of a round (outer.compress)");
         float  *change = x + elems, *was = c->rest + at;
         char   *payload = payload_at(c, offset);

@@ -15,6 +15,7 @@
 
 #include "core/thread.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/json.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/config/config.h"
@@ -206,7 +207,7 @@ static void send_state(Server *s, Peer *p, const ServerWeights *from, int64_t fi
     float *block = xmalloc(sizeof *block * MESSAGE_ELEMS, "a frame of weights");
     for (int64_t at = 0, n; at < elems * WEIGHTS_TENSORS; at += n) {
         int64_t inside = at % elems;
-        n = elems - inside < MESSAGE_ELEMS ? elems - inside : MESSAGE_ELEMS;
+        n = smaller_of(elems - inside, MESSAGE_ELEMS);
         server_weights_read(from, (ServerTensor)(at / elems), first + inside, n, block);
         FrameHeader h = {.kind = MESSAGE_STATE, .type = FRAME_F32, .offset = first + inside, .elems = n,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, n)};
@@ -637,7 +638,7 @@ static void send_values(Server *s, Peer *p) {
     float       *block = NULL; /* [2 * MESSAGE_ELEMS] weights x of a frame, then the payload that holds their change */
     while (!p->is_ending && p->got < p->gets && channel_has_space(p->channel)) {
         PeerGet    *g = &p->get[p->got];
-        int64_t     elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
+        int64_t     elems = smaller_of(g->elems, MESSAGE_ELEMS);
         FrameType   type = g->kind != MESSAGE_CHANGE ? FRAME_F32 : held ? held->type : s->change.type;
         FrameHeader h = {.kind = (uint8_t)g->kind, .type = (uint8_t)type, .round = g->round, .offset = g->offset,
                          .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(type, elems)};
@@ -797,7 +798,7 @@ static void count_arrival(Server *s, Member *m) {
     int64_t staleness = members_staleness(&s->members, m);
     count_delta(s, m, 1.0);
     if (takes_gradients(s)) step_adamw(s, m->norm);
-    else step_outer(s, STEP_ARRIVAL, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
+    else step_outer(s, STEP_ARRIVAL, 1.0 / ((1.0 + (double)staleness) * (double)larger_of(here, 1)));
     if (staleness > s->staleness) s->staleness = staleness;
     has_counted(s, m);
     leases_sync(&s->leases);
