@@ -70,7 +70,10 @@ size_t device_memory_peak(void) {
 /* The kernel's new pages are zero already, so nothing is written. A page takes no memory before its first use. */
 void *device_alloc(size_t bytes, const char *what) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
+    if (memory == MAP_FAILED)
+        fail(EXIT_MEMORY,
+             "no memory for %s: %.1f MiB wanted; free memory on this host, raise the job's limit (sbatch --mem=, "
+             "ulimit -v), or lower batch.micro_batch", what, (double)bytes / 1048576.0);
     madvise(memory, bytes, MADV_HUGEPAGE); /* requests huge pages for fewer TLB misses; only a hint */
     return memory;
 }

@@ -39,7 +39,10 @@ static struct {
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
-    if (error == cudaErrorMemoryAllocation) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, file, line);
+    if (error == cudaErrorMemoryAllocation)
+        fail(EXIT_MEMORY,
+             "out of GPU memory in %s (%s:%d): lower batch.micro_batch, set memory.recompute=block, or end other "
+             "programs on this GPU (nvidia-smi lists them)", call, file, line);
     check_failed(call, file, line, "CUDA says: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
@@ -130,7 +133,9 @@ static int multiprocessors_asked(void) {
     int         all = gpu.properties.multiProcessorCount;
     if (!asked) return all;
     long count = strtol(asked, &end, 10);
-    if (*end || count < 2) fail(EXIT_CONFIG, "TRAIN_GPT_MULTIPROCESSORS is \"%s\": a whole number, 2 or more", asked);
+    if (*end || count < 2)
+        fail(EXIT_CONFIG, "TRAIN_GPT_MULTIPROCESSORS is \"%s\": it must be a whole number of at least 2, or not set",
+             asked);
     return count < all ? (int)count : all;
 }
 
@@ -154,7 +159,7 @@ void device_open(int local_rank, int threads) {
     int architecture = code_architecture();
     if (architecture == 0)
         fail(EXIT_NODEVICE,
-             "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make "
+             "GPU %d is a %s of compute capability %d.%d, and this program was built for others: build it with make "
              "BACKEND=cuda ARCHS=%d%d%s",
              id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
              gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
@@ -245,8 +250,9 @@ void *device_alloc_host(size_t bytes, const char *what) {
     void *memory;
     if (gpu.is_none) return host_alloc(bytes, what);
     if (cudaMallocHost(&memory, bytes) != cudaSuccess)
-        fail(EXIT_MEMORY, "no pinned host memory for %s: %.1f MiB wanted (see `ulimit -l`)", what,
-             (double)bytes / 1048576.0);
+        fail(EXIT_MEMORY,
+             "no pinned host memory for %s: %.1f MiB wanted; free memory on this host, or raise its limit (ulimit -l "
+             "unlimited)", what, (double)bytes / 1048576.0);
     return memset(memory, 0, bytes);
 }
 void device_free_host(void *memory) {

@@ -35,7 +35,6 @@ typedef struct {
     size_t      path_bytes;
     Json       *json;  /* the result under construction: lists of entries and soft faults */
     Link       *link;  /* position in the tree of each json->entry; owned */
-    int         collect; /* 1: soft faults are collected in a list; 0: the first one ends the scan */
     JsonFault  *fault;
 } Scanner;
 
@@ -55,14 +54,11 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* Turns the fault just set into a soft one, after which scanning may continue. If soft faults are collected, adds it to
- * the list and returns 1. Otherwise returns 0, as for any fault. */
-static int soften(Scanner *s) {
+/* Turns the fault just set into a soft one, after which scanning continues: adds it to the list. */
+static void soften(Scanner *s) {
     Json *json = s->json;
-    if (!s->collect) return 0;
     json->soft = xgrow(json->soft, json->softs, sizeof *json->soft, "reading JSON");
     json->soft[json->softs++] = *s->fault;
-    return 1;
 }
 
 static int byte_at(const Scanner *s, size_t at) { return at < s->bytes ? (unsigned char)s->text[at] : -1; }
@@ -240,7 +236,8 @@ static int check_number(Scanner *s, size_t start, size_t length, int integer, in
         return 1;
     if (self >= 0) s->json->entry[self].faulty = 1;
     s->fault->is_number = 1;
-    return soften(s);
+    soften(s);
+    return 1;
 }
 
 static int scan_number(Scanner *s, int self) {
@@ -385,12 +382,12 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Refuses duplicate keys. Sorts the entries, so that a hostile file cannot make the search quadratic. */
-static int check_duplicates(Scanner *s) {
+/* Adds a soft fault for each duplicate key. Sorts the entries, so that a hostile file cannot make the search
+ * quadratic. */
+static void check_duplicates(Scanner *s) {
     JsonEntry *entry = s->json->entry;
     Sibling   *list = xmalloc(sizeof *list * (size_t)(s->json->entries + 1), "reading JSON");
-    int        count = 0, again = -1; /* again: index of the first entry in the file that repeats a key, if such a fault
-                                       * ends the parse; otherwise -1 */
+    int        count = 0;
     for (int i = 0; i < s->json->entries; i++)
         if (s->link[i].name_at >= 0)
             list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
@@ -403,14 +400,12 @@ static int check_duplicates(Scanner *s) {
         JsonEntry *second = &entry[list[i].index], *before = &entry[list[first].index];
         char       name[120];
         second->faulty = before->faulty = 1;
-        if (!s->collect && again >= 0 && list[i].index > again) continue;
         fault_at(s, 0, "duplicate key %s, first at line %d", json_quote_short(name, sizeof name, second->path),
                  before->key.line);
         s->fault->at = second->key;
-        if (!soften(s)) again = list[i].index;
+        soften(s);
     }
     free(list);
-    return again < 0;
 }
 
 static int compare_places(const void *a, const void *b) {
@@ -447,7 +442,7 @@ static int scan_all(Scanner *s, size_t limit, const char *top) {
     if (!scan_value(s, -1)) return 0;
     skip_space(s);
     if (s->at < s->bytes) return fault_expected(s, "nothing after the end of the value");
-    if (!check_duplicates(s)) return 0;
+    check_duplicates(s);
     if (s->json->softs) qsort(s->json->soft, (size_t)s->json->softs, sizeof *s->json->soft, compare_places);
     return 1;
 }
@@ -469,25 +464,25 @@ __attribute__((constructor)) static void end_without_memory(void) {
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory, .free_fn = free});
 }
 
-/* Scans text [bytes] and builds its tree. With s.collect it lists all soft faults. Without s.collect it ends at the
- * first one, so that a hostile text cannot fill memory with faults. */
-static int parse(Scanner s, size_t limit, const char *top) {
-    memset(s.json, 0, sizeof *s.json);
-    s.line = 1;
+int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
+    Scanner s = {.text = text, .bytes = bytes, .line = 1, .json = json, .fault = fault};
+    memset(json, 0, sizeof *json);
     int good = scan_all(&s, limit, top);
     free(s.link);
-    if (!good) return free_entries(s.json), 0;
-    s.json->root = cJSON_ParseWithLength(s.text, s.bytes);
-    CHECK(s.json->root, "libcjson reads what passed the scan");
+    if (!good) return free_entries(json), 0;
+    json->root = cJSON_ParseWithLength(text, bytes);
+    CHECK(json->root, "libcjson reads what passed the scan");
     return 1;
 }
 
 int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
-    return parse((Scanner){.text = text, .bytes = bytes, .json = json, .fault = fault}, limit, "");
-}
-
-int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
-    return parse((Scanner){.text = text, .bytes = bytes, .json = json, .collect = 1, .fault = fault}, limit, top);
+    if (!json_parse_all(text, bytes, limit, "", json, fault)) return 0;
+    if (!json->softs) return 1;
+    int first = 0; /* the first number that cannot be kept, or else the first duplicate key */
+    while (first < json->softs && !json->soft[first].is_number) first++;
+    *fault = json->soft[first < json->softs ? first : 0];
+    json_free(json);
+    return 0;
 }
 
 void json_free(Json *json) {

@@ -2,7 +2,7 @@
  * accesses, reductions.
  *
  * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and checks it. Only
- * this file and ptx.cuh contain the differences between the two: no other file has a raw <<<, __shared__ or inline PTX.
+ * this file and ptx.cuh contain the differences between the two: no other file has <<<, __shared__ or inline PTX.
  * The emulator and the hardware's forward progress require three rules:
  *   masks and barriers are uniform
  *   no thread returns before a barrier that others reach
@@ -31,20 +31,14 @@
 #define DEVICE static __device__ __forceinline__
 #endif
 
-/* Device code is compiled for the emulator (kernels on the CPU), or by nvcc for a GPU. LAUNCH, SMEM and SMEM_DYN mean
- * the same in both. */
+/* Device code is compiled for the emulator (kernels on the CPU), or by nvcc for a GPU. QUEUE_KERNEL, SMEM and SMEM_DYN
+ * mean the same in both. SMEM declares the array `name` of elements T with dimensions dims in shared memory, as in
+ * SMEM(float, part, [32]). SMEM_DYN declares T *name, a pointer to the launch's dynamic shared memory. */
 #ifdef CUDA_EMU
 enum { IS_EMULATED = 1 };
-#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
-    LAUNCH_AS(1, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, s, ...) \
-    LAUNCH_AS(1, launches_early(), kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
-    LAUNCH_AS(cluster, false, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
-    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster), (early), (shared_bytes), stream_queue(s), \
-                 (kernel), ##__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
+#define QUEUE_KERNEL(cluster, early, kernel, grid, block, shared_bytes, s, ...)                                    \
+    emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (cluster) ? (cluster) : 1, (early), (shared_bytes),  \
+                stream_queue(s), (kernel), ##__VA_ARGS__)
 #define SMEM(T, name, dims)            \
     using name##_array = T dims;       \
     static char            name##_key; \
@@ -52,13 +46,19 @@ enum { IS_EMULATED = 1 };
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
 enum { IS_EMULATED = 0 };
+#define QUEUE_KERNEL(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
+    queue_kernel((cluster), (early), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__)
+#define SMEM(T, name, dims) __shared__ T name dims
+#define SMEM_DYN(T, name)                                                     \
+    extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; \
+    T *name = reinterpret_cast<T *>(dynamic_shared_memory)
+#endif
+
 /* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for a
  * launch error. It does nothing on a dry stream (one that only notes costs). A kernel template with commas must be in
  * parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
-    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), \
-     launch_check(#kernel, __FILE__, __LINE__)))
+    LAUNCH_AS(0, 0, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
 /* Launches a kernel that begins with await_kernels(). Its blocks may start while the last blocks of the kernel before
  * it still run, and wait in await_kernels() (programmatic dependent launch, compute capability 9.0). On other GPUs
  * LAUNCH_EARLY does what LAUNCH does. */
@@ -67,17 +67,10 @@ enum { IS_EMULATED = 0 };
 /* Launches a kernel in clusters of blocks along x, which run together (compute capability 9.0). */
 #define LAUNCH_CLUSTER(cluster, kernel, grid, block, shared_bytes, s, ...) \
     LAUNCH_AS(cluster, 0, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__)
-#define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...) \
-    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
-     launch_as((cluster), (early), (kernel), (grid), (block), (shared_bytes), stream_queue(s), ##__VA_ARGS__), \
+#define LAUNCH_AS(cluster, early, kernel, grid, block, shared_bytes, s, ...)                            \
+    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes),                    \
+     QUEUE_KERNEL(cluster, early, kernel, grid, block, shared_bytes, s, ##__VA_ARGS__),                 \
      launch_check(#kernel, __FILE__, __LINE__)))
-/* SMEM declares the array `name` of elements T with dimensions dims in shared memory, as in SMEM(float, part, [32]).
- * SMEM_DYN declares T *name, a pointer to the launch's dynamic shared memory. */
-#define SMEM(T, name, dims) __shared__ T name dims
-#define SMEM_DYN(T, name)                                                     \
-    extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; \
-    T *name = reinterpret_cast<T *>(dynamic_shared_memory)
-#endif
 
 /* --- host side: defined in device.cu ------------------------------------------------------------------------------ */
 
@@ -101,10 +94,10 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
 int launches_early(void);
 
 #ifndef CUDA_EMU
-/* Launches a kernel in clusters, or early, or with 0 and 0 as usual. */
+/* Queues a kernel: in clusters of blocks, or early, or with 0 and 0 as usual. */
 template <typename... P, typename... A>
-static inline void launch_as(unsigned cluster, int early, void (*kernel)(P...), dim3 grid, dim3 block,
-                             size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
+static inline void queue_kernel(unsigned cluster, int early, void (*kernel)(P...), dim3 grid, dim3 block,
+                                size_t shared_bytes, cudaStream_t queue, A &&...arguments) {
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t  launch = {grid, block, shared_bytes, queue, &attribute, cluster || early};
     if (cluster) {

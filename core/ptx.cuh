@@ -1,5 +1,6 @@
 /* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
- * instruction. It also makes the tensor maps that TMA's copies need.
+ * instruction. It also makes the tensor maps that TMA's copies need. The emulator's own cases have a few more
+ * instructions in test/emu/cases/ptx_more.cuh.
  *
  * Each function has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers
  * outside of this file. The names and fragment layouts are those of the PTX ISA manual: "Warp-level matrix
@@ -145,11 +146,6 @@ DEVICE void stmatrix_x4(void *row, const uint32_t (&r)[4] PTX_HERE) {
     PTX("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
-DEVICE void stmatrix_x4_transposed(void *row, const uint32_t (&r)[4] PTX_HERE) {
-    EMULATED(emu::stmatrix(row, r, 4, true, file, line);)
-    PTX("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
-        ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
-}
 
 /* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have been written.
  * Phases have parity 0, 1, 0, ... */
@@ -235,12 +231,6 @@ DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
         "mbarrier.arrive.shared::cluster.b64 _, [there];\n}"
         ::"r"(shared_address(barrier)), "r"(rank) : "memory");
 }
-DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
-    EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
-    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra AGAIN;\n}"
-        ::"r"(shared_address(barrier)), "r"(parity) : "memory");
-}
 /* Loads a tile of a matrix into each block of the cluster whose bit is set in `blocks`, at the same shared address in
  * each. The bytes that arrive count towards those that the mbarrier of each block expects. */
 DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row,
@@ -261,29 +251,19 @@ DEVICE void fence_proxy_async() {
     EMULATED(emu::fence_proxy_async();)
     PTX("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Copies a tile in shared memory to a matrix. tma_store_2d writes it to the matrix, tma_reduce_add_2d adds it, in the
- * element type of the map. One thread issues the store, and then calls bulk_commit and bulk_wait. */
+/* Copies a tile in shared memory to a matrix. One thread issues the store, and then calls bulk_commit and
+ * bulk_wait_read. */
 DEVICE void tma_store_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
     EMULATED(emu::tma_store_2d(map, shared, column, row, false, file, line);)
     PTX("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2,%3}], [%1];"
-        ::"l"(map), "r"(shared_address(shared)), "r"(column), "r"(row) : "memory");
-}
-DEVICE void tma_reduce_add_2d(const TensorMap *map, const void *shared, int column, int row PTX_HERE) {
-    EMULATED(emu::tma_store_2d(map, shared, column, row, true, file, line);)
-    PTX("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2,%3}], [%1];"
         ::"l"(map), "r"(shared_address(shared)), "r"(column), "r"(row) : "memory");
 }
 DEVICE void bulk_commit() {
     EMULATED(emu::bulk_commit();)
     PTX("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* bulk_wait waits until at most `pending` of this thread's latest groups of TMA stores are not yet written.
- * bulk_wait_read waits only until the stores have read shared memory. The memory may then be filled again, and the
- * block may end. */
-template <int pending> DEVICE void bulk_wait() {
-    EMULATED(emu::bulk_wait(pending, false);)
-    PTX("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
-}
+/* Waits until at most `pending` of this thread's latest groups of TMA stores still read shared memory. The memory may
+ * then be filled again, and the block may end. The stores may not be written yet. */
 template <int pending> DEVICE void bulk_wait_read() {
     EMULATED(emu::bulk_wait(pending, true);)
     PTX("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");

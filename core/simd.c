@@ -10,13 +10,9 @@
 #include <cpuid.h>
 #endif
 
-/* Return whether the processor has these instruction sets, from CPUID leaf 7: AVX512-BF16 is subleaf 1 eax bit 5,
- * AMX-BF16 subleaf 0 edx bit 22 (Intel SDM). */
+/* Returns whether the processor has AMX-BF16: bit 22 of edx in CPUID leaf 7, subleaf 0 (Intel SDM). The compiler's own
+ * check also demands that the system lets this process use AMX. */
 #if defined(__x86_64__)
-static int cpu_has_avx512_bf16(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-}
 static int cpu_has_amx_bf16(void) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
@@ -44,7 +40,7 @@ static Isa detect(void) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = ISA_AVX2;
     if (isa == ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) isa = ISA_AVX512;
-    if (isa == ISA_AVX512 && (cpu_has_avx512_bf16() || cpu_has_amx_bf16())) isa = ISA_AVX512_BF16;
+    if (isa == ISA_AVX512 && (__builtin_cpu_supports("avx512bf16") || cpu_has_amx_bf16())) isa = ISA_AVX512_BF16;
 #endif
     return isa < cap ? isa : cap;
 }

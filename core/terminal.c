@@ -132,11 +132,13 @@ void print_plain(FILE *out, const char *fmt, ...) {
 }
 
 /* Returns the number of terminal columns of the character that text begins with, and its bytes in *bytes. Chinese,
- * Japanese, Korean and emoji take two columns, a tab at most eight. */
+ * Japanese, Korean and emoji take two columns, a tab at most eight, a colour mark none. */
 static int character(const char *text, size_t *bytes) {
     static const struct { uint32_t first, last; } wide[] = {{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3},
                                                             {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60},
                                                             {0x1f300, 0x1faff}, {0x20000, 0x3fffd}};
+    *bytes = mark_bytes(text);
+    if (*bytes) return 0;
     const unsigned char *byte = (const unsigned char *)text;
     unsigned char        lead = *byte;
     uint32_t code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
@@ -155,10 +157,7 @@ static int character(const char *text, size_t *bytes) {
 /* Returns the number of terminal columns that text takes up to `end`. */
 static int width_to(const char *text, const char *end) {
     int columns = 0;
-    for (size_t n; text < end; text += n) {
-        n = mark_bytes(text);
-        if (n == 0) columns += character(text, &n);
-    }
+    for (size_t n; text < end; text += n) columns += character(text, &n);
     return columns;
 }
 
@@ -218,9 +217,7 @@ static int break_line(Out *o, int indent) {
  * after it. */
 static int put_long_word(Out *o, const char *word, const char *end, int at, int columns, int indent) {
     for (size_t n; word < end; word += n) {
-        int width = 0;
-        n = mark_bytes(word);
-        if (n == 0) width = character(word, &n);
+        int width = character(word, &n);
         if (at + width > columns) at = break_line(o, indent);
         put_marked(o, word, word + n);
         at += width;
@@ -321,8 +318,8 @@ void say_again(const char *text) {
     Out         o = {.stream = stdout, .colour = terminal_has_colour(stdout)};
     for (int left = terminal_columns(stdout) - 1; *end;) { /* cuts the text to the terminal's width, because a wrapped
                                                             * line could not be rewritten */
-        size_t n = mark_bytes(end);
-        if (n == 0) left -= character(end, &n);
+        size_t n;
+        left -= character(end, &n);
         if (left < 0) break;
         end += n;
     }

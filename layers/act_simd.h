@@ -41,11 +41,15 @@ SIMD_INLINE void act16_store(void *p, int64_t i, DType type, f32x16 v) {
     else              f32x16_store((float *)p + i, v);
 }
 
+/* Returns the value of element i. */
+SIMD_INLINE float act_get(const void *p, int64_t i, DType type) {
+    return type == BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
 /* Loads n values; lanes n..15 become `rest`. */
 SIMD_INLINE f32x16 act16_load_part(const void *p, int64_t i, int64_t n, DType type, float rest) {
     float x[LANES];
-    for (int64_t k = 0; k < LANES; k++)
-        x[k] = k >= n ? rest : type == BF16 ? bf16_to_f32(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
+    for (int64_t k = 0; k < LANES; k++) x[k] = k < n ? act_get(p, i + k, type) : rest;
     return f32x16_load(x);
 }
 SIMD_INLINE void act16_store_part(void *p, int64_t i, int64_t n, DType type, f32x16 v) {

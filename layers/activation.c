@@ -4,30 +4,23 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-SIMD_INLINE void activation_run(DType type, Activation kind, void *y, const void *x, int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        act16_store_n(y, i, n, type, activate(kind, act16_load_n(x, i, n, type)));
-    }
-}
 SIMD_INLINE void activation_block_of(DType type, Activation kind, void *y, const void *x, int64_t first,
                                      int64_t elems) {
-    DISPATCH_ACTIVATION(kind, K, activation_run(type, K, y, x, first, elems));
+    DISPATCH_ACTIVATION(kind, K, for (int64_t i = first; i < first + elems; i += LANES) {
+        int64_t n = act16_count(i, first + elems);
+        act16_store_n(y, i, n, type, activate(K, act16_load_n(x, i, n, type)));
+    });
 }
 ACT_KERNEL(activation_block, (DType type, Activation kind, void *y, const void *x, int64_t first, int64_t elems), kind,
            y, x, first, elems)
 
-SIMD_INLINE void activation_grad_run(DType type, Activation kind, void *dx, const void *dy, const void *x,
-                                     int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        f32x16  slope = activation_slope(kind, act16_load_n(x, i, n, type));
-        act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * slope);
-    }
-}
 SIMD_INLINE void activation_grad_block_of(DType type, Activation kind, void *dx, const void *dy, const void *x,
                                           int64_t first, int64_t elems) {
-    DISPATCH_ACTIVATION(kind, K, activation_grad_run(type, K, dx, dy, x, first, elems));
+    DISPATCH_ACTIVATION(kind, K, for (int64_t i = first; i < first + elems; i += LANES) {
+        int64_t n = act16_count(i, first + elems);
+        f32x16  slope = activation_slope(K, act16_load_n(x, i, n, type));
+        act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * slope);
+    });
 }
 ACT_KERNEL(activation_grad_block,
            (DType type, Activation kind, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), kind,

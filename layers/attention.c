@@ -652,10 +652,6 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
     arena_release(&s->scratch, mark);
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
-    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
-}
-
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
     int64_t used = 0;
     int64_t whole = h->tiles * TILE * h->wide, tile = TILE * h->wide;
@@ -687,8 +683,8 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     }
 }
 
-static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                     Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
+int attention_context_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
     int is_dry = attention_backward_contract(s, dqkv, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
     Backward job = {attention_heads(lse.dim[0] / h.query, lse.dim[1], qkv, keys, starts, context, h), dqkv.data,
@@ -711,17 +707,7 @@ static void backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor 
         backward_items(&job, memory, floats, BY_QUERIES);
     }
     arena_release(&s->scratch, mark);
-}
-
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                       Tensor starts, HeadShape h) {
-    backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
     return 0;
-}
-
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
-    backward(s, dqkv, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, h);
 }
 
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {

@@ -276,8 +276,6 @@ static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *k
     }
 }
 
-/* Computes attention_context_forward, and also attention_forward, for which `keys` is tensor_none(): the keys are in
- * qkv then. */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
                                ContextPart context, HeadShape shape) {
     if (attention_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
@@ -292,10 +290,6 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
         auto launch = h.starts ? forward_launch<T, D, true> : forward_launch<T, D, false>;
         launch(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h);
     }));
-}
-
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
-    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape);
 }
 
 /* --- delta, for where no product's epilogue finds it (linear.cu) -------------------------------------------------- */
@@ -327,13 +321,6 @@ void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y) {
     DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)D * sizeof(T), {dy.data, y.data}), PACK,
         LAUNCH_EARLY((attention_delta_kernel<T, PACK>), blocks, DELTA_THREADS, 0, s, ptr<float>(delta), ptr<T>(dy),
                      ptr<T>(y), N, (int)H, (int)D)));
-}
-
-Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape) {
-    if (!tensor_is_none(delta)) return delta;
-    delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
-    attention_delta(s, delta, dy, y);
-    return delta;
 }
 
 /* --- the last queries of a sequence ------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  *
  * With p = exp(q.k - lse) recomputed tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * delta is given, or computed first (attention.cu). There are three kernels. The first prepares lse and delta. In
+ * delta is given, or computed first. There are three kernels. The first prepares lse and delta. In
  * the second, blocks of keys walk the queries of one head of the group after another (dk, dv). In the third, blocks of
  * queries walk the keys (dq). Scores are computed twice: seven products a tile where five would do. In return no two
  * blocks add to one place, and the bits are the same every time.
@@ -410,16 +410,27 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
     }
 }
 
-/* Queues the kernels of attention's backward pass. Returns whether they have added to dbias. For that they take memory
- * for row_sums and a pass over it, which is small beside dqkv. f: NULL, or dqkv is written as 8-bit codes with the
- * scale in f. */
-static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor lse,
-                     Tensor delta, Tensor qkv, Tensor keys, Heads h, bool by_heads) {
+/* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. f: NULL,
+ * or dqkv is written as 8-bit codes with the scale in f. Returns whether the kernels have added to dbias. For that they
+ * take memory for row_sums and a pass over it, which is small beside dqkv. */
+static int backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
+                    Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
+    size_t mark = arena_mark(&s->scratch);
+    bool   by_heads = tensor_is_none(keys) && attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape);
+    if (tensor_is_none(delta)) {
+        delta = arena_tensor(&s->scratch, F32, 2, shape.query, y.dim[0], 1);
+        attention_delta(s, delta, dy, y);
+    }
+    Tensor noted = dqkv; /* dqkv in bf16: the work and the bytes of codes are the same */
+    fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
+    attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
+    if (tensor_is_none(keys)) dkeys = dqkv, keys = qkv;
+
+    Heads        h = attention_heads(y, lse, qkv, starts, context, shape);
     const Tensor others[] = {dqkv, dkeys, dy, keys};
     for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     bool   is_hopper = !s->ledger && attention_takes_hopper(qkv.type, h),
            has_sums = !tensor_is_none(dbias) && (s->ledger ? attention_expects_hopper(qkv.type, h.D) : is_hopper);
-    size_t mark = arena_mark(&s->scratch);
     Minus  minus = {NULL, NULL, (int)(blocks_for(h.T, PADDED) * PADDED)};
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
     minus.lse = (float *)arena_take(&s->scratch, bytes);
@@ -446,39 +457,16 @@ static bool backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor 
     return has_sums;
 }
 
-/* Checks a call of attention's backward pass, computes delta if the caller has none, and queues the kernels. If dkeys
- * and keys are tensor_none(), they are in dqkv and qkv, of whole sequences. Returns what `backward` returns. */
-static int checked_backward(Stream *s, Tensor dqkv, const Fp8 *f, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y,
-                            Tensor lse, Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
-                            HeadShape shape) {
-    size_t mark = arena_mark(&s->scratch);
-    bool   is_whole = tensor_is_none(keys);
-    delta = attention_delta_given(s, delta, dy, y, shape);
-    /* the contract notes a dqkv in bf16: codes cost the same FLOPs, and the same bytes in their two copies */
-    Tensor noted = dqkv;
-    fp8_output_expect(&noted, E5M2, qkv.dim[0], qkv.dim[1], f);
-    attention_backward_contract(s, noted, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
-    bool is_summed = backward(s, dqkv, f, dbias, is_whole ? dqkv : dkeys, dy, lse, delta, qkv, is_whole ? qkv : keys,
-                              attention_heads(y, lse, qkv, starts, context, shape),
-                              is_whole && attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape));
-    arena_release(&s->scratch, mark);
-    return is_summed;
+int attention_context_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                               HeadShape shape) {
+    return backward(s, dqkv, NULL, dbias, dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
 }
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                       Tensor starts, HeadShape shape) {
-    return checked_backward(s, dqkv, NULL, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
-                            WHOLE_SEQUENCE, shape);
-}
+
 int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta,
                            Tensor qkv, Tensor starts, HeadShape shape, Fp8 f) {
     if (shape.size != 64 || lse.dim[1] % 16 != 0 || !attention_by_heads(qkv.type, lse.dim[0], lse.dim[1], shape))
         return 0;
-    checked_backward(s, dqkv, &f, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE,
-                     shape);
+    backward(s, dqkv, &f, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts, WHOLE_SEQUENCE, shape);
     return 1;
-}
-
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
-    checked_backward(s, dqkv, NULL, tensor_none(), dkeys, dy, y, lse, delta, qkv, keys, starts, context, shape);
 }

@@ -239,8 +239,8 @@ AttentionAsked attention_asked(void) {
     for (int i = ATTENTION_PORTABLE; i <= ATTENTION_TILES; i++)
         if (strcmp(asked, NAMES[i]) == 0) return (AttentionAsked)i;
     fail(EXIT_CONFIG,
-         "TRAIN_GPT_ATTENTION is \"%.40s\", which names no kernels: portable, hopper, hopper-heads, hopper-tiles, or "
-         "unset for this GPU's",
+         "TRAIN_GPT_ATTENTION is \"%.40s\": it must be portable, hopper, hopper-heads or hopper-tiles, or not set, "
+         "which chooses the kernels for this GPU",
          asked);
 }
 

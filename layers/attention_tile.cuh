@@ -51,9 +51,6 @@ enum { PADDED = 128 };
 /* -lse/scale and -delta: [heads,padded] each, with padded queries a head */
 typedef struct { float *lse, *delta; int padded; } Minus;
 
-/* Returns delta. If the caller has none, computes it from dy and y in memory of s->scratch. Defined in attention.cu. */
-Tensor attention_delta_given(Stream *s, Tensor delta, Tensor dy, Tensor y, HeadShape shape);
-
 /* Checks the tensors that forward and backward share, and returns the parameters. */
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context,
                                     HeadShape shape) {

@@ -43,36 +43,41 @@ SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, f
     return f32x16_load(part);
 }
 
-SIMD_INLINE float row_most_of(DType type, const void *row, int64_t V, float softcap) {
-    f32x16 top = f32x16_all(-INFINITY);
-    for (int64_t v = 0; v < V; v += LANES) top = f32x16_max(top, logits16(row, v, V, type, softcap));
-    return f32x16_top(top);
-}
-
-/* Returns `max` and the sum of exp(y - max) over a row of capped logits y. */
-SIMD_INLINE Softmax row_sum(const void *row, int64_t V, DType type, float max, float softcap) {
-    Softmax r = {max, 0.0};
-    for (int64_t first = 0; first < V; first += STRETCH) {
-        f32x16  sum = f32x16_all(0.0f);
-        int64_t end = first + STRETCH < V ? first + STRETCH : V;
-        for (int64_t v = first; v < end; v += LANES) sum += f32x16_exp(logits16(row, v, V, type, softcap) - r.max);
-        r.sum += (double)f32x16_sum(sum);
-    }
-    return r;
-}
-
-SIMD_INLINE float act_get(const void *row, int64_t v, DType type) {
-    return type == BF16 ? bf16_to_f32(((const uint16_t *)row)[v]) : ((const float *)row)[v];
-}
-
 SIMD_INLINE double y_of(const void *row, int64_t v, DType type, float softcap) {
     float x = act_get(row, v, type);
     return (double)(softcap == 0.0f ? x : soft_capped(f32x16_all(x), softcap)[0]);
 }
 
-/* Writes the gradient over a row of logits. A target of V or more belongs to another rank's columns. */
-SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
-                              LossTerms terms, float scale) {
+/* --- kernels of a row of logits: V columns of this rank, in memory of `stride` columns. A target of V or more belongs
+ * to another rank's columns. */
+
+SIMD_INLINE void row_most_of(DType type, float *most, const void *row, int64_t V, float softcap) {
+    f32x16 top = f32x16_all(-INFINITY);
+    for (int64_t v = 0; v < V; v += LANES) top = f32x16_max(top, logits16(row, v, V, type, softcap));
+    *most = f32x16_top(top);
+}
+ACT_KERNEL(row_most, (DType type, float *most, const void *row, int64_t V, float softcap), most, row, V, softcap)
+
+/* Sets *sum to the sum of exp(y - most) over the capped logits y, and *at_target to the target's y, or to 0. */
+SIMD_INLINE void row_sums_of(DType type, double *sum, double *at_target, const void *row, int64_t target, int64_t V,
+                             float most, float softcap) {
+    *sum = 0.0;
+    for (int64_t first = 0; first < V; first += STRETCH) {
+        f32x16  part = f32x16_all(0.0f);
+        int64_t end = first + STRETCH < V ? first + STRETCH : V;
+        for (int64_t v = first; v < end; v += LANES) part += f32x16_exp(logits16(row, v, V, type, softcap) - most);
+        *sum += (double)f32x16_sum(part);
+    }
+    *at_target = target < V ? y_of(row, target, type, softcap) : 0.0;
+}
+ACT_KERNEL(row_sums,
+           (DType type, double *sum, double *at_target, const void *row, int64_t target, int64_t V, float most,
+            float softcap),
+           sum, at_target, row, target, V, most, softcap)
+
+/* Writes the gradient over the logits. */
+SIMD_INLINE void row_gradient_of(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
+                                 LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;
     double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
     float  factor = (float)((double)scale * pull / r.sum);
@@ -91,43 +96,9 @@ SIMD_INLINE void set_gradient(DType type, void *row, Softmax r, int64_t target, 
     if (target < V) act16_store_part(row, target, 1, type, f32x16_all(at_target));
 }
 
-/* Computes the loss of a row. If scale is not 0, it also writes the gradient over the row. */
-SIMD_INLINE void loss_row_of(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride,
-                             LossTerms terms, float scale) {
-    Softmax r = row_sum(row, V, type, row_most_of(type, row, V, terms.softcap), terms.softcap);
-    *loss = (float)(log(r.sum) + ((double)r.max - y_of(row, target, type, terms.softcap)));
-    if (scale != 0.0f) set_gradient(type, row, r, target, V, stride, terms, scale);
-}
-ACT_KERNEL(loss_row,
-           (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms,
-            float scale),
-           loss, row, target, V, stride, terms, scale)
-
-/* --- a row of several ranks --------------------------------------------------------------------------------------- */
-
-SIMD_INLINE void part_most_of(DType type, float *most, const void *row, int64_t V, LossTerms terms) {
-    *most = row_most_of(type, row, V, terms.softcap);
-}
-ACT_KERNEL(part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), most, row, V, terms)
-
-SIMD_INLINE void part_sums_of(DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V,
-                              float most, LossTerms terms) {
-    *sum = (float)row_sum(row, V, type, most, terms.softcap).sum;
-    *at_target = target < V ? (float)y_of(row, target, type, terms.softcap) : 0.0f;
-}
-ACT_KERNEL(part_sums,
-           (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most,
-            LossTerms terms),
-           sum, at_target, row, target, V, most, terms)
-
-SIMD_INLINE void part_gradient_of(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most,
-                                  float sum, LossTerms terms, float scale) {
-    set_gradient(type, row, (Softmax){most, (double)sum}, target, V, stride, terms, scale);
-}
-ACT_KERNEL(part_gradient,
-           (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms,
-            float scale),
-           row, target, V, stride, most, sum, terms, scale)
+ACT_KERNEL(row_gradient,
+           (DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
+           row, r, target, V, stride, terms, scale)
 
 #if SIMD_HOST
 void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
@@ -137,9 +108,16 @@ void classifier_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int6
     for (int64_t i = 0; i < targets.dim[0]; i++)
         CHECK(target[i] >= 0 && target[i] < V, "target %d at %lld, V = %lld", target[i], (long long)i, (long long)V);
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, tensor_rows(logits, i, 1).data, target[i], V, logits.dim[1],
-                 terms, scale);
+    for (int64_t i = 0; i < logits.dim[0]; i++) {
+        void  *row = tensor_rows(logits, i, 1).data;
+        float  most;
+        double sum, at_target;
+        row_most(logits.type, &most, row, V, terms.softcap);
+        row_sums(logits.type, &sum, &at_target, row, target[i], V, most, terms.softcap);
+        ((float *)loss.data)[i] = (float)(log(sum) + ((double)most - at_target));
+        if (scale != 0.0f)
+            row_gradient(logits.type, row, (Softmax){most, sum}, target[i], V, logits.dim[1], terms, scale);
+    }
 }
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
@@ -157,7 +135,7 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, Loss
     if (classifier_part_most_contract(s, most, logits, V)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        part_most(logits.type, (float *)most.data + i, tensor_rows(logits, i, 1).data, V, terms);
+        row_most(logits.type, (float *)most.data + i, tensor_rows(logits, i, 1).data, V, terms.softcap);
 }
 
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most,
@@ -167,9 +145,12 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
     expect_part_targets(targets, V, logits.dim[1]);
     float *sum = (float *)sums.data, *at_target = sum + logits.dim[0];
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++)
-        part_sums(logits.type, sum + i, at_target + i, tensor_rows(logits, i, 1).data,
-                  ((const int32_t *)targets.data)[i], V, ((const float *)most.data)[i], terms);
+    for (int64_t i = 0; i < logits.dim[0]; i++) {
+        double all, y;
+        row_sums(logits.type, &all, &y, tensor_rows(logits, i, 1).data, ((const int32_t *)targets.data)[i], V,
+                 ((const float *)most.data)[i], terms.softcap);
+        sum[i] = (float)all, at_target[i] = (float)y;
+    }
 }
 
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
@@ -185,8 +166,8 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
     for (int64_t i = 0; i < n; i++) {
         ((float *)loss.data)[i] = (float)(log((double)sum[i]) + ((double)top[i] - (double)at_target[i]));
         if (scale != 0.0f)
-            part_gradient(logits.type, tensor_rows(logits, i, 1).data, ((const int32_t *)targets.data)[i], V,
-                          logits.dim[1], top[i], sum[i], terms, scale);
+            row_gradient(logits.type, tensor_rows(logits, i, 1).data, (Softmax){top[i], (double)sum[i]},
+                         ((const int32_t *)targets.data)[i], V, logits.dim[1], terms, scale);
     }
 }
 #endif

@@ -107,6 +107,7 @@ static inline int norm_backward_contract(Stream *s, Tensor dx, Tensor dbias, Ten
     EXPECT1(dw, F32, C);
     if (is_layernorm) EXPECT1(db, F32, C);
     if (!tensor_is_none(dbias)) EXPECT1(dbias, F32, C);
+    CHECK(is_layernorm || tensor_is_none(dbias), "rmsnorm adds up no columns of dx");
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
     return stream_note(s, is_layernorm ? "layernorm_backward" : "rmsnorm_backward", N, C, 0, 0,
                        (is_layernorm ? 16.0 : 10.0) * (double)tensor_elems(x),
@@ -225,8 +226,8 @@ static inline void heads_expect(HeadShape h) {
           "%lld heads of queries, %lld of keys, %lld channels", (long long)h.query, (long long)h.key,
           (long long)h.size);
 }
-static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T,
-                                int64_t first) {
+static inline int rope_contract(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
+                                RopeDirection direction) {
     double turned = (double)(qkv.dim[0] * (h.query + h.key) * h.size);
     heads_expect(h);
     EXPECT2(qkv, qkv.type, qkv.dim[0], heads_columns(h));
@@ -234,8 +235,8 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
     CHECK(h.size % 2 == 0 && first >= 0 && T >= 1 && qkv.dim[0] % T == 0,
           "%lld channels in pairs, %lld rows in sequences of %lld from %lld on", (long long)h.size,
           (long long)qkv.dim[0], (long long)T, (long long)first);
-    return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned,
-                       2.0 * turned * (double)dtype_bytes(qkv.type));
+    return stream_note(s, direction == ROPE_FORWARD ? "rope_forward" : "rope_backward", qkv.dim[0], h.query, h.key,
+                       h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
 }
 
 /* --- attention: two products forward, five backward, each over the causal half of T x T --------------------------- */

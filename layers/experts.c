@@ -25,15 +25,11 @@ ACT_KERNEL(combine_row, (DType type, RowSum r, int64_t n), r, n)
 #if SIMD_HOST
 /* --- router ------------------------------------------------------------------------------------------------------- */
 
-static float value_at(Tensor t, int64_t i) {
-    return t.type == BF16 ? bf16_to_f32(((const uint16_t *)t.data)[i]) : ((const float *)t.data)[i];
-}
-
 /* Sets p[E] to the softmax of row n. */
 static void softmax_row(float *p, Tensor logits, int64_t n, int64_t E) {
     float most = -INFINITY, sum = 0.0f;
-    for (int64_t e = 0; e < E; e++) most = fmaxf(most, value_at(logits, n * E + e));
-    for (int64_t e = 0; e < E; e++) sum += p[e] = expf(value_at(logits, n * E + e) - most);
+    for (int64_t e = 0; e < E; e++) most = fmaxf(most, act_get(logits.data, n * E + e, logits.type));
+    for (int64_t e = 0; e < E; e++) sum += p[e] = expf(act_get(logits.data, n * E + e, logits.type) - most);
     for (int64_t e = 0; e < E; e++) p[e] /= sum;
 }
 
@@ -43,7 +39,7 @@ typedef struct { float score; int32_t expert; } Pick;
 static Pick next_pick(const float *p, Tensor bias, int64_t E, Pick last) {
     Pick best = {-INFINITY, -1};
     for (int32_t e = 0; e < E; e++) {
-        float score = p[e] + (bias.data ? value_at(bias, e) : 0.0f);
+        float score = p[e] + (bias.data ? act_get(bias.data, e, bias.type) : 0.0f);
         if (isnan(score)) score = -INFINITY;
         int comes_after = score < last.score || (score == last.score && e > last.expert);
         if (comes_after && (best.expert < 0 || score > best.score)) best = (Pick){score, e};

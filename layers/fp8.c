@@ -174,11 +174,3 @@ void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor 
     layernorm_forward(s, sum, as_bf16(y), mean, rstd, x, update, w, b, eps);
     round_output(y, f);
 }
-
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
-                         Fp8 f) {
-    Tensor none = tensor_none();
-    if (norm_forward_contract(s, sum, y, none, rstd, x, update, w, none, &f)) return;
-    rmsnorm_forward(s, sum, as_bf16(y), rstd, x, update, w, eps);
-    round_output(y, f);
-}

@@ -383,8 +383,7 @@ static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rs
     size_t mark = arena_mark(&s->scratch);
     Tensor plain = arena_tensor(&s->scratch, BF16, 2, y.dim[0], y.dim[1], 1);
     if (runs) {
-        if (centred) layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
-        else rmsnorm_forward(s, sum, plain, rstd, x, update, w, eps);
+        layernorm_forward(s, sum, plain, mean, rstd, x, update, w, b, eps);
         fp8_cast_contract(s, plain, 2);
         queue_cast(s, fp8_target(y, f), plain.data, E4M3);
     }
@@ -393,10 +392,6 @@ static void norm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rs
 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f) {
-    norm_forward<true>(s, sum, y, mean, rstd, x, update, w, b, eps, f);
-}
-
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
-                         Fp8 f) {
-    norm_forward<false>(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
+    auto norm = tensor_is_none(b) ? norm_forward<false> : norm_forward<true>;
+    norm(s, sum, y, mean, rstd, x, update, w, b, eps, f);
 }

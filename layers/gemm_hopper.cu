@@ -467,7 +467,7 @@ GemmAsked gemm_asked(void) {
     if (strcmp(asked, "own") == 0) return GEMM_OWN;
     if (strcmp(asked, "cublaslt") == 0) return GEMM_CUBLASLT;
     if (strcmp(asked, "timed") == 0) return GEMM_TIMED;
-    fail(EXIT_CONFIG, "TRAIN_GPT_GEMM is \"%s\": own, cublaslt or timed", asked);
+    fail(EXIT_CONFIG, "TRAIN_GPT_GEMM is \"%s\": it must be own, cublaslt or timed, or not set", asked);
 }
 
 static int is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }

@@ -45,8 +45,8 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
 
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 ----
- * With an update, the residual addition comes first: sum = x + update; y = layernorm(sum) as stored. Without one, sum
- * is not written.
+ * If mean and b are none, these ops compute rmsnorm (below). With an update, the residual addition comes first: sum = x
+ * + update; y = layernorm(sum) as stored. Without one, sum is not written.
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in
  *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
 void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
@@ -67,11 +67,17 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
  * rmsnorm(sum) as stored. Without one, sum is not written.
  *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in
  *   sum [N,C] act out, may be x itself, or none   update [N,C] act in, or none */
-void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
+static inline void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                                   float eps) {
+    layernorm_forward(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
+}
 /* Computes the gradients of rmsnorm. dx = dresidual + the norm's gradient.
  *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none
  *   dy, x [N,C] act in */
-void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
+static inline void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w,
+                                    Tensor rstd) {
+    layernorm_backward(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
+}
 
 /* --- head_norm: rmsnorm of each head of q or k, as in Qwen3 (arXiv:2505.09388). Head h is columns first + [hD,
  * (h+1)D). All heads share w. Other columns are neither read nor written. The tensors may have different widths.
@@ -165,8 +171,10 @@ void fp8_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up, 
 void fp8_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                            Tensor b, float eps, Fp8 f);
 /* Does rmsnorm_forward with y written as 8-bit codes. */
-void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps,
-                         Fp8 f);
+static inline void fp8_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                                       float eps, Fp8 f) {
+    fp8_layernorm_forward(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps, f);
+}
 
 /* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 -----------------------------
  *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F) */
@@ -236,11 +244,9 @@ static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) 
  * unchanged. Row n has the position `first` + the position of n % T. Full rotations are removed exactly, so position
  * 10^5 is as exact as 1.
  *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position */
-void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                  ContextPart context);
-/* Rotates the gradient back by the same angle.   dqkv [N,heads_columns] act in/out */
-void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                   ContextPart context);
+typedef enum { ROPE_FORWARD = 1, ROPE_BACKWARD = -1 } RopeDirection; /* BACKWARD rotates the gradient back */
+void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
+          RopeDirection direction);
 /* Sets frequencies[i] = theta^(-2i/D), i < D/2, on the host; D is even. With Llama 3's scaling a pair that makes fewer
  * than low_freq_factor rotations in original_max_position tokens gets 1/factor of its frequency. A pair with more than
  * high_freq_factor rotations keeps all of it. A pair between them gets a mean of both, linear in its rotations
@@ -252,15 +258,29 @@ void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling s
  * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far. It is computed
  * tile by tile with a running maximum; T x T scores are never stored. Dao et al., arXiv:2205.14135, arXiv:2307.08691.
  *   y [B*T,C] act out   qkv [B*T,C+2C'] act in
- *   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads */
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
+ *   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads
+ * Context ranks may share the sequences. Then this rank has T tokens of each, a multiple of 128, and queries in qkv see
+ * the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one rank.
+ *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank; none with WHOLE_SEQUENCE */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
+                               ContextPart context, HeadShape h);
+static inline void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
+    attention_context_forward(s, y, lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h);
+}
 /* Computes dqkv. The gradient of a shared key or value is the sum over its query heads, in their order.
  *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in
  *   delta [H,B*T] f32 in, of dy and y; if it is none, it is computed first
  *   dbias [C+2C'] f32 out(+=) column sums of dqkv as stored, or none. Only some kernels add them. Returns 1 if they
- *     were added */
-int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse, Tensor delta, Tensor qkv,
-                       Tensor starts, HeadShape h);
+ *     were added
+ * With context ranks only the columns of q of dqkv are set, and dbias is none.
+ *   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the gradients of the keys; otherwise none */
+int attention_context_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dkeys, Tensor dy, Tensor y, Tensor lse,
+                               Tensor delta, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h);
+static inline int attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tensor y, Tensor lse,
+                                     Tensor delta, Tensor qkv, Tensor starts, HeadShape h) {
+    return attention_context_backward(s, dqkv, dbias, tensor_none(), dy, y, lse, delta, qkv, tensor_none(), starts,
+                                      WHOLE_SEQUENCE, h);
+}
 /* Does attention_backward with dqkv written as codes, the dy of f's product ("outputs in fp8" above). dbias is summed
  * from dqkv rounded to bf16. Returns 0 without writing anything if no kernel can. Only a GPU's kernels with a block a
  * head can: Hopper, heads of 64 channels, T a multiple of 16. */
@@ -270,17 +290,6 @@ int fp8_attention_backward(Stream *s, Tensor dqkv, Tensor dbias, Tensor dy, Tens
  * gradient of each probability.
  *   delta [H,N] f32 out   dy, y [N,C] act in */
 void attention_delta(Stream *s, Tensor delta, Tensor dy, Tensor y);
-/* Does attention_forward where context ranks share the sequences. This rank has T tokens of each, a multiple of 128.
- * Queries in qkv see the keys and values of all ranks' tokens at earlier positions. Sums have the same order as on one
- * rank.
- *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts,
-                               ContextPart context, HeadShape h);
-/* Computes the gradients of attention where context ranks share the sequences.
- *   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the
- *   gradients of the keys */
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor delta,
-                                Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* Computes attention's outputs y_i for the last n of the T tokens of one sequence. qkv keeps the queries, keys and
  * values so far. The sums have another order than in attention_forward, so rounding may differ.
  *   y [n,C] act out   qkv [T,C+2C'] act in */

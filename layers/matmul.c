@@ -67,9 +67,7 @@ typedef struct {
     Matmul           shape;     /* sizes, types and orders; the pointers in it are not valid */
     int              threads;   /* number of threads that the primitive is made for */
     size_t           scratch_bytes;
-    dnnl_primitive_t primitive; /* NULL, like the memories below it, as long as only the size of the scratch is
-                                 * needed */
-    dnnl_memory_t    a, b, bias, c, scratchpad;
+    dnnl_primitive_t primitive; /* NULL as long as only the size of the scratch is needed */
 } Primitive;
 
 static struct {
@@ -127,7 +125,6 @@ static int has_native_bf16(void) {
 typedef dnnl_memory_desc_t       Desc;
 typedef const_dnnl_memory_desc_t DescView;
 #define desc_by_strides dnnl_memory_desc_create_with_strides
-static DescView view(const Desc *desc) { return *desc; }
 static void desc_drop(Desc *desc) { dnnl_memory_desc_destroy(*desc); }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
@@ -140,7 +137,6 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Des
 typedef dnnl_memory_desc_t        Desc;
 typedef const dnnl_memory_desc_t *DescView;
 #define desc_by_strides dnnl_memory_desc_init_by_strides
-static DescView view(const Desc *desc) { return desc; }
 static void desc_drop(Desc *desc) { (void)desc; }
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
 static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c,
@@ -189,15 +185,8 @@ static void primitive_make(Primitive *made, Matmul p, Need need) {
     ONEDNN(describe(&description, &a, &b, p.bias ? &bias : NULL, &c, attr));
 
     DescView scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
-    *made = (Primitive){p, omp_get_max_threads(), dnnl_memory_desc_get_size(scratchpad), .primitive = NULL};
-    if (need == TO_EXECUTE) {
-        ONEDNN(dnnl_primitive_create(&made->primitive, description));
-        ONEDNN(dnnl_memory_create(&made->a, view(&a), onednn.engine, DNNL_MEMORY_NONE));
-        ONEDNN(dnnl_memory_create(&made->b, view(&b), onednn.engine, DNNL_MEMORY_NONE));
-        ONEDNN(dnnl_memory_create(&made->c, view(&c), onednn.engine, DNNL_MEMORY_NONE));
-        ONEDNN(dnnl_memory_create(&made->bias, view(&bias), onednn.engine, DNNL_MEMORY_NONE));
-        ONEDNN(dnnl_memory_create(&made->scratchpad, scratchpad, onednn.engine, DNNL_MEMORY_NONE));
-    }
+    *made = (Primitive){p, omp_get_max_threads(), dnnl_memory_desc_get_size(scratchpad), NULL};
+    if (need == TO_EXECUTE) ONEDNN(dnnl_primitive_create(&made->primitive, description));
     dnnl_primitive_desc_destroy(description);
     dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
@@ -211,24 +200,24 @@ static const Primitive *primitive_of(Matmul p, Need need) {
             slot = &onednn.table[i];
     if (slot && (slot->primitive || need == SIZE_ONLY)) return slot;
     if (!slot) slot = &onednn.table[onednn.known++ % PRIMITIVES];
-    if (slot->primitive) {
-        dnnl_memory_t memory[] = {slot->a, slot->b, slot->c, slot->bias, slot->scratchpad};
-        for (int i = 0; i < 5; i++) dnnl_memory_destroy(memory[i]);
-        dnnl_primitive_destroy(slot->primitive);
-    }
+    if (slot->primitive) dnnl_primitive_destroy(slot->primitive);
     primitive_make(slot, p, need);
     return slot;
 }
 
+/* Computes the product. Threads share the primitive, so each call makes memory objects of its own. */
 static void execute(const Primitive *known, Matmul p, void *scratch) {
-    struct { int which; dnnl_memory_t like; const void *data; } use[] = {
-        {DNNL_ARG_SRC, known->a, p.a.data}, {DNNL_ARG_WEIGHTS, known->b, p.b.data}, {DNNL_ARG_DST, known->c, p.c.data},
-        {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
-    dnnl_exec_arg_t args[5];
-    int             count = p.bias ? 5 : 4;
-    for (int i = 0; i < count; i++) { /* threads share the primitive, so each call makes memory objects of its own */
-        DescView desc;
-        ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
+    enum { BIAS = 1 }; /* index of the bias among the weights of a primitive */
+    struct { int which; dnnl_query_t layout; int index; const void *data; } use[] = {
+        {DNNL_ARG_SRC, dnnl_query_src_md, 0, p.a.data}, {DNNL_ARG_WEIGHTS, dnnl_query_weights_md, 0, p.b.data},
+        {DNNL_ARG_DST, dnnl_query_dst_md, 0, p.c.data}, {DNNL_ARG_SCRATCHPAD, dnnl_query_scratchpad_md, 0, scratch},
+        {DNNL_ARG_BIAS, dnnl_query_weights_md, BIAS, p.bias}};
+    const_dnnl_primitive_desc_t description;
+    dnnl_exec_arg_t             args[5];
+    int                         count = p.bias ? 5 : 4;
+    ONEDNN(dnnl_primitive_get_primitive_desc(known->primitive, &description));
+    for (int i = 0; i < count; i++) {
+        DescView desc = dnnl_primitive_desc_query_md(description, use[i].layout, use[i].index);
         args[i].arg = use[i].which;
         ONEDNN(dnnl_memory_create(&args[i].memory, desc, onednn.engine, (void *)use[i].data));
     }
@@ -279,7 +268,6 @@ static void product_by_sgemm(Matmul p) {
 }
 
 /* --- panels ------------------------------------------------------------------------------------------------------- */
-
 
 /* Writes the rows x columns panel of x at (row, column) to y as f32, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {

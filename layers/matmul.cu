@@ -377,7 +377,7 @@ static void choose(Stream *s, Entry *e, const Call *c, const Rest *rest) {
         algo_store(&e->record, &found[i]);
     }
     if (best == INFINITY && !rest)
-        warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
+        warn("all of cuBLASLt's %d algorithms for %s failed when they were timed: its first choice is used", count,
              e->record.key);
     if (rest) {
         Call plain = {plain_of(c->p, rest)};

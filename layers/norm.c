@@ -205,7 +205,6 @@ static void forward(DType type, Forward f, int64_t rows) {
         norm_rows(type, &f, row, rows - row < ROWS_AT_ONCE ? rows : row + ROWS_AT_ONCE);
 }
 
-/* Computes a layernorm, or an rmsnorm if mean and b are none. */
 void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                        Tensor b, float eps) {
     int64_t C = x.dim[1];
@@ -213,10 +212,6 @@ void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd
     if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL)) return;
     forward(x.type, (Forward){x.data, update.data, w.data, b.data, sum.data, y.data, (float *)mean.data,
                               (float *)rstd.data, eps, {C, 1, 0}, C, C}, x.dim[0]);
-}
-
-void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
-    layernorm_forward(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), eps);
 }
 
 void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
@@ -267,7 +262,6 @@ static void backward(Stream *s, int is_dry, DType type, Tensor dw, Tensor db, Ba
     arena_release(&s->scratch, mark);
 }
 
-/* Computes the gradients of a layernorm, or of an rmsnorm if mean and db are none. */
 void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
                         Tensor w, Tensor mean, Tensor rstd) {
     EXPECT_ACT(x);
@@ -277,10 +271,6 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db
                   {C, 1, 0}, C, C, C};
     backward(s, is_dry, x.type, dw, db, k, x.dim[0]);
     if (!tensor_is_none(dbias)) bias_backward(s, dbias, dx);
-}
-
-void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
-    layernorm_backward(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w, tensor_none(), rstd);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,

@@ -158,23 +158,6 @@ template <typename T, int W> KERNEL layernorm_forward_long_kernel(LayerForward<T
     if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
-                       Tensor b, float eps) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL) || N == 0) return;
-    bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
-    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
-                             ptr<T>(w), ptr<T>(b), N, C, eps};
-        int64_t held = blocks_for(C, WARP * W), blocks = blocks_for(N, WARPS);
-        if (held <= HELD_PACKS / 2)
-            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks, WARPS * WARP, 0, s, f);
-        else if (held <= HELD_PACKS)
-            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
-        else LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), N, LONG_ROW_THREADS, (size_t)C * sizeof(T), s, f);
-    }));
-}
-
 enum { SUM_THREADS = 256 };
 
 /* Computes sum = x + update alone. Each thread adds one pack. Bound by memory: 3 elements of traffic for each element
@@ -381,28 +364,6 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(LayerBackward
     }
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
-                        Tensor w, Tensor mean, Tensor rstd) {
-    int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
-    if (blocks > BLOCKS) blocks = BLOCKS;
-    norm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
-    if (N == 0) return;
-    size_t mark = arena_mark(&s->scratch);
-    float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
-    bool   fit = packs_fit((size_t)C * dtype_bytes(x.type), {dx.data, dresidual.data, dy.data, x.data, w.data});
-    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        LayerBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean),
-                              ptr<float>(rstd), partial, N, C, (int)sums, 1.0f / (float)C};
-        int64_t threads = blocks_for(blocks_for(C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
-        groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
-        if (threads <= max_threads<W>())
-            LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
-        else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
-    }));
-    row_sums_total(s, {{ptr<float>(dw), ptr<float>(db), ptr<float>(dbias)}}, partial, blocks, C);
-    arena_release(&s->scratch, mark);
-}
-
 /* --- rmsnorm and head_norm: rows ---------------------------------------------------------------------------------- */
 
 /* Rows of C channels. Each row of a tensor has `heads` of them, contiguous from column `first` on. `rows` is the number
@@ -493,18 +454,6 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
             LAUNCH_EARLY((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
         else LAUNCH_EARLY((rmsnorm_forward_long_kernel<T, W>), r.rows, LONG_ROW_THREADS, (size_t)r.C * sizeof(T), s, f);
     }));
-}
-
-void rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
-    HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!norm_forward_contract(s, sum, y, tensor_none(), rstd, x, update, w, tensor_none(), NULL))
-        forward_rows(s, sum, y, rstd, x, update, w, r, eps);
-}
-
-void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
-    HeadRows r = {x.dim[0] * heads, w.dim[0], heads, first};
-    if (head_norm_forward_contract(s, y, rstd, x, first, heads, w)) return;
-    forward_rows(s, tensor_none(), y, rstd, x, tensor_none(), w, r, eps);
 }
 
 /* --- rmsnorm and head_norm: backward ------------------------------------------------------------------------------ */
@@ -637,11 +586,59 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
     arena_release(&s->scratch, mark);
 }
 
-void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
-    HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    norm_backward_contract(s, dx, tensor_none(), dw, tensor_none(), dresidual, dy, x, w,
-                           tensor_none(), rstd);
-    backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
+/* --- the ops: layernorm is rmsnorm if it has no mean and no bias -------------------------------------------------- */
+
+void layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                       Tensor b, float eps) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    if (norm_forward_contract(s, sum, y, mean, rstd, x, update, w, b, NULL) || N == 0) return;
+    if (tensor_is_none(b)) {
+        forward_rows(s, sum, y, rstd, x, update, w, {N, C, 1, 0}, eps);
+        return;
+    }
+    bool fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
+    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
+        LayerForward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update),
+                             ptr<T>(w), ptr<T>(b), N, C, eps};
+        int64_t held = blocks_for(C, WARP * W), blocks = blocks_for(N, WARPS);
+        if (held <= HELD_PACKS / 2)
+            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks, WARPS * WARP, 0, s, f);
+        else if (held <= HELD_PACKS)
+            LAUNCH_EARLY((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks, WARPS * WARP, 0, s, f);
+        else LAUNCH_EARLY((layernorm_forward_long_kernel<T, W>), N, LONG_ROW_THREADS, (size_t)C * sizeof(T), s, f);
+    }));
+}
+
+void layernorm_backward(Stream *s, Tensor dx, Tensor dbias, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x,
+                        Tensor w, Tensor mean, Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1], sums = tensor_is_none(dbias) ? 2 : 3, blocks = blocks_for(N, MIN_ROWS);
+    if (blocks > BLOCKS) blocks = BLOCKS;
+    norm_backward_contract(s, dx, dbias, dw, db, dresidual, dy, x, w, mean, rstd);
+    if (N == 0) return;
+    if (tensor_is_none(db)) {
+        backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, {N, C, 1, 0});
+        return;
+    }
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * sums * C) * sizeof(float));
+    bool   fit = packs_fit((size_t)C * dtype_bytes(x.type), {dx.data, dresidual.data, dy.data, x.data, w.data});
+    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
+        LayerBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean),
+                              ptr<float>(rstd), partial, N, C, (int)sums, 1.0f / (float)C};
+        int64_t threads = blocks_for(blocks_for(C, W), WARP) * WARP, groups = GROUP_THREADS / threads;
+        groups = groups < 1 ? 1 : groups > MOST_GROUPS ? (int64_t)MOST_GROUPS : groups;
+        if (threads <= max_threads<W>())
+            LAUNCH_EARLY((layernorm_backward_kernel<T, W>), blocks, threads * groups, 0, s, k, (int)threads);
+        else LAUNCH_EARLY((layernorm_backward_long_kernel<T, W>), blocks, LONG_THREADS, 0, s, k);
+    }));
+    row_sums_total(s, {{ptr<float>(dw), ptr<float>(db), ptr<float>(dbias)}}, partial, blocks, C);
+    arena_release(&s->scratch, mark);
+}
+
+void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {
+    HeadRows r = {x.dim[0] * heads, w.dim[0], heads, first};
+    if (head_norm_forward_contract(s, y, rstd, x, first, heads, w)) return;
+    forward_rows(s, tensor_none(), y, rstd, x, tensor_none(), w, r, eps);
 }
 
 void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,

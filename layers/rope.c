@@ -1,4 +1,4 @@
-/* rope.c - CPU side of the rope ops in layers.h. A work item is a place in the sequence: its cosines and sines are
+/* rope.c - CPU side of rope in layers.h. A work item is a place in the sequence: its cosines and sines are
  * computed once, and rotate that row of every sequence. */
 #include <math.h>
 #include <omp.h>
@@ -24,11 +24,10 @@ ACT_KERNEL(rope_row, (DType type, void *x, int64_t at, const float *c, const flo
            at, c, s, heads, half)
 
 #if SIMD_HOST
-/* Rotates q and k. direction: 1 to rotate, -1 to rotate back. */
-static void rope(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                 ContextPart context, float direction) {
+void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
+          RopeDirection direction) {
     EXPECT_ACT(qkv);
-    int          is_dry = rope_contract(s, op, qkv, frequencies, h, T, first);
+    int          is_dry = rope_contract(s, qkv, frequencies, h, T, first, direction);
     int64_t      half = h.size / 2, padded = (half + LANES - 1) / LANES * LANES;
     const float *frequency = (const float *)frequencies.data;
     Positions    at = positions_of(context, T);
@@ -41,21 +40,11 @@ static void rope(Stream *s, const char *op, Tensor qkv, Tensor frequencies, Head
         for (int64_t i = 0; i < half; i++) {
             float angle = ROPE_RADIANS(ROPE_TURNS(position, frequency[i]));
             cosine[i] = cosf(angle);
-            sine[i] = direction * sinf(angle);
+            sine[i] = (float)direction * sinf(angle);
         }
         for (int64_t row = t; row < qkv.dim[0]; row += T)
             rope_row(qkv.type, qkv.data, row * qkv.dim[1], cosine, sine, h.query + h.key, half);
     }
     arena_release(&s->scratch, mark);
-}
-
-void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                  ContextPart context) {
-    rope(s, "rope_forward", qkv, frequencies, h, T, first, context, 1.0f);
-}
-
-void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                   ContextPart context) {
-    rope(s, "rope_backward", dqkv, frequencies, h, T, first, context, -1.0f);
 }
 #endif

@@ -1,4 +1,4 @@
-/* rope.cu - CUDA side of the rope ops in layers.h. A thread has a pack of neighbouring pairs of a row and rotates it in
+/* rope.cu - CUDA side of rope in layers.h. A thread has a pack of neighbouring pairs of a row and rotates it in
  * every head, because their angles are the same. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
@@ -40,25 +40,13 @@ template <typename T, int W> KERNEL rope_kernel(T *qkv, const float *frequency, 
     }
 }
 
-static void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
-                 float direction) {
+void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
+          RopeDirection direction) {
     int64_t pairs = h.size / 2;
     Rope r = {qkv.dim[0], qkv.dim[1], T, first, (int)pairs, (int)(h.query + h.key), positions_of(context, T),
-              direction};
-    if (r.N == 0) return;
+              (float)direction};
+    if (rope_contract(s, qkv, frequencies, h, T, first, direction) || r.N == 0) return;
     DISPATCH_ACT(qkv.type, A, DISPATCH_PACK(A, packs_fit((size_t)pairs * sizeof(A), {qkv.data}), W,
         LAUNCH_EARLY((rope_kernel<A, W>), blocks_for(r.N * (pairs / W), THREADS), THREADS, 0, s, ptr<A>(qkv),
                ptr<float>(frequencies), r)));
-}
-
-void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                  ContextPart context) {
-    if (!rope_contract(s, "rope_forward", qkv, frequencies, h, T, first))
-        rope(s, qkv, frequencies, h, T, first, context, 1.0f);
-}
-
-void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first,
-                   ContextPart context) {
-    if (!rope_contract(s, "rope_backward", dqkv, frequencies, h, T, first))
-        rope(s, dqkv, frequencies, h, T, first, context, -1.0f);
 }

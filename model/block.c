@@ -165,7 +165,7 @@ int attend_backward(const BlockRun *r, Tensor dqkv, Tensor dbias, Tensor dy, Ten
     int64_t Q = query_columns(r);
     if (!r->context) return attention_backward(r->s, dqkv, dbias, dy, y, lse, delta, qkv, r->first_keys, heads_of(r));
     gather_keys(r, qkv);
-    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, delta, qkv, r->keys, r->first_keys,
+    attention_context_backward(r->s, dqkv, tensor_none(), r->dkeys, dy, y, lse, delta, qkv, r->keys, r->first_keys,
                                context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, tensor_flat(r->dkeys));
     copy_columns(r->s, dqkv, Q, own_keys(r, r->dkeys), 0, qkv.dim[1] - Q);

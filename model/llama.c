@@ -143,14 +143,14 @@ static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
         head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
         copy_columns(r->s, rows, Q + KV, products, Q + KV, KV);
     }
-    rope_forward(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context));
+    rope(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context), ROPE_FORWARD);
 }
 
 /* Turns dqkv from the gradient of normalized and rotated q and k into the gradient of the products. Writes the gradient
  * of their input to dbranch. */
 static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
     HeadShape h = heads_of(r);
-    rope_backward(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context));
+    rope(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context), ROPE_BACKWARD);
     if (has_head_norms(r)) {
         head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
         head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm,

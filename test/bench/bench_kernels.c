@@ -170,8 +170,8 @@ OP(gelu_b, activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, tensor_none(), b-
 OP(gelu_bias, activation_backward(s, ACTIVATION_GELU_NEW, b->dfc, b->dfc_b, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
-OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
-OP(rope_b, rope_backward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
+OP(rope_f, rope(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE, ROPE_FORWARD))
+OP(rope_b, rope(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE, ROPE_BACKWARD))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
 /* Returns the delta (row sums of dy * y) that a training step passes to attention's backward. On a GPU the product
  * before has computed it. On the CPU there is none, and the backward pass computes it. */

@@ -190,7 +190,7 @@ done
 expect "an unknown way to launch" exits 64 'TRAIN_GPT_LAUNCH is "late": it must be early or serial' \
     env TRAIN_GPT_LAUNCH=late "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/late"
 for count in 1 4x ""; do
-    expect "TRAIN_GPT_MULTIPROCESSORS=$count" exits 64 'TRAIN_GPT_MULTIPROCESSORS is ".*": a whole number, 2 or more' \
+    expect "TRAIN_GPT_MULTIPROCESSORS=$count" exits 64 'TRAIN_GPT_MULTIPROCESSORS is ".*": it must be a whole number of at least 2' \
         env TRAIN_GPT_MULTIPROCESSORS=$count "$TRAIN" "$WORK/tiny.json" $SMALL run.dir="$WORK/few"
 done
 

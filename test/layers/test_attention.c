@@ -150,7 +150,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
             if (column < C) tensor_set(part_dy, row * C + column, tensor_get(dy, from * C + column));
         }
         attention_context_forward(&s.stream, part_y, part_lse, part, keys, tensor_none(), context, h);
-        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, tensor_none(), part, keys, tensor_none(), context,
+        attention_context_backward(&s.stream, dpart, tensor_none(), dkeys, part_dy, part_y, part_lse, tensor_none(), part, keys, tensor_none(), context,
                                    h);
         stage_settle();
         for (int64_t i = 0; i < N * C; i++) {

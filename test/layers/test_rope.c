@@ -1,4 +1,4 @@
-/* test_rope.c - rope_forward, rope_backward and rope_frequencies. */
+/* test_rope.c - rope in both directions, and rope_frequencies. */
 #include "test/ref/test.h"
 
 #define HEADS_FILE "test/ref/data/heads.rec"
@@ -83,8 +83,8 @@ static void test_records(void **state) {
     ref_rope_backward(dqkv64, stage_widen(&s, frequencies), position, N, heads_columns(h), h.query + h.key, h.size);
     assert_same_float64(y64, record_find(&f, "rope.y"));
     assert_same_float64(dqkv64, record_find(&f, "rope.dqkv"));
-    rope_forward(&s.stream, y, frequencies, h, T, first, WHOLE_SEQUENCE);
-    rope_backward(&s.stream, dqkv, frequencies, h, T, first, WHOLE_SEQUENCE);
+    rope(&s.stream, y, frequencies, h, T, first, WHOLE_SEQUENCE, ROPE_FORWARD);
+    rope(&s.stream, dqkv, frequencies, h, T, first, WHOLE_SEQUENCE, ROPE_BACKWARD);
     assert_close(y, y64, F32, bound_sum(2));
     assert_close(dqkv, dqkv64, F32, bound_sum(2));
     record_unload(&f);
@@ -112,9 +112,9 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, int64_t first,
     ref_rope_forward(qkv64, frequencies64, position, N, columns, h.query + h.key, h.size);
     ref_rope_backward(dqkv64, frequencies64, position, N, columns, h.query + h.key, h.size);
     free(position);
-    rope_forward(&s.stream, qkv, frequencies, h, T, first, context);
-    rope_forward(&s.stream, again, frequencies, h, T, first, context);
-    rope_backward(&s.stream, dqkv, frequencies, h, T, first, context);
+    rope(&s.stream, qkv, frequencies, h, T, first, context, ROPE_FORWARD);
+    rope(&s.stream, again, frequencies, h, T, first, context, ROPE_FORWARD);
+    rope(&s.stream, dqkv, frequencies, h, T, first, context, ROPE_BACKWARD);
     assert_close(qkv, qkv64, act, bound_sum(2));
     assert_close(dqkv, dqkv64, act, bound_sum(2));
     assert_same_bits(again, qkv);
@@ -150,7 +150,7 @@ static void test_far_positions(void **state) {
         int64_t position[T];
         for (int64_t t = 0; t < T; t++) position[t] = firsts[k] + t;
         ref_rope_forward(want, frequencies64, position, T, 3 * D, 2, D);
-        rope_forward(&s.stream, qkv, frequencies, h, T, firsts[k], WHOLE_SEQUENCE);
+        rope(&s.stream, qkv, frequencies, h, T, firsts[k], WHOLE_SEQUENCE, ROPE_FORWARD);
         stage_settle();
         for (int64_t i = 0; i < T * 3 * D; i++) assert_true(fabs((double)tensor_get(qkv, i) - want[i]) <= 1e-6);
         stage_destroy(&s);

@@ -95,11 +95,11 @@ static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h)
 static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, (HeadShape){2, 2, 24}); }
 static Outputs some_heads(Stage *s, DType act) { return attention(s, act, 2, 130, (HeadShape){3, 3, 14}); }
 static Outputs grouped_heads(Stage *s, DType act) { return attention(s, act, 2, 135, (HeadShape){6, 2, 18}); }
-static Outputs rope(Stage *s, DType act) {
+static Outputs rope_forward(Stage *s, DType act) {
     int64_t   N = 74, T = 37;
     HeadShape h = {4, 2, 14};
     Tensor    qkv = random_act(s, act, N, heads_columns(h), 1), frequencies = random_act(s, F32, h.size / 2, 0, 2);
-    rope_forward(&s->stream, qkv, frequencies, h, T, 9000, WHOLE_SEQUENCE);
+    rope(&s->stream, qkv, frequencies, h, T, 9000, WHOLE_SEQUENCE, ROPE_FORWARD);
     return (Outputs){{qkv}, 1};
 }
 static Outputs classifier_and_embedding(Stage *s, DType act) {
@@ -138,7 +138,7 @@ static void test_all(void **state) {
     if (strcmp(device_backend(), "cpu") != 0) skip(); /* skipped on a GPU, whose results do not depend on the number of
                                                        * CPU threads */
     Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
-                        grouped_heads, rope, classifier_and_embedding};
+                        grouped_heads, rope_forward, classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)
         for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
 }

@@ -1,7 +1,7 @@
 /* cluster.cu - test cases of clusters of two blocks that share each tile. Each block loads half of the tile into both
  * blocks. Both must have read a slot of the ring before either fills it again. */
-#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
+#include "test/emu/cases/ptx_more.cuh"
 
 enum { BLOCKS = 2, ROWS = 64, COLUMNS = 64, HALF = ROWS / BLOCKS, SLOTS = 2, TILE_BYTES = ROWS * COLUMNS * 2, THREADS = 128 };
 struct alignas(1024) Ring {

@@ -1,8 +1,8 @@
 /* tma_store.cu - tiles that are written from registers to shared memory (stmatrix) and from there to a matrix (TMA).
  * Cases: out = in, out = in transposed, and a sum over all blocks in fp32 (reduce-add). A block uses one tile of shared
  * memory again and again. */
-#include "core/ptx.cuh"
 #include "test/emu/cases/cases.cuh"
+#include "test/emu/cases/ptx_more.cuh"
 
 enum { SIDE = 64, ROW_BYTES = 128, THREADS = 128 };
 struct alignas(1024) Tile { unsigned char bytes[SIDE * ROW_BYTES]; };
