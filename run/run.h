@@ -64,7 +64,6 @@ struct Run {
     Arena         batch_arena;
     Loader       *loader;
     Batch         eval_batch;       /* on the device: [micro_batch, tokens of seq_len on this rank] */
-    int32_t      *eval_tokens;      /* owned, on the host: space for three batches and three whole sequences */
     ExpertLoad    experts;          /* loads of the experts in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 
