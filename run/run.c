@@ -229,7 +229,6 @@ static void take_memory(Run *r) {
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
     if (spec.document_mask) r->eval_batch.starts = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
-    r->eval_tokens = xmalloc(sizeof(int32_t) * (size_t)(3 * (B * own_T + T)), "a batch of tokens");
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -428,7 +427,6 @@ void run_destroy(Run *r) {
     int is_read = !loader_destroy(r->loader);
     model_destroy(r->model);
     arena_destroy(&r->batch_arena);
-    free(r->eval_tokens);
     free(r->shares);
     free(r->experts.counts);
     fp8_steps_destroy(&r->fp8);

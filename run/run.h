@@ -64,8 +64,6 @@ struct Run {
     Arena         batch_arena;
     Loader       *loader;
     Batch         eval_batch;       /* on the device: [micro_batch, tokens of seq_len on this rank] */
-    /* owned, on the host: inputs, targets and document starts of a micro-batch, and a whole sequence of each */
-    int32_t      *eval_tokens;
     ExpertLoad    experts;          /* loads of the experts in the last step */
     Fp8Steps      fp8;              /* scales of fp8; owned; empty in other precisions */
 

@@ -127,6 +127,7 @@ struct RunLock {
     LockOutput      kind;
     char            made[4096];          /* lock of an output: folder of the lock file; "" is the working directory */
     size_t          there;               /* bytes at the start of made[] that name a folder which existed before */
+    char           *unfinished;          /* owned: folder that is removed with the lock file; NULL: none */
     RunLock        *earlier;             /* the lock of an output that this process took before this one */
 };
 
@@ -390,7 +391,9 @@ void lock_keep(RunLock *l) {
 static void remove_outputs(void *lock) {
     for (RunLock *l = (RunLock *)lock; l; l = l->earlier) {
         signals_keep(l->path);
-        if (lock_is_held(l)) io_unlink(l->path);
+        int is_held = lock_is_held(l);
+        if (is_held && l->unfinished) io_remove_tree(l->unfinished);
+        if (is_held) io_unlink(l->path);
         remove_made(l);
     }
 }
@@ -422,6 +425,8 @@ RunLock *lock_output(const char *verb, const char *key, const char *output, Lock
     return l;
 }
 
+void lock_unfinished(RunLock *l, const char *folder) { l->unfinished = xstrdup(folder, "the lock of a folder"); }
+
 void lock_release(RunLock *l) {
     if (!l) return;
     if (l->is_signed) thread_stop(&l->beater);
@@ -434,5 +439,6 @@ void lock_release(RunLock *l) {
         io_truncate(l->fd, 0);
     }
     io_close(l->fd);
+    free(l->unfinished);
     free(l);
 }

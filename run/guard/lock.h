@@ -53,6 +53,9 @@ typedef enum { LOCK_INTO, LOCK_WHOLE, LOCK_WITH_PARENTS } LockOutput;
  *   exit 73  another process holds the output                   exit 75  a request to stop came during the wait */
 RunLock *lock_output(const char *verb, const char *key, const char *output, LockOutput kind);
 
+/* Names a folder of unfinished output. lock_release(), fail() and CHECK() remove it with the lock file. */
+void lock_unfinished(RunLock *lock, const char *folder);
+
 /* Ends the program with exit 73 if another host has taken the folder or output over. Called before files get their
  * final names. */
 void lock_keep(RunLock *lock);

@@ -12,7 +12,7 @@
 #include "model/groups.h"
 #include "run/log/run_log.h"
 #include "run/log/tensorboard.h"
-#include "run/text/task_scores.h"
+#include "run/text/scorer.h"
 
 enum { METRICS_MORE = 8 };
 

@@ -85,20 +85,6 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
     return (int32_t)drawn;
 }
 
-static void append(TextBytes *b, const char *bytes, size_t count) {
-    if (b->count + count > b->room) {
-        b->room = 2 * (b->count + count) + 64;
-        b->bytes = xrealloc(b->bytes, b->room, "a part of a text");
-    }
-    if (count > 0) memcpy(b->bytes + b->count, bytes, count);
-    b->count += count;
-}
-
-static void drop_front(TextBytes *b, size_t count) {
-    b->count -= count;
-    if (b->count > 0) memmove(b->bytes, b->bytes + count, b->count);
-}
-
 /* --- printable text ----------------------------------------------------------------------------------------------- */
 
 /* Returns the length of the UTF-8 sequence at s if a terminal can show it, else 0. */
@@ -118,12 +104,12 @@ static int may_grow(const unsigned char *s, size_t left) {
     return 1;
 }
 
-/* Passes on the bytes of t->broken. Unless is_end, keeps an unfinished UTF-8 sequence at their end. */
+/* Passes on the bytes that are certain. Unless is_end, keeps an unfinished UTF-8 sequence at their end. */
 static void put_printable(TextStream *t, int is_end) {
-    const unsigned char *s = (const unsigned char *)t->broken.bytes;
+    const unsigned char *s = (const unsigned char *)t->held;
     size_t at = 0, good = 0; /* [good, at) is printable and not passed on yet */
-    while (at < t->broken.count && (is_end || !may_grow(s + at, t->broken.count - at))) {
-        size_t n = printable_bytes(s + at, t->broken.count - at);
+    while (at < t->certain && (is_end || !may_grow(s + at, t->certain - at))) {
+        size_t n = printable_bytes(s + at, t->certain - at);
         at += n;
         if (n > 0) continue;
         if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
@@ -131,51 +117,49 @@ static void put_printable(TextStream *t, int is_end) {
         good = ++at;
     }
     if (at > good) t->put(t->ctx, (const char *)s + good, at - good);
-    drop_front(&t->broken, at);
+    t->certain -= at, t->count -= at;
+    if (t->count > 0) memmove(t->held, t->held + at, t->count);
 }
 
-/* The first place at which a stop text begins. is_whole: the stop text is complete there. At the end of the text only a
- * complete one counts. */
-typedef struct { size_t at; int is_whole; } Found;
-static Found find_stop(const TextStream *t, int is_end) {
-    for (size_t at = 0; at < t->held.count; at++)
+/* Sets t->certain to the first place at which a stop text begins, and is_over if the stop text is complete there. At
+ * the end of the text only a complete one counts. */
+static void find_stop(TextStream *t, int is_end) {
+    for (; t->certain < t->count; t->certain++)
         for (int i = 0, begins = 0; i <= t->stops; i++) {
-            if (i == t->stops && begins) return (Found){at, 0};
+            if (i == t->stops && begins) return;
             if (i == t->stops) break;
-            size_t length = strlen(t->stop[i]), left = t->held.count - at;
-            if (memcmp(t->held.bytes + at, t->stop[i], left < length ? left : length) != 0) continue;
-            if (length <= left) return (Found){at, 1};
+            size_t length = strlen(t->stop[i]), left = t->count - t->certain;
+            if (memcmp(t->held + t->certain, t->stop[i], left < length ? left : length) != 0) continue;
+            if (length <= left) {
+                t->is_over = 1;
+                return;
+            }
             begins = !is_end;
         }
-    return (Found){t->held.count, 0};
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
 
-TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx) {
-    return (TextStream){.put = put, .ctx = ctx};
-}
-
-/* Passes on the bytes of t->held that come before a stop text. */
+/* Passes on the bytes that come before a stop text. */
 static void release(TextStream *t, int is_end) {
-    Found found = find_stop(t, is_end);
-    append(&t->broken, t->held.bytes, found.at);
-    drop_front(&t->held, found.is_whole ? t->held.count : found.at);
-    t->is_over = found.is_whole;
+    find_stop(t, is_end);
+    if (t->is_over) t->count = t->certain;
     put_printable(t, is_end);
 }
 
 void text_stream_add(TextStream *t, const char *bytes, size_t count) {
     if (t->is_over) return;
-    append(&t->held, bytes, count);
+    if (t->count + count > t->capacity)
+        t->held = xrealloc(t->held, t->capacity = 2 * (t->count + count) + 64, "a part of a text");
+    if (count > 0) memcpy(t->held + t->count, bytes, count);
+    t->count += count;
     release(t, 0);
 }
 
 void text_stream_end(TextStream *t) {
     release(t, 1);
-    free(t->held.bytes);
-    free(t->broken.bytes);
-    t->held = t->broken = (TextBytes){0};
+    free(t->held);
+    t->held = NULL, t->count = t->capacity = 0;
 }
 
 /* --- the tokenizer of a run --------------------------------------------------------------------------------------- */
@@ -288,8 +272,7 @@ static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
 static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt  *g = w->p->gpt;
     ContextPart part = context_part(g->context);
-    int64_t     step = gpt_sample_step(g), T = (count + step - 1) / step * step;
-    if (T > w->positions) T = w->positions;
+    int64_t     T = smaller_of(round_up(count, gpt_sample_step(g)), w->positions);
     memset(w->window, 0, sizeof *w->window * (size_t)T);
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
@@ -333,7 +316,7 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
     const Prompt *prompt = &plan->prompt;
     Sampled    done = {0};
     Writer     w = writer_create(p, s, plan->window);
-    TextStream text = text_stream_create(plan->put, plan->ctx);
+    TextStream text = {.put = plan->put, .ctx = plan->ctx};
     int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->hidden;
     int32_t   *ids = xmalloc(sizeof *ids * (size_t)end, "a sample");
     double     began_ms = clock_ms();

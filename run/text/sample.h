@@ -29,21 +29,22 @@ int32_t draw_token(const float *logits, int64_t vocab, DrawRule rule, double u, 
 
 /* --- text for a terminal or a pipe, from the bytes of one token after the other ----------------------------------- */
 
-/* A stream that passes text on in chunks, as soon as it is certain that:
+/* A stream that passes text on in chunks. It begins as {.put = ..., .ctx = ...}. A chunk is passed on as soon as it is
+ * certain that:
  *   The chunk is whole UTF-8 sequences. Other bytes, and control characters that could steer a terminal, become U+FFFD.
  *   The chunk has no part of a stop text, because the text ends before the first stop text. */
-typedef struct { char *bytes; size_t count, room; } TextBytes;
 typedef struct {
     void (*put)(void *ctx, const char *text, size_t bytes); /* receives the next chunk of the text */
     void  *ctx;
     const char *const *stop; /* borrowed [stops], none of them empty */
     int    stops;
-    int    is_over;          /* 1 when a stop text was found         */
-    TextBytes held;          /* owned: bytes held back, because they may begin a stop text */
-    TextBytes broken;        /* owned: bytes held back, because they begin a UTF-8 sequence */
+    int    is_over;          /* 1 when a stop text was found */
+    char  *held;             /* owned [count]: bytes that were not passed on yet */
+    size_t count, capacity;
+    size_t certain;          /* bytes at the beginning of `held` in which no stop text begins. They are held because
+                              * they begin a UTF-8 sequence */
 } TextStream;
 
-TextStream text_stream_create(void (*put)(void *ctx, const char *text, size_t bytes), void *ctx);
 /* Adds bytes to the text. Stop texts that are set later do not apply to them, so a prompt is added before t->stop is
  * set. */
 void       text_stream_add(TextStream *t, const char *bytes, size_t count);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,11 @@
 #include "core/json.h"
 #include "core/terminal.h"
 #include "data/dataset.h"
+#include "layers/algorithms.h"
 #include "model/block.h"
 #include "model/hf.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights.h"
 #include "run/config/config.h"
 
@@ -52,7 +56,7 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
     layout_destroy(&layout);
 }
 
-ModelShape stored_shape(const char *checkpoint) {
+static ModelShape stored_shape(const char *checkpoint) {
     char path[4200], plain[HF_NAME_BYTES];
     Json json;
     weights_set_check_json(checkpoint);
@@ -80,44 +84,27 @@ ModelShape stored_shape(const char *checkpoint) {
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
-/* Adds an id to the tokens that end a text. Returns 1, or 0 if the vocabulary does not have it. */
-static int add_end(StoredEnds *e, const cJSON *id, int64_t vocab_size, const char *path) {
-    double value = number_value(id);
-    if (!cJSON_IsNumber(id) || value != floor(value) || fabs(value) > INT32_MAX)
-        fail(EXIT_DATA, "%s: eos_token_id is neither a token id nor a list of token ids: give whole numbers", path);
-    if (value < 0) return 1; /* a negative id means that there is none */
-    if (value >= (double)vocab_size) return 0;
-    if (e->ends == STORED_ENDS) fail(EXIT_DATA, "%s: eos_token_id lists more than %d ids", path, STORED_ENDS);
-    e->end[e->ends++] = (int32_t)value;
-    return 1;
-}
-
-/* Reads eos_token_id of a file. Returns 1 if it has at least one valid id. */
-static int take_ends(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
-    const cJSON *eos = json_member(config, "eos_token_id"), *item;
-    int          known = 1;
-    if (!eos || cJSON_IsNull(eos) || (cJSON_IsArray(eos) && !eos->child)) return 0;
-    if (!cJSON_IsArray(eos)) known = add_end(e, eos, vocab_size, path);
-    else cJSON_ArrayForEach(item, eos) known &= add_end(e, item, vocab_size, path);
-    if (!known)
-        warn("%s: eos_token_id has an id that is not in the vocabulary of %lld: no text ends with it", path,
+/* Reads a member of a file that is a token id or, if most > 1, a list of up to `most` ids. A negative id means that
+ * there is none. Leaves out ids that the vocabulary does not have, with a warning. Returns the number of ids. */
+static int read_ids(const cJSON *config, const char *key, int64_t vocab_size, const char *path, int32_t *id, int most) {
+    const cJSON *value = json_member(config, key);
+    int          is_list = cJSON_IsArray(value) && most > 1, count = 0, has_unknown = 0;
+    char         shown[SHOWN_BYTES];
+    if (!value || cJSON_IsNull(value)) return 0;
+    for (const cJSON *item = is_list ? value->child : value; item; item = is_list ? item->next : NULL) {
+        double number = number_value(item);
+        if (!cJSON_IsNumber(item) || number != floor(number) || fabs(number) > INT32_MAX)
+            fail(EXIT_DATA, "%s: %s is %s: give a token id%s, or null", path, key, value_text(value, shown),
+                 most > 1 ? ", a list of token ids" : "");
+        has_unknown |= number >= (double)vocab_size;
+        if (number < 0 || number >= (double)vocab_size) continue;
+        if (count == most) fail(EXIT_DATA, "%s: %s lists more than %d ids", path, key, most);
+        id[count++] = (int32_t)number;
+    }
+    if (has_unknown)
+        warn("%s: %s has an id that is not in the vocabulary of %lld, and is not used", path, key,
              (long long)vocab_size);
-    return e->ends > 0;
-}
-
-/* Reads bos_token_id of a file. Returns 1 if it is a valid id. */
-static int take_begin(StoredEnds *e, const cJSON *config, int64_t vocab_size, const char *path) {
-    const cJSON *bos = json_member(config, "bos_token_id");
-    if (!bos || cJSON_IsNull(bos)) return 0;
-    double value = number_value(bos);
-    if (!cJSON_IsNumber(bos) || value != floor(value) || fabs(value) > INT32_MAX)
-        fail(EXIT_DATA, "%s: bos_token_id is not a token id: give a whole number, or null", path);
-    if (value >= (double)vocab_size)
-        warn("%s: bos_token_id is an id that is not in the vocabulary of %lld, and is not used", path,
-             (long long)vocab_size);
-    if (value < 0 || value >= (double)vocab_size) return 0;
-    e->begin = (int32_t)value;
-    return 1;
+    return count;
 }
 
 /* Prints an id and its special text: 50256 "<|endoftext|>". */
@@ -128,39 +115,40 @@ static void print_id(const Tokenizer *t, int32_t id, const char *before) {
     free(text);
 }
 
-StoredEnds stored_ends(const char *verb, const char *checkpoint, const Tokenizer *tokenizer, int64_t vocab_size,
-                       const char *const *given, int prints) {
+static void read_ends(StoredModel *m, const char *const *given) {
     static const char *const names[] = {"generation_config.json", "config.json"};
-    StoredEnds  e = {.begin = tokenizer_start(tokenizer)};
-    const char *begins = "the tokenizer", *ends = NULL;
-    char        path[4200], *unused = NULL;
-    Json        json;
-    int32_t     before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
-    int         befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
+    const Tokenizer *tokenizer = &m->tokenizer;
+    const char      *verb = m->keys.verb, *begins = "the tokenizer", *ends = NULL;
+    char             path[4200], *unused = NULL;
+    int64_t          vocab_size = m->shape.vocab_size;
+    Json             json;
+    int32_t before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
+    int     befores = (int)tokenizer_begin(tokenizer, before), has_begin = befores > 0, has_settings = 0;
+    m->begin = tokenizer_start(tokenizer);
     for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", checkpoint, names[i]);
+        snprintf(path, sizeof path, "%s/%s", m->checkpoint, names[i]);
         if (!read_json(path, 1, &json)) continue;
-        if (!ends && take_ends(&e, json.root, vocab_size, path)) ends = names[i];
-        if (!has_begin && (has_begin = take_begin(&e, json.root, vocab_size, path))) begins = names[i];
+        if (!ends && (m->ends = read_ids(json.root, "eos_token_id", vocab_size, path, m->end, STORED_ENDS)))
+            ends = names[i];
+        if (!has_begin && (has_begin = read_ids(json.root, "bos_token_id", vocab_size, path, &m->begin, 1)))
+            begins = names[i];
         if (given && !has_settings++) unused = hf_generation_unused(json.root, given, i == 0);
-        if (unused && prints) print_plain(stderr, "%s: %s: not used: %s\n", verb, path, unused);
+        if (unused && m->is_first) print_plain(stderr, "%s: %s: not used: %s\n", verb, path, unused);
         free(unused), unused = NULL;
         json_free(&json);
     }
     int32_t end = tokenizer_end_of_text(tokenizer);
     /* the id must be below vocab_size, because the tokenizer may have more ids than the model */
-    if (!ends && end >= 0 && end < vocab_size)
-        e.end[e.ends++] = end, ends = "the tokenizer";
-    if (!prints) return e;
+    if (!ends && end >= 0 && end < vocab_size) m->end[m->ends++] = end, ends = "the tokenizer";
+    if (!m->is_first) return;
     fprintf(stderr, befores ? "%s: each text begins with token " : "%s: an empty prompt begins after token ", verb);
-    if (!befores) print_id(tokenizer, e.begin, "");
+    if (!befores) print_id(tokenizer, m->begin, "");
     for (int i = 0; i < befores; i++) print_id(tokenizer, before[i], i ? ", " : "");
     fprintf(stderr, " (%s); ", befores ? tokenizer->file.start_from : begins);
-    if (e.ends == 0) fputs("no token ends a text", stderr);
-    for (int i = 0; i < e.ends; i++) print_id(tokenizer, e.end[i], i ? ", " : "texts end with token ");
+    if (m->ends == 0) fputs("no token ends a text", stderr);
+    for (int i = 0; i < m->ends; i++) print_id(tokenizer, m->end[i], i ? ", " : "texts end with token ");
     if (ends) fprintf(stderr, " (%s)", ends);
     fputc('\n', stderr);
-    return e;
 }
 
 /* --- tokenizer ---------------------------------------------------------------------------------------------------- */
@@ -190,72 +178,113 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
-/* Opens a tokenizer. It may have more ids than the model. A prompt or a task that uses them is refused. */
-static Tokenizer tokenizer_of(const char *path, int64_t vocab_size) {
-    Tokenizer t = tokenizer_create(path, *path ? BPE_MOST_IDS : vocab_size);
-    t.vocab_size = vocab_size;
-    return t;
-}
-
-Tokenizer stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
-    char path[4200], beside[4200], *of_run = NULL;
-    snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
-    if (asked) {
-        Tokenizer t = tokenizer_of(asked, vocab_size);
-        tokenizer_refuse_other(&t, asked, beside, "the model", "leave tokenizer= out");
-        return t;
-    }
-    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_of(path, vocab_size);
-    of_run = tokenizer_of_run(run);
+/* Opens the tokenizer. It may have more ids than the model. A prompt or a task that uses them is refused. */
+static Tokenizer open_tokenizer(const StoredModel *m) {
+    const char *asked = m->keys.tokenizer, *path = asked;
+    char        found[4200], *of_run = NULL;
+    Path        beside = path_of("%s/" WEIGHTS_SINGLE, m->checkpoint);
+    if (!asked && tokenizer_beside(beside.text, found, sizeof found)) path = found;
+    if (!path) path = of_run = tokenizer_of_run(m->path);
     if (of_run && access(of_run, R_OK) != 0) {
         warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where "
              "it is",
-             run, of_run);
-        free(of_run), of_run = NULL;
+             m->path, of_run);
+        path = NULL;
     }
-    Tokenizer t = tokenizer_of(of_run ? of_run : "", vocab_size);
+    Tokenizer t = tokenizer_create(path ? path : "", path ? BPE_MOST_IDS : m->shape.vocab_size);
     free(of_run);
+    t.vocab_size = m->shape.vocab_size;
+    if (asked) tokenizer_refuse_other(&t, asked, beside.text, "the model", "leave tokenizer= out");
     return t;
 }
 
-void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks) {
-    Config c = {.optimizer = {.name = "adamw"}};
-    c.model.shape = shape;
+/* --- ranks -------------------------------------------------------------------------------------------------------- */
+
+/* Exit 64 if `ranks` is not the number of ranks of the grid, or they cannot share the model and its sequences. */
+static void refuse_grid(const StoredModel *m, int ranks) {
+    MeshSizes grid = m->keys.grid;
+    Config    c = {.optimizer = {.name = "adamw"}};
+    c.model.shape = m->shape;
     c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages,
     c.parallel.interleave = c.parallel.replicas = c.parallel.expert = 1;
-    c.batch.micro_batch = 1, c.batch.seq_len = T, c.batch.global_tokens = T;
+    c.batch.micro_batch = 1, c.batch.seq_len = c.batch.global_tokens = m->positions;
     int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
     if (wanted != ranks)
         fail(EXIT_CONFIG,
              "%s: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: "
              "mpirun -np %lld",
-             verb, grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
+             m->keys.verb, grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
              (long long)wanted);
     char *fault = config_check_changed(&c, ranks);
-    if (fault) fail(EXIT_CONFIG, "%s: %s", verb, fault);
+    if (fault) fail(EXIT_CONFIG, "%s: %s", m->keys.verb, fault);
 }
 
-int64_t stored_positions(const char *verb, int64_t asked, int64_t positions, ModelShape shape) {
-    if (asked > shape.n_positions)
-        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", verb,
-             (long long)asked, (long long)shape.n_positions);
-    return asked > 0 ? asked : positions;
+static void join_ranks(StoredModel *m) {
+    m->world = world_join(launch_detect());
+    Comm *all = world_all(m->world);
+    refuse_grid(m, comm_size(all));
+    device_open(world_local_rank(m->world), world_threads(m->world));
+    m->groups = groups_create(all, mesh_of(comm_size(all), m->keys.grid), 0);
+    groups_set_kind(&m->groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
 }
 
-int64_t stored_room(int64_t positions, int64_t tokens, int is_doubled, const Groups *g) {
-    Gpt     sizes = {.context = g ? g->context : NULL, .tensor = g ? g->tensor : NULL};
-    sizes.T = positions / context_part(sizes.context).ranks;
-    int64_t step = gpt_sample_step(&sizes), room = (tokens + step - 1) / step * step;
+/* --- the model ---------------------------------------------------------------------------------------------------- */
+
+void stored_find(StoredModel *m, const char *path) {
+    m->keys.grid.replicas = 1;
+    size_t bytes = strlen(path);
+    if (has_ending(path, "/" WEIGHTS_SINGLE)) bytes -= strlen("/" WEIGHTS_SINGLE);
+    if (bytes >= sizeof m->path) fail(EXIT_CONFIG, "%s: the path %s is too long", m->keys.verb, path);
+    snprintf(m->path, sizeof m->path, "%.*s", (int)bytes, strcmp(path, WEIGHTS_SINGLE) == 0 ? "." : path);
+    Path folder = weights_set_folder(m->path);
+    snprintf(m->checkpoint, sizeof m->checkpoint, "%s", folder.text);
+    m->shape = stored_shape(m->checkpoint);
+}
+
+void stored_open(StoredModel *m, int64_t positions, int is_of_ranks, const char *const *given) {
+    if (m->keys.positions > m->shape.n_positions)
+        fail(EXIT_CONFIG, "%s: positions=%lld: this model has %lld positions: at most that many", m->keys.verb,
+             (long long)m->keys.positions, (long long)m->shape.n_positions);
+    m->positions = m->keys.positions > 0 ? m->keys.positions : positions;
+    if (is_of_ranks) join_ranks(m);
+    else device_open(0, omp_get_num_procs());
+    m->is_first = !m->world || comm_rank(m->groups.job) == 0;
+    m->tokenizer = open_tokenizer(m);
+    read_ends(m, given);
+}
+
+int64_t stored_room(const StoredModel *m, int64_t tokens, int is_doubled) {
+    Gpt     sizes = {.context = m->groups.context, .tensor = m->groups.tensor};
+    sizes.T = m->positions / context_part(sizes.context).ranks;
     if (is_doubled) return gpt_scored_length(&sizes, tokens);
-    return room < positions ? room : positions;
+    return smaller_of(round_up(tokens, gpt_sample_step(&sizes)), m->positions);
 }
 
-ModelSpec stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *g) {
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = use}, .B = B, .T = T};
-    if (!g) return spec;
-    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
-    spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
-    spec.pipeline = (PipelineSpec){.stages = g->mesh.size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
-    model_take_groups(&spec, g);
-    return spec;
+void stored_load(StoredModel *m, GptUse use, int64_t B, int64_t T, int masks) {
+    ModelSpec spec = {.shards = {.shape = m->shape, .ranks = 1, .act = F32, .use = use}, .B = B, .T = T};
+    if (m->world) {
+        const int *size = m->groups.mesh.size;
+        spec.shards.ranks = spec.context_ranks = size[AXIS_CONTEXT], spec.shards.tensor_ranks = size[AXIS_TENSOR];
+        spec.pipeline = (PipelineSpec){.stages = size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
+        model_take_groups(&spec, &m->groups);
+    }
+    spec.document_mask = masks;
+    m->model = model_create(spec);
+    int64_t own = T / context_part(m->groups.context).ranks;
+    m->memory = arena_create("tokens", 3 * (sizeof(int32_t) * (size_t)(B * own) + ARENA_ALIGN));
+    m->room.inputs = arena_tensor(&m->memory, I32, 2, B, own, 1);
+    m->room.targets = arena_tensor(&m->memory, I32, 2, B, own, 1);
+    m->room.starts = arena_tensor(&m->memory, I32, 2, B, own, 1);
+    matmul_algorithms.frozen = 1;
+    checkpoint_read_weights(m->checkpoint, &m->model->shards->layout, m->model->shards->params, &m->model->stream,
+                            m->is_first);
+}
+
+void stored_close(StoredModel *m) {
+    tokenizer_destroy(&m->tokenizer);
+    arena_destroy(&m->memory);
+    model_destroy(m->model);
+    if (!m->world) return;
+    groups_free(&m->groups);
+    world_leave(m->world);
 }

@@ -77,11 +77,9 @@ static const VerbKey CHECK_KEYS[] = {
     {.name = NULL},
 };
 
-static int verb_check(int argc, char **argv) {
-    if (argc < 2) verb_misused("check", "it needs a config file");
+static int verb_check(int words, char **word) {
     Config config;
-    int    overrides = verb_read("check", 2, argc, argv, VERB_CONFIG) - 2;
-    char *faults = config_load(argv[1], argv + 2, overrides, ranks, &config);
+    char  *faults = config_load(word[0], word + 1, words - 1, ranks, &config);
     if (faults) {
         error_print_lines(faults);
         free(faults);
@@ -114,4 +112,5 @@ const Verb CHECK_VERB = {
     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
     "follow from it, and the data. Writes nothing.",
     CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check,
+    {VERB_CONFIG, 0, "a config file"},
 };

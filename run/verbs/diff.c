@@ -133,6 +133,13 @@ static void diff_checkpoints(void) {
 
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
+/* Reads the next step of a log into *at, and its number into *last. Returns 0 if there is none. */
+static int next_step(FILE *f, MetricsLine *at, int64_t *last) {
+    int is_found = f && metrics_line_find(f, LINE_TRAIN, at);
+    if (is_found) *last = at->step;
+    return is_found;
+}
+
 /* Compares the metrics of two runs. Skips steps that only one of them has. */
 static void diff_steps(void) {
     FILE       *f[2];
@@ -143,8 +150,7 @@ static void diff_steps(void) {
         Path metrics = path_of("%s/metrics.jsonl", side[k]);
         f[k] = io_open_stream(metrics.text, IO_READ);
         if (!f[k] && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", metrics.text, io_error_text(errno));
-        more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]);
-        if (more[k]) last[k] = at[k].step;
+        more[k] = next_step(f[k], &at[k], &last[k]);
     }
     while (more[0] && more[1]) {
         if (at[0].step == at[1].step) {
@@ -154,10 +160,10 @@ static void diff_steps(void) {
         }
         int64_t step[2] = {at[0].step, at[1].step};
         for (int k = 0; k < 2; k++)
-            if (step[k] <= step[!k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+            if (step[k] <= step[!k]) more[k] = next_step(f[k], &at[k], &last[k]);
     }
     for (int k = 0; k < 2; k++) {
-        while (more[k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+        while (next_step(f[k], &at[k], &last[k])) {}
         if (f[k]) fclose(f[k]);
     }
     printf("steps        %" PRId64 " | %" PRId64 "\n", last[0], last[1]);
@@ -207,34 +213,34 @@ static void diff_runs(void) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-typedef enum { OF_RUNS, OF_CHECKPOINTS, OF_WEIGHTS, OF_CONFIGS } Kind;
+/* What `diff` compares, by kind of path. A file that is no weights is read as a config. */
+static const char *const NAMES[] = {[PATH_FILE] = "a config", [PATH_CHECKPOINT] = "a checkpoint",
+                                    [PATH_RUN] = "a run", [PATH_WEIGHTS] = "weights", [PATH_FOLDER] = NULL};
 
-static Kind kind_of(const char *path) {
-    switch (path_kind(path)) {
-        case PATH_RUN:        return OF_RUNS;
-        case PATH_CHECKPOINT: return OF_CHECKPOINTS;
-        case PATH_WEIGHTS:    return OF_WEIGHTS;
-        case PATH_FILE:       return has_ending(path, ".safetensors") ? OF_WEIGHTS : OF_CONFIGS;
-        default: fail(EXIT_CONFIG, "diff: %s is no run, no checkpoint, no config and no weights", path);
-    }
+static PathKind kind_of(const char *path) {
+    PathKind kind = path_kind(path);
+    if (kind == PATH_FILE && has_ending(path, ".safetensors")) return PATH_WEIGHTS;
+    if (!NAMES[kind])
+        fail(EXIT_CONFIG,
+             "diff: %s is none of these: the folder of a run, a checkpoints/step_... in it, a config, weights as "
+             ".safetensors",
+             path);
+    return kind;
 }
 
-static int verb_diff(int argc, char **argv) {
-    static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
-    int                      paths = verb_read("diff", 1, argc, argv, VERB_PATHS) - 1;
-    if (paths > 2) verb_misused("diff", "\"%s\" is one too many", argv[3]);
-    if (paths < 2) verb_misused("diff", "it needs two runs, checkpoints, configs or files of weights");
-    side[0] = argv[1], side[1] = argv[2];
-    Kind kind[2] = {kind_of(side[0]), kind_of(side[1])};
-    if (kind[0] == OF_CHECKPOINTS && kind[1] == OF_WEIGHTS) kind[0] = OF_WEIGHTS;
-    if (kind[1] == OF_CHECKPOINTS && kind[0] == OF_WEIGHTS) kind[1] = OF_WEIGHTS;
+static int verb_diff(int words, char **word) {
+    (void)words;
+    side[0] = word[0], side[1] = word[1];
+    PathKind kind[2] = {kind_of(side[0]), kind_of(side[1])};
+    if (kind[0] == PATH_CHECKPOINT && kind[1] == PATH_WEIGHTS) kind[0] = PATH_WEIGHTS;
+    if (kind[1] == PATH_CHECKPOINT && kind[0] == PATH_WEIGHTS) kind[1] = PATH_WEIGHTS;
     if (kind[0] != kind[1])
         fail(EXIT_CONFIG,
              "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
              side[0], NAMES[kind[0]], side[1], NAMES[kind[1]]);
-    if (kind[0] == OF_RUNS) diff_runs();
-    else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints();
-    else if (kind[0] == OF_WEIGHTS) diff_weights("weights", side[0], side[1]);
+    if (kind[0] == PATH_RUN) diff_runs();
+    else if (kind[0] == PATH_CHECKPOINT) diff_checkpoints();
+    else if (kind[0] == PATH_WEIGHTS) diff_weights("weights", side[0], side[1]);
     else {
         cJSON *json[2]; /* the two configs, resolved like in a run: with presets, defaults and derived sizes */
         for (int k = 0; k < 2; k++) {
@@ -255,4 +261,5 @@ const Verb DIFF_VERB = {
     "diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
     "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
     DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff,
+    {2, 2, "two runs, checkpoints, configs or files of weights"},
 };

@@ -6,16 +6,14 @@
  *   mend   training does not work: exit 69
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +31,7 @@
 
 typedef enum { FINE, WARN, MEND } Verdict;
 static const char *const WORDS[] = {"ok", "warn", "mend"};
-static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
+static const double GIB = 1024.0 * 1024 * 1024;
 
 static Verdict worst = FINE;
 
@@ -190,82 +188,38 @@ static void check_gpu(void) {
 
 /* --- other programs ----------------------------------------------------------------------------------------------- */
 
-/* PROBE_ABSENT: the program is not in PATH. PROBE_HANGS: it was killed with its children after the time limit */
-enum { PROBE_ABSENT = -1, PROBE_HANGS = -2 };
+/* PROBE_ABSENT: the program is not in PATH. PROBE_HANGS: it was killed with its children after PROBE_SECONDS */
+enum { PROBE_SECONDS = 3, PROBE_ABSENT = 127, PROBE_HANGS = 128 + SIGKILL };
 
-extern char **environ;
-
-/* Starts a program in a process group of its own, so that its children end with it. */
-static int start(const char *const *argv, int output, pid_t *pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t          group;
-    if (posix_spawn_file_actions_init(&actions) != 0 || posix_spawnattr_init(&group) != 0) return -1;
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, output, 1);
-    posix_spawn_file_actions_adddup2(&actions, output, 2);
-    posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setpgroup(&group, 0);
-    int error = posix_spawnp(pid, argv[0], &actions, &group, (char *const *)argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&group);
-    return error ? -1 : 0;
-}
-
-/* Reads the output of a program until it ends, or until the time is over. Returns 1 if it ended. Bytes that do not fit
- * into out are dropped. */
-static int read_all(int fd, double until_ms, char *out, size_t room) {
-    size_t used = 0;
-    out[0] = 0;
-    for (;;) {
-        char          piece[1024];
-        double        left = until_ms - clock_ms();
-        struct pollfd waiting = {fd, POLLIN, 0};
-        int           ready = left > 0 ? poll(&waiting, 1, (int)left + 1) : 0;
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) return 0;
-        ssize_t got = read(fd, piece, sizeof piece);
-        if (got <= 0) return 1;
-        for (ssize_t i = 0; i < got && used + 1 < room; i++) out[used++] = piece[i];
-        out[used] = 0;
-    }
-}
-
-/* Runs a program, argv[0] from PATH, for at most `seconds`. Writes the first bytes of its output and errors to out
- * [room]. Returns its exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. */
-static int probe(const char *const *argv, double seconds, char *out, size_t room) {
-    int    output[2], status = 0;
-    pid_t  pid;
-    double until_ms = clock_ms() + seconds * 1e3;
-    if (pipe2(output, O_CLOEXEC) != 0) return PROBE_ABSENT;
-    int started = start(argv, output[1], &pid) == 0;
-    close(output[1]);
-    int ended = started && read_all(output[0], until_ms, out, room);
-    close(output[0]);
-    if (!started) return PROBE_ABSENT;
-    while (ended && waitpid(pid, &status, WNOHANG) == 0 && (ended = clock_ms() < until_ms)) usleep(1000);
-    if (!ended) {
-        kill(-pid, SIGKILL);
-        waitpid(pid, &status, 0);
-        return PROBE_HANGS;
-    }
+/* Runs a command, whose program is in PATH. Writes the first bytes of its output and errors to out [room]. Returns its
+ * exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. The output goes to a file in memory, because
+ * the end of a pipe would have to be waited for as long as any child of the program has it open. */
+static int probe(const char *command, char *out, size_t room) {
+    char line[200];
+    int  file = memfd_create("output", 0);
+    snprintf(line, sizeof line, "timeout -s KILL %d %s > /proc/%d/fd/%d 2>&1 < /dev/null", PROBE_SECONDS, command,
+             (int)getpid(), file);
+    int     status = file < 0 ? -1 : system(line);
+    ssize_t bytes = file < 0 ? 0 : pread(file, out, room - 1, 0);
+    out[bytes > 0 ? bytes : 0] = 0;
+    if (file >= 0) close(file);
+    if (status < 0) return PROBE_ABSENT;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /* --- MPI ---------------------------------------------------------------------------------------------------------- */
 
 static void check_pmix(void) {
-    static const char *const SRUN[] = {"srun", "--mpi=list", NULL};
-    static const char *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
-    char                     text[4096];
-    int                      slurm = probe(SRUN, PROBE_SECONDS, text, sizeof text);
+    char text[4096];
+    int  slurm = probe("srun --mpi=list", text, sizeof text);
     if (slurm == PROBE_HANGS)
         tell(WARN, "PMIx",
-             "srun gives no answer within %.0f s: its controller is away; mpirun starts ranks without it",
+             "srun gives no answer within %d s: its controller is away; mpirun starts ranks without it",
              PROBE_SECONDS);
     else if (slurm == 0 && !strstr(text, "pmix"))
         tell(WARN, "PMIx", "srun has none: start ranks by mpirun inside the job (scripts/train.sbatch)");
     else if (slurm == 0) tell(FINE, "PMIx", "srun has it: srun --mpi=pmix ./train_gpt config.json");
-    else if (probe(INFO, PROBE_SECONDS, text, sizeof text) == 0)
+    else if (probe("ompi_info --param pmix all", text, sizeof text) == 0)
         tell(strstr(text, "MCA pmix") ? FINE : WARN, "PMIx",
              strstr(text, "MCA pmix") ? "Open MPI's own; no SLURM here"
                                       : "Open MPI was built without: mpirun alone starts ranks");
@@ -273,14 +227,13 @@ static void check_pmix(void) {
 }
 
 static void check_mpi(void) {
-    static const char *const VERSION[] = {"mpirun", "--version", NULL};
-    const char              *library = world_library();
-    char                     text[4096];
+    const char *library = world_library();
+    char        text[4096];
     if (strcmp(library, "none") == 0) {
         tell(FINE, "MPI", "this build has none: one process; make MPI=ompi-c builds one for more");
         return;
     }
-    int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
+    int code = probe("mpirun --version", text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
     int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE")
                                      : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
     text[strcspn(text, "\n")] = 0; /* keeps only the first line of the output */
@@ -288,7 +241,7 @@ static void check_mpi(void) {
         tell(WARN, "MPI",
              "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);
     else if (code == PROBE_HANGS)
-        tell(WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?",
+        tell(WARN, "MPI", "mpirun --version gives no answer within %d s: is its folder on a lost disk?",
              PROBE_SECONDS);
     else if (code != 0) tell(WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
     else if (!fits)
@@ -312,13 +265,11 @@ static const VerbKey DOCTOR_KEYS[] = {
     {.name = NULL},
 };
 
-static int verb_doctor(int argc, char **argv) {
-    int left = 1;
-    for (int i = 1; i < argc; i++) {
-        if (io_is_folder(argv[i])) dir = argv[i];
-        else argv[left++] = argv[i];
-    }
-    verb_read("doctor", 1, left, argv, VERB_NOTHING);
+static int verb_doctor(int words, char **word) {
+    if (words > 0) dir = word[0];
+    if (words > 0 && !io_is_folder(dir))
+        fail(EXIT_CONFIG, "doctor: %s is no folder: give one, as in doctor runs, or run.dir=FOLDER for one to be made",
+             dir);
     check_processor();
     check_memory();
     check_gpu();
@@ -331,5 +282,5 @@ static int verb_doctor(int argc, char **argv) {
 const Verb DOCTOR_VERB = {
     "doctor", "[FOLDER]", "what this machine has for training: ok, or the cure",
     "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
-    "./train_gpt doctor", verb_doctor,
+    "./train_gpt doctor", verb_doctor, {0, 1, NULL},
 };

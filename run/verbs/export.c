@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,24 +61,13 @@ typedef struct {
     WeightsFile weights;            /* owned: weights of the checkpoint                     */
     SafeTensor *tensor;             /* owned: tensors to store, in the order of the weights */
     IndexedTensor *place;           /* owned: file of each tensor                           */
-    char      (*name)[48];          /* owned: names of the .safetensors files               */
+    const char **name;              /* owned [files]: names of the .safetensors files       */
     int         files;
     uint64_t    bytes;              /* bytes of all tensors                             */
     int64_t     parameters;         /* elements of all tensors                          */
     char       *model_type;         /* owned: model_type in config.json, such as "gpt2" */
     int         has_tokenizer, has_picture;
 } Export;
-
-/* Removes unfinished files and ends the verb with a message. */
-NORETURN static void PRINTF_LIKE(3, 4) give_up(const Export *e, int exit_code, const char *fmt, ...) {
-    char    text[3 * sizeof e->out.text];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    io_remove_tree(e->tmp.text);
-    fail(exit_code, "export: %s", text);
-}
 
 /* --- the folder and the checkpoint -------------------------------------------------------------------------------- */
 
@@ -90,7 +78,7 @@ static void refuse_full_folder(const Export *e) {
     if (lstat(e->out.text, &st) < 0) return;
     DIR *folder = S_ISDIR(st.st_mode) ? opendir(e->out.text) : NULL;
     if (!folder)
-        fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
+        fail(EXIT_CONFIG, "export: %s exists, and is no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
     if (entries > 2) /* the folder has entries besides "." and ".." */
@@ -118,7 +106,10 @@ static void find_checkpoint(Export *e) {
         if (found && !stays) manifest_free(&e->manifest);
     } while (!stays && newest_step(e->from) != step);
     if (!stays)
-        fail(EXIT_DATA, "export: %s is neither a checkpoint nor a run folder that holds a complete one", e->from);
+        fail(EXIT_DATA,
+             "export: %s is neither a checkpoint nor a run folder that holds a complete one: give a run.dir, or one of "
+             "its checkpoints/step_...",
+             e->from);
     weights_set_check_json(e->checkpoint.text);
     /* an open file stays readable if the checkpoint is pruned meanwhile */
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text);
@@ -150,30 +141,17 @@ static void plan_files(Export *e) {
         e->place[i] = (IndexedTensor){h->tensor[i].name, e->files - 1};
     }
     for (int f = 0; f < e->files; f++)
-        if (e->files == 1) strcpy(e->name[f], WEIGHTS_SINGLE);
-        else snprintf(e->name[f], sizeof e->name[f], "model-%05d-of-%05d.safetensors", f + 1, e->files);
+        e->name[f] = e->files == 1 ? xstrdup(WEIGHTS_SINGLE, "names of files")
+                                   : xformat("names of files", "model-%05d-of-%05d.safetensors", f + 1, e->files);
 }
 
 static void check_write(const Export *e, const char *name, int error) {
-    if (error < 0) give_up(e, EXIT_IO, "cannot write %s/%s: %s", e->out.text, name, io_error_text(error));
-    if (signals_stop()) give_up(e, EXIT_STOPPED, "stopped on request, %s is not written", e->out.text);
-}
-
-static int create(const Export *e, const char *name) {
-    int fd = io_open(path_of("%s/%s", e->tmp.text, name).text, IO_CREATE);
-    check_write(e, name, fd);
-    return fd;
-}
-
-static void finish(const Export *e, const char *name, int fd) {
-    check_write(e, name, io_fsync(fd));
-    check_write(e, name, io_close(fd));
+    if (error < 0) fail(EXIT_IO, "export: cannot write %s/%s: %s", e->out.text, name, io_error_text(error));
+    if (signals_stop()) fail(EXIT_STOPPED, "export: stopped on request, %s is not written", e->out.text);
 }
 
 static void write_small(const Export *e, const char *name, const char *text, size_t bytes) {
-    int fd = create(e, name);
-    check_write(e, name, io_write(fd, text, bytes));
-    finish(e, name, fd);
+    check_write(e, name, io_replace_file(path_of("%s/%s", e->tmp.text, name).text, text, bytes));
 }
 
 /* Copies a small file of this name into the new folder. Returns 0 if it does not exist. */
@@ -183,8 +161,8 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
     int64_t bytes = io_read_file(from.text, SMALL_FILE, &text);
     if (bytes == -ENOENT) return 0;
     if (bytes < 0)
-        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text,
-                io_error_text((int)bytes));
+        fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "export: %s cannot be read: %s", from.text,
+             io_error_text((int)bytes));
     write_small(e, name, text, (size_t)bytes);
     free(text);
     return 1;
@@ -192,30 +170,27 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
 
 /* --- README.md: the model, its training, data and losses, and how to load it, for the Hugging Face hub ------------ */
 
-typedef struct { int64_t step; double loss; } Loss; /* a loss and its step; step is -1 if there is none */
-typedef struct { Loss train, val, best; } Losses;
-
-/* Reads the losses of the steps up to last_step from metrics.jsonl of a run. run "": the checkpoint belongs to no
- * run. */
-static Losses read_losses(const char *run, int64_t last_step) {
-    Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
-    MetricsLine line;
-    Path        path = path_of("%s/metrics.jsonl", run);
-    FILE       *in = *run ? io_open_stream(path.text, IO_READ) : NULL;
-    if (*run && !in) io_expect_file(path.text, -errno);
-    while (in && metrics_line_next(in, &line) != LINE_OTHER)
-        if (line.step <= last_step && isfinite(line.loss)) {
-            Loss now = {line.step, line.loss};
-            if (line.kind == LINE_TRAIN) l.train = now;
-            if (line.kind == LINE_EVAL) l.val = now;
-            if (line.kind == LINE_EVAL && (l.best.step < 0 || now.loss < l.best.loss)) l.best = now;
-        }
+/* Writes the losses up to the step of the checkpoint, from metrics.jsonl of its run. Writes nothing without any. */
+static void put_losses(FILE *out, const Export *e) {
+    enum { TRAIN, VAL, BEST, LOSSES };
+    static const char *const NAMES[] = {"training, last", "validation, last", "validation, best"};
+    MetricsLine line, at[LOSSES] = {{.step = -1}, {.step = -1}, {.step = -1}};
+    Path        path = path_of("%s/metrics.jsonl", e->run.text);
+    FILE       *in = e->run.text[0] ? io_open_stream(path.text, IO_READ) : NULL;
+    if (e->run.text[0] && !in) io_expect_file(path.text, -errno);
+    while (in && metrics_line_next(in, &line) != LINE_OTHER) {
+        if (line.step > e->manifest.step || !isfinite(line.loss)) continue;
+        if (line.kind == LINE_TRAIN) at[TRAIN] = line;
+        if (line.kind != LINE_EVAL) continue;
+        at[VAL] = line;
+        if (at[BEST].step < 0 || line.loss < at[BEST].loss) at[BEST] = line;
+    }
     if (in) fclose(in);
-    return l;
-}
-
-static void put_loss(FILE *out, const char *what, Loss loss) {
-    if (loss.step >= 0) fprintf(out, "| %s | %" PRId64 " | %.4f |\n", what, loss.step, loss.loss);
+    if (at[TRAIN].step < 0 && at[VAL].step < 0) return;
+    fprintf(out, "\n## Losses\n\nIn nats per token.\n\n| | step | loss |\n|---|---|---|\n");
+    for (int i = 0; i < LOSSES; i++)
+        if (at[i].step >= 0) fprintf(out, "| %s | %" PRId64 " | %.4f |\n", NAMES[i], at[i].step, at[i].loss);
+    if (e->has_picture) fprintf(out, "\n![losses by step](loss.svg)\n");
 }
 
 /* Writes a file name or a config value into a cell of a table. Escapes Markdown, and replaces control characters. */
@@ -305,16 +280,9 @@ static void write_card(const Export *e) {
     char  *text = NULL;
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
-    Losses l = read_losses(e->run.text, e->manifest.step);
     put_model(out, e);
     put_loading(out, e);
-    if (l.train.step >= 0 || l.val.step >= 0) {
-        fprintf(out, "\n## Losses\n\nIn nats per token.\n\n| | step | loss |\n|---|---|---|\n");
-        put_loss(out, "training, last", l.train);
-        put_loss(out, "validation, last", l.val);
-        put_loss(out, "validation, best", l.best);
-        if (e->has_picture) fprintf(out, "\n![losses by step](loss.svg)\n");
-    }
+    put_losses(out, e);
     put_training(out, &e->manifest);
     put_data(out, &e->manifest);
     fprintf(out, "\nExported by train_gpt %s.\n", program_version());
@@ -332,13 +300,13 @@ static void write_config(Export *e) {
     Json   json;
     Path   path = path_of("%s/config.json", e->checkpoint.text);
     int    exit_code = json_read_file(path.text, JSON_LIMIT, 0, &json, fault);
-    if (exit_code) give_up(e, exit_code == -ENOENT ? EXIT_IO : exit_code, "%s", fault);
+    if (exit_code) fail(exit_code == -ENOENT ? EXIT_IO : exit_code, "export: %s", fault);
     double cap = hf_softcap_of(json.root, path.text);
     if (cap != 0.0)
-        give_up(e, EXIT_DATA,
-                "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and "
-                "eval do, from the checkpoint",
-                e->checkpoint.text, cap);
+        fail(EXIT_DATA,
+             "export: %s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample "
+             "and eval do, from the checkpoint",
+             e->checkpoint.text, cap);
     for (int i = 0; i < 2; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(json.root, keys[i]);
         cJSON_AddStringToObject(json.root, keys[i], e->stored->name);
@@ -376,79 +344,74 @@ static void write_tensor(const Export *e, int i, const char *name, int fd, float
         n = elems - at < WEIGHTS_BLOCK ? elems - at : WEIGHTS_BLOCK;
         weights_read(&e->weights, from, at, n, block);
         int64_t odd = weights_finite(block, n);
-        if (odd < n) {
-            io_remove_tree(e->tmp.text);
-            weights_refuse_element(&e->weights, from, at + odd);
-        }
+        if (odd < n) weights_refuse_element(&e->weights, from, at + odd);
         int64_t bad = type == SAFE_F32 ? n : narrow(type, block, n, half);
         if (bad < n)
-            give_up(e, EXIT_CONFIG, "dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s",
-                    e->stored->word, at + bad, from->name, (double)block[bad],
-                    type == SAFE_F16 ? "bf16 or fp32" : "fp32");
+            fail(EXIT_CONFIG, "export: dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s",
+                 e->stored->word, at + bad, from->name, (double)block[bad],
+                 type == SAFE_F16 ? "bf16 or fp32" : "fp32");
         const void *data = type == SAFE_F32 ? (const void *)block : half;
         check_write(e, name, io_write(fd, data, (size_t)n * safetensors_type_bytes(type)));
     }
 }
 
 static void write_weights(Export *e) {
-    const char **files = xmalloc((size_t)e->files * sizeof *files, "names of files");
-    float       *block = xmalloc(WEIGHTS_BLOCK * (sizeof(float) + sizeof(uint16_t)), "reading weights");
+    float *block = xmalloc(WEIGHTS_BLOCK * (sizeof(float) + sizeof(uint16_t)), "reading weights");
     for (int f = 0, i = 0, end = 0; f < e->files; f++) {
         while (end < e->weights.header.tensors && e->place[end].file == f) end++;
         size_t bytes;
         char  *header = safetensors_header(&e->tensor[i], end - i, &bytes);
-        int    fd = create(e, files[f] = e->name[f]);
-        check_write(e, files[f], io_write(fd, header, bytes));
+        int    fd = io_open(path_of("%s/%s", e->tmp.text, e->name[f]).text, IO_CREATE);
+        check_write(e, e->name[f], fd);
+        check_write(e, e->name[f], io_write(fd, header, bytes));
         free(header);
         for (; i < end; i++) {
             say_part("writing the weights", i, e->weights.header.tensors);
-            write_tensor(e, i, files[f], fd, block);
+            write_tensor(e, i, e->name[f], fd, block);
         }
-        finish(e, files[f], fd);
+        check_write(e, e->name[f], io_fsync(fd));
+        check_write(e, e->name[f], io_close(fd));
     }
     if (e->files > 1) {
-        char *index = weights_index_text(e->place, e->weights.header.tensors, files, e->bytes);
+        char *index = weights_index_text(e->place, e->weights.header.tensors, e->name, e->bytes);
         write_small(e, WEIGHTS_INDEX, index, strlen(index));
         free(index);
     }
     say_no_more();
     free(block);
-    free(files);
 }
 
 /* --- the new folder ----------------------------------------------------------------------------------------------- */
 
-static void make_folder(const Export *e) {
+static void make_folder(const Export *e, RunLock *lock) {
     struct stat st;
     if (lstat(e->tmp.text, &st) == 0)
         fail(EXIT_IO, "export: %s is there, left by another export: remove it", e->tmp.text);
     int     error = io_mkdirs(e->tmp.text);
     if (error < 0) fail(EXIT_IO, "export: cannot make the folder %s: %s", e->tmp.text, io_error_text(error));
+    lock_unfinished(lock, e->tmp.text);
     int64_t room = io_free_bytes(e->tmp.text);
     if (room >= 0 && (uint64_t)room < e->bytes)
-        give_up(e, EXIT_IO, "%s takes %s and its file system has %s free", e->out.text,
-                bytes_text((double)e->bytes).text, bytes_text((double)room).text);
+        fail(EXIT_IO, "export: %s takes %s and its file system has %s free", e->out.text,
+             bytes_text((double)e->bytes).text, bytes_text((double)room).text);
 }
 
 static void put_in_place(const Export *e) {
     int error = io_fsync_dir(e->tmp.text);
     if (!error) error = io_rename(e->tmp.text, e->out.text); /* also replaces an empty folder of that name */
     if (error == -ENOTEMPTY || error == -EEXIST)
-        give_up(e, EXIT_CONFIG, "%s is not empty any more: choose another out=", e->out.text);
-    if (error) give_up(e, EXIT_IO, "cannot write %s: %s", e->out.text, io_error_text(error));
+        fail(EXIT_CONFIG, "export: %s is not empty any more: choose another out=", e->out.text);
+    if (error) fail(EXIT_IO, "export: cannot write %s: %s", e->out.text, io_error_text(error));
     error = io_fsync_parent(e->out.text);
     if (error) warn("%s is there, but its name may be lost with the power: %s", e->out.text, io_error_text(error));
 }
 
-static int verb_export(int argc, char **argv) {
+static int verb_export(int words, char **path) {
     Export e = {0};
-    int    paths = verb_read("export", 1, argc, argv, VERB_PATHS) - 1;
-    if (paths == 0) verb_misused("export", "it needs a run folder or a checkpoint");
-    if (paths > 1) verb_misused("export", "\"%s\" is one too many", argv[2]);
-    if (!asked.out) verb_misused("export", "out=FOLDER is missing");
-    int length = (int)strlen(asked.out);
+    (void)words;
+    int    length = (int)strlen(asked.out);
     while (length > 1 && asked.out[length - 1] == '/') length--;
-    e.from = argv[1];
+    e.from = path[0];
     e.out = path_of("%.*s", length, asked.out);
     e.tmp = path_of("%s.tmp-%d", e.out.text, (int)getpid());
     e.stored = &TYPES[asked.dtype % 3];
@@ -457,7 +420,7 @@ static int verb_export(int argc, char **argv) {
     refuse_full_folder(&e);
     find_checkpoint(&e);
     plan_files(&e);
-    make_folder(&e);
+    make_folder(&e, lock);
     /* the small files are written first, while the checkpoint surely exists */
     write_config(&e);
     e.has_tokenizer = copy_small(&e, e.checkpoint.text, "tokenizer.json");
@@ -478,6 +441,7 @@ static int verb_export(int argc, char **argv) {
     manifest_free(&e.manifest);
     free(e.tensor);
     free(e.place);
+    for (int f = 0; f < e.files; f++) free((char *)e.name[f]);
     free(e.name);
     free(e.model_type);
     return EXIT_DONE;
@@ -487,4 +451,5 @@ const Verb EXPORT_VERB = {
     "export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
     "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
     "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export,
+    {1, 1, "a run folder or a checkpoint"},
 };

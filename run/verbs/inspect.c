@@ -56,43 +56,25 @@ char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
     return out;
 }
 
-/* Adds a result: the JSON value, whose ownership it takes, or a printed line "key text". */
+/* Adds a result: the JSON value, whose ownership it takes, or a printed line "key text". Without a value, the text is
+ * the value. Without a key, the line is an indented row of a table, for people only. */
 static void PRINTF_LIKE(3, 4) report_item(const char *key, cJSON *item, const char *fmt, ...) {
     char    text[8192];
     va_list args;
-    if (report) {
-        cJSON_AddItemToObject(report, key, item);
-        return;
-    }
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (report && key) cJSON_AddItemToObject(report, key, item ? item : json_string(text));
+    if (report) return;
     cJSON_Delete(item);
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    print_plain(stdout, "%-12s %s\n", key, text);
+    if (key) print_plain(stdout, "%-12s %s\n", key, text);
+    else print_plain(stdout, "  %s\n", text);
 }
-
-/* Adds a result to the report: the key and a text. */
-static void PRINTF_LIKE(2, 3) report_text(const char *key, const char *fmt, ...) {
-    char    text[8192];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    report_item(key, json_string(text), "%s", text);
-}
+#define report_text(key, ...) report_item(key, NULL, __VA_ARGS__)
+#define report_row(...)       report_item(NULL, NULL, __VA_ARGS__)
 
 static void report_count(const char *key, int64_t value) {
     report_item(key, finite_json((double)value), "%lld", (long long)value);
-}
-
-/* Prints an indented line of a table, for people only. */
-static void PRINTF_LIKE(1, 2) report_row(const char *fmt, ...) {
-    char    text[8192];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    if (!report) print_plain(stdout, "  %s\n", text);
 }
 
 /* --- what a path is ----------------------------------------------------------------------------------------------- */
@@ -111,7 +93,7 @@ PathKind path_kind(const char *path) {
     struct stat st;
     char        in_folder[PATH_ROOM];
     if (stat(path, &st) != 0)
-        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
+        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be read: %s", path,
              io_error_text(errno));
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
         fail(EXIT_DATA, "%s %s", path, io_error_text(io_kind(st.st_mode)));
@@ -263,9 +245,7 @@ typedef struct {
     WeightsStats all;
     int64_t      tensors, parameters, silent; /* silent: number of tensors of types whose values cannot be read */
     int64_t      of_type[SAFE_TYPES];
-    int          named, is_each_told;         /* is_each_told: 1 for optimizer states: each tensor is reported under
-                                               * a key of its own, its name (tell_line), not as a row of the list of
-                                               * tensors (tell_tensor) */
+    int          named;                       /* tensors with NaN or Inf that were listed */
     cJSON       *list;                        /* borrowed: a JSON list of tensors; NULL if there is none */
 } Totals;
 
@@ -311,8 +291,7 @@ static void add_file(Totals *t, const char *path) {
         int               is_read = weights_has_values(tensor);
         if (is_read) s = weights_stats(&w, tensor), weights_stats_add(&t->all, &s);
         t->tensors++, t->silent += !is_read, t->of_type[tensor->type]++, t->parameters += weights_elems(tensor);
-        if (!t->is_each_told) tell_tensor(t, tensor, is_read ? &s : NULL);
-        else if (is_read) tell_line(tensor->name, &s);
+        tell_tensor(t, tensor, is_read ? &s : NULL);
     }
     weights_close(&w);
 }
@@ -438,11 +417,17 @@ static void inspect_checkpoint(const char *folder) {
     report_item("bytes", finite_json((double)bytes), "%s", bytes_text((double)bytes).text);
     tell_verified(is_good, fault);
     if (is_good) {
-        Totals t = {.all = weights_stats_none()};
+        Totals      t = {.all = weights_stats_none()};
+        WeightsFile moments = weights_open(path_of("%s/optimizer.safetensors", folder).text);
         add_file(&t, path_of("%s/model.safetensors", folder).text);
         tell_line("weights", &t.all);
-        t.is_each_told = 1;
-        add_file(&t, path_of("%s/optimizer.safetensors", folder).text);
+        for (int i = 0; i < moments.header.tensors; i++) {
+            const SafeTensor *tensor = &moments.header.tensor[i];
+            if (!weights_has_values(tensor)) continue;
+            WeightsStats of_one = weights_stats(&moments, tensor);
+            tell_line(tensor->name, &of_one);
+        }
+        weights_close(&moments);
     }
     inspect_config(m.config);
     manifest_free(&m);
@@ -575,19 +560,22 @@ static void inspect_json(const char *path, const cJSON *json) {
 /* --- the start of a file ------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    union { uint8_t byte[SHARD_START_BYTES]; int32_t word[256]; } as;
-    size_t  given; /* number of bytes of the start that were read */
-    int64_t bytes; /* bytes of the file                           */
+    char   *text;  /* owned [given]: the first bytes of the file */
+    size_t  given; /* at most SHARD_START_BYTES */
+    int64_t bytes; /* bytes of the file */
 } Start;
 
 static Start read_start(const char *path) {
-    Start s = {.bytes = io_file_bytes(path)};
-    int   fd = s.bytes < 0 ? (int)s.bytes : io_open(path, IO_READ);
-    s.given = s.bytes < (int64_t)sizeof s.as ? (size_t)s.bytes : sizeof s.as;
-    int   rc = fd < 0 ? fd : io_pread(fd, s.as.byte, s.given, 0);
-    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text(rc));
-    io_close(fd);
+    Start   s = {.bytes = io_file_bytes(path)};
+    int64_t rc = s.bytes < 0 ? s.bytes : io_read_start(path, SHARD_START_BYTES, &s.text);
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, io_error_text((int)rc));
+    s.given = (size_t)rc;
     return s;
+}
+
+/* Returns int32 number i of the start of a file, or 0 if it is too short. */
+static int32_t word_at(const Start *s, int i) {
+    return s->given < 4 * ((size_t)i + 1) ? 0 : (int32_t)little_endian(s->text + 4 * i, 4);
 }
 
 /* --- JSON Lines --------------------------------------------------------------------------------------------------- */
@@ -628,19 +616,17 @@ static const struct { const char *start; size_t bytes; const char *kind; } START
     {"\x93NUMPY", 6, "a NumPy array: write it with tofile() as uint16, and it is read as tokens"},
     {"PK\x03\x04", 4, "a zip archive, as PyTorch's .pt and NumPy's .npz are: save weights as .safetensors"},
     {"\x80\x02", 2, "a Python pickle: save weights as .safetensors"},
-    {"\x7f" "ELF", 4, "a program or library"},
-    {"\x89PNG", 4, "a PNG picture"},
     {"GGUF", 4, "a GGUF model of llama.cpp"},
 };
 
 static void inspect_other(const char *path, const Start *start) {
-    const uint8_t *byte = start->as.byte;
+    const uint8_t *byte = (const uint8_t *)start->text;
     size_t         given = start->given;
     for (size_t i = 0; given >= SHARD_HEADER_BYTES && i < sizeof LLMC / sizeof *LLMC; i++) {
-        if (LLMC[i].magic != start->as.word[0]) continue;
+        if (LLMC[i].magic != word_at(start, 0)) continue;
         report_text("kind", "%s", LLMC[i].kind);
         for (int v = 0; v < 7 && LLMC[i].value[v].name; v++)
-            report_count(LLMC[i].value[v].name, start->as.word[LLMC[i].value[v].at]);
+            report_count(LLMC[i].value[v].name, word_at(start, LLMC[i].value[v].at));
         return;
     }
     if (has_ending(path, ".tiktoken") || (given > 8 && memcmp(byte, "#version", 8) == 0)) {
@@ -715,17 +701,15 @@ static void inspect_lines(const char *path, const Start *start) {
 
 /* Returns 1 if a file looks like .safetensors: its header fits into the file and begins with a brace. */
 static int is_safetensors(const Start *s) {
-    uint64_t header = 0;
-    for (int i = 0; s->given >= 9 && i < 8; i++) header |= (uint64_t)s->as.byte[i] << (8 * i);
-    return s->given >= 9 && s->as.byte[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT &&
-           header <= (uint64_t)s->bytes - 8;
+    uint64_t header = s->given >= 9 && s->text[8] == '{' ? little_endian(s->text, 8) : UINT64_MAX;
+    return header <= SAFETENSORS_HEADER_LIMIT && header <= (uint64_t)s->bytes - 8;
 }
 
 static void inspect_file(const char *path) {
     Start          start = read_start(path);
-    const uint8_t *byte = start.as.byte;
+    const uint8_t *byte = (const uint8_t *)start.text;
     size_t         given = start.given;
-    int32_t        magic = given < 4 ? 0 : start.as.word[0];
+    int32_t        magic = word_at(&start, 0);
     ShardHeader    header;
     char           fault[SHARD_FAULT_CHARS];
     weights_set_check_json(path);
@@ -750,6 +734,7 @@ static void inspect_file(const char *path) {
         else inspect_other(path, &start);
         cJSON_Delete(json);
     }
+    free(start.text);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
@@ -760,12 +745,10 @@ static const VerbKey INSPECT_KEYS[] = {
     {.name = NULL},
 };
 
-static int verb_inspect(int argc, char **argv) {
-    int         paths = verb_read("inspect", 1, argc, argv, VERB_PATHS) - 1;
-    const char *path = argv[1];
+static int verb_inspect(int words, char **word) {
+    const char *path = word[0];
     char        file[PATH_ROOM];
-    if (paths > 1) verb_misused("inspect", "\"%s\" is one too many", argv[2]);
-    if (paths == 0) verb_misused("inspect", "it needs a file or a folder");
+    (void)words;
     if (as_json) report = cJSON_CreateObject();
     PathKind kind = path_kind(path);
     report_text("path", "%s", path);
@@ -791,5 +774,5 @@ static int verb_inspect(int argc, char **argv) {
 const Verb INSPECT_VERB = {
     "inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
     "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
-    INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect,
+    INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect, {1, 1, "a file or a folder"},
 };

@@ -210,32 +210,31 @@ static void check_keys(void) {
              "rates= out",
              asked.rates);
     if (asked.kernels && !asked.on.gpu)
-        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: gpu=h100 or gpu=h200");
+        fail(EXIT_CONFIG, "plan: kernels=true is a step of a card: name it, as in gpu=h100 or gpu=h200");
     if (asked.kernels && (asked.on.searches || asked.on.price > 0 || asked.on.mtbf_hours > 0 || asked.fits))
         fail(EXIT_CONFIG, "plan: kernels=true is one step of one GPU; "
              "search=, fit=, price= and mtbf_hours= are of the whole job");
 }
 
-static int verb_plan(int argc, char **argv) {
-    if (argc < 2) verb_misused("plan", "it needs a config file");
-    int overrides = 0;
+static int verb_plan(int words, char **word) {
+    char **override = word + 1;
+    int    overrides = 0;
     /* removes zero_bubble=false, a key of former versions with its default */
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "zero_bubble=false") == 0) continue;
-        if (strncmp(argv[i], "zero_bubble=", 12) == 0)
+    for (int i = 1; i < words; i++) {
+        if (strcmp(word[i], "zero_bubble=false") == 0) continue;
+        if (strncmp(word[i], "zero_bubble=", 12) == 0)
             fail(EXIT_CONFIG,
                  "plan: zero_bubble= is no longer a key, because no run computes backward in two halves: leave it out");
-        argv[2 + overrides++] = argv[i];
+        override[overrides++] = word[i];
     }
-    overrides = verb_read("plan", 2, 2 + overrides, argv, VERB_CONFIG) - 2;
     check_keys();
-    asked.on.held = search_held(argv + 2, overrides);
+    asked.on.held = search_held(override, overrides);
     Config config;
     /* 0 if the number of ranks is checked later */
     int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks;
     int    is_elsewhere = asked.on.gpu || asked.on.cluster;
-    char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
-                                 : config_load(argv[1], argv + 2, overrides, ranks, &config);
+    char  *faults = is_elsewhere ? config_load_elsewhere(word[0], override, overrides, ranks, &config)
+                                 : config_load(word[0], override, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     /* checks the JSON files of the initial model, but not its weights, which may be made later */
     if (config.model.init_from[0]) weights_set_check_json(config.model.init_from);
@@ -294,5 +293,5 @@ static int verb_plan(int argc, char **argv) {
 const Verb PLAN_VERB = {
     "plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
     "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
-    PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan,
+    PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan, {VERB_CONFIG, 0, "a config file"},
 };

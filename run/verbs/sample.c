@@ -3,7 +3,6 @@
  * model, so config and data of the run may be missing. It computes in fp32 with the master weights. Under mpirun with
  * parallel.tensor, .context or .pipeline the ranks divide the model. Without these keys rank 0 has all of it. */
 #include <errno.h>
-#include <omp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,9 +15,6 @@
 #include "core/json.h"
 #include "core/terminal.h"
 #include "data/text_file.h"
-#include "layers/algorithms.h"
-#include "run/checkpoint/checkpoint.h"
-#include "run/checkpoint/weights.h"
 #include "run/guard/lock.h"
 #include "run/text/sample.h"
 #include "run/text/stored_model.h"
@@ -27,19 +23,15 @@
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
 static struct {
-    char        path[4096];    /* folder of a run or a checkpoint                                */
+    StoredKeys  model;
     const char *prompt;        /* the text itself; @FILE: text of a file; -: standard input      */
-    const char *tokenizer;     /* path of a tokenizer; NULL: the one in the folder of the model  */
     const char *out;           /* file for the text; NULL: standard output                       */
-    RunLock    *lock;          /* owned: lock of the file `out`; NULL on ranks that do not write */
     DrawRule    rule;
     int64_t     tokens, texts, seed;
-    MeshSizes   grid;
-    int64_t     positions;     /* 0: all positions of the model                        */
     int         ends_at_eot;
     char      **stop;          /* [stops] texts that end generation; owned */
     int         stops;
-} asked = {.prompt = "", .grid.replicas = 1};
+} asked = {.model.verb = "sample", .prompt = ""};
 
 static void add_stop(const char *text) {
     if (!*text)
@@ -81,18 +73,9 @@ static const VerbKey SAMPLE_KEYS[] = {
     {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again", .take = take_stop,
      .may_be_empty = 1, .may_repeat = 1},
     {"eot", "false", "true", "an end token of the model's config ends the text", .flag = &asked.ends_at_eot},
-    {"positions", "1024", NULL, "the most tokens that are seen at once; fewer need less memory",
-     .count = &asked.positions, .least = 1, .most = INT32_MAX, .unset = "the model's"},
-    {"tokenizer", "datasets/bpe", NULL, "a tokenizer's folder or file", .text = &asked.tokenizer,
-     .unset = "the run's"},
     {"out", "text.txt", NULL, "a new file for the text, written whole or not at all", .text = &asked.out,
      .unset = "standard output"},
-    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix", .whole = &asked.grid.tensor,
-     .least = 1, .most = 1024},
-    {"parallel.context", "2", "1", "under mpirun: ranks that share the text", .whole = &asked.grid.context,
-     .least = 1, .most = 1024},
-    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &asked.grid.stages,
-     .least = 1, .most = 1024},
+    STORED_KEYS(asked.model, "the model's"),
     {.name = NULL},
 };
 
@@ -100,33 +83,17 @@ static const VerbKey SAMPLE_KEYS[] = {
 
 enum { PROMPT_LIMIT = 64 << 20 };
 
-/* Reads standard input into *text, malloc'ed. Returns its length, or -errno. */
-static int64_t read_input(char **text) {
-    size_t room = 0, bytes = 0;
-    *text = NULL;
-    for (ssize_t n = 1; n != 0;) {
-        if (bytes + 1 >= room) *text = xrealloc(*text, room = 2 * room + 4096, "a prompt");
-        n = read(STDIN_FILENO, *text + bytes, room - bytes - 1);
-        if (n < 0 && errno == EINTR) n = 1;
-        else if (n < 0) return -errno;
-        else bytes += (size_t)n;
-        if (bytes > PROMPT_LIMIT) return -EFBIG;
-    }
-    (*text)[bytes] = 0;
-    return (int64_t)bytes;
-}
-
 /* Returns the bytes of the prompt, malloc'ed. Only rank 0 reads files and standard input. */
 static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
-    int         is_input = strcmp(prompt, "-") == 0, is_file = *prompt == '@';
-    const char *name = is_input ? "standard input" : prompt + 1;
+    int         is_input = strcmp(prompt, "-") == 0;
+    const char *path = is_input ? "/dev/stdin" : prompt + 1, *name = is_input ? "standard input" : path;
     char       *text = NULL;
-    if (!is_input && !is_file) {
+    if (!is_input && *prompt != '@') {
         *bytes = (int64_t)strlen(prompt);
         return xstrdup(prompt, "a prompt");
     }
     if (!job || comm_rank(job) == 0) {
-        *bytes = is_input ? read_input(&text) : io_read_input(name, PROMPT_LIMIT, &text);
+        *bytes = io_read_input(path, PROMPT_LIMIT, &text);
         int is_system = *bytes == -EIO || *bytes == -EACCES;
         if (*bytes < 0)
             fail(*bytes == -ENOMEM ? EXIT_MEMORY : is_system ? EXIT_IO : EXIT_DATA,
@@ -144,20 +111,19 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     return text;
 }
 
-static Prompt take_prompt(const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
-                          int64_t positions, int32_t begin) {
+static Prompt take_prompt(const StoredModel *m) {
     int64_t bytes = 0;
-    char   *text = read_prompt(asked.prompt, job, &bytes);
-    if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
+    char   *text = read_prompt(asked.prompt, m->groups.job, &bytes);
+    if (bytes > 0 && m->tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or "
              "leave the prompt empty",
-             checkpoint);
-    Prompt p = prompt_create(tokenizer, text, (size_t)bytes, begin);
-    if (p.count > positions && (!job || comm_rank(job) == 0))
+             m->checkpoint);
+    Prompt p = prompt_create(&m->tokenizer, text, (size_t)bytes, m->begin);
+    if (p.count > m->positions && m->is_first)
         fprintf(stderr, "sample: the prompt has %lld tokens, and the model %s%lld positions: it sees the last %lld\n",
-                (long long)p.count, asked.positions ? "is given " : "", (long long)positions,
-                (long long)prompt_seen(&p, positions));
+                (long long)p.count, asked.model.positions ? "is given " : "", (long long)m->positions,
+                (long long)prompt_seen(&p, m->positions));
     free(text);
     return p;
 }
@@ -175,7 +141,7 @@ static void put_text(void *output, const char *text, size_t bytes) {
         n = write(STDOUT_FILENO, text, bytes);
         if (n >= 0) text += n, bytes -= (size_t)n;
         else if (errno == EPIPE) o->is_closed = 1;
-        else if (errno != EINTR) fail(EXIT_IO, "the text could not be written: %s", io_error_text(errno));
+        else if (errno != EINTR) fail(EXIT_IO, "sample: standard output cannot be written: %s", io_error_text(errno));
     }
 }
 
@@ -183,23 +149,22 @@ static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
 
 /* Prints where the weights come from: "step 400 of runs/mine (checkpoints/step_00000400)", or only the path if the
  * checkpoint has another name. */
-static void print_origin(const char *checkpoint, const Model *m) {
-    const char *name = basename(checkpoint), *inside = "/checkpoints/";
+static void print_origin(const StoredModel *m) {
+    const char *checkpoint = m->checkpoint, *name = basename(checkpoint), *inside = "/checkpoints/";
     size_t      run = (size_t)(name - checkpoint), length = strlen(inside);
     int         is_of_run = run >= length && strncmp(checkpoint + run - length, inside, length) == 0;
     long long   step = -1;
-    ModelShape  shape = m->spec.shards.shape;
     fputs("sample: ", stderr);
     if (sscanf(name, "step_%lld", &step) == 1) fprintf(stderr, "step %lld of ", step);
     if (step >= 0 && is_of_run) print_plain(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
     else print_plain(stderr, "%s", checkpoint);
-    fprintf(stderr, ", %lld layers of width %lld, %.2f M parameters\n", (long long)shape.n_layer,
-            (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
+    fprintf(stderr, ", %lld layers of width %lld, %.2f M parameters\n", (long long)m->shape.n_layer,
+            (long long)m->shape.n_embd, (double)m->model->shards->layout.elems * 1e-6);
 }
 
 /* Generates and prints the texts, each with its own seed. If there are several, a line with its number precedes
  * each. */
-static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer, Output *out) {
+static void print_texts(SamplePlan plan, const StoredModel *m, Output *out) {
     Sampled all = {0};
     for (int64_t i = 0; i < asked.texts && !all.left_off; i++) {
         char line[80] = "";
@@ -208,7 +173,7 @@ static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer, O
             snprintf(line, sizeof line, "--- %lld of %lld, seed %lld ---\n", (long long)i + 1, (long long)asked.texts,
                      (long long)(asked.seed + i));
         put_text(out, line, strlen(line));
-        Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
+        Sampled one = sample_stream(&m->model->pipeline, &m->model->stream, &m->tokenizer, &plan);
         put_text(out, "\n", 1);
         all.tokens += one.tokens, all.ms += one.ms;
         /* on several ranks, only one of them knows that the reader has gone */
@@ -219,74 +184,37 @@ static void print_texts(SamplePlan plan, Model *m, const Tokenizer *tokenizer, O
                 all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
 }
 
-static void print_sample(const char *checkpoint, ModelShape shape, const Groups *groups) {
-    Comm      *job = groups ? groups->job : NULL;
-    Output     out = {.prints = !job || comm_rank(job) == 0};
-    char      *text = NULL;
-    size_t     bytes = 0;
-    if (asked.out) out.file = memory_file_open(&text, &bytes);
-    int64_t    positions = stored_positions("sample", asked.positions, shape.n_positions, shape);
-    Tokenizer  tokenizer = stored_tokenizer(asked.tokenizer, asked.path, checkpoint, shape.vocab_size);
-    StoredEnds ends = stored_ends("sample", checkpoint, &tokenizer, shape.vocab_size, verb_given, out.prints);
-    SamplePlan plan = {.prompt = take_prompt(&tokenizer, checkpoint, job, positions, ends.begin),
-                       .tokens = asked.tokens, .rule = asked.rule, .end = ends.end,
-                       .ends = asked.ends_at_eot ? ends.ends : 0, .stop = (const char *const *)asked.stop,
+static int verb_sample(int words, char **path) {
+    (void)words;
+    StoredModel m = {.keys = asked.model};
+    char       *text = NULL, advice[300];
+    size_t      bytes = 0;
+    RunLock    *lock = verb_take_out("sample", "out", asked.out, NULL); /* NULL on ranks that do not write */
+    stored_find(&m, path[0]);
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
+    stored_open(&m, m.shape.n_positions, verb_is_of_ranks(verb_given), verb_given);
+    Output     out = {.prints = m.is_first, .file = asked.out ? memory_file_open(&text, &bytes) : NULL};
+    SamplePlan plan = {.prompt = take_prompt(&m), .tokens = asked.tokens, .rule = asked.rule, .end = m.end,
+                       .ends = asked.ends_at_eot ? m.ends : 0, .stop = (const char *const *)asked.stop,
                        .stops = asked.stops, .put = put_text, .ctx = &out};
     /* on several ranks the texts are generated to the end, because all ranks must agree */
-    if (!job) plan.leave = has_no_reader, plan.leave_ctx = &out;
-    int64_t T = stored_room(positions, plan.prompt.count + plan.tokens, 0, groups);
-    char    advice[300];
+    if (!m.world) plan.leave = has_no_reader, plan.leave_ctx = &out;
+    int64_t T = stored_room(&m, plan.prompt.count + plan.tokens, 0);
     snprintf(advice, sizeof advice,
              "sample: this needs memory for %lld positions (prompt and tokens=, at most positions=): positions=%lld "
              "needs less, and a token then sees at most that many tokens\n",
-             (long long)T, (long long)(T > 1 ? T / 2 : 1));
+             (long long)T, (long long)larger_of(T / 2, 1));
     error_set_memory_advice(advice);
-    Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, T, groups));
-    Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)T);
-    plan.window = arena_tensor(&window, I32, 1, T, 1, 1);
-    matmul_algorithms.frozen = 1; /* no algorithms are timed: that would take longer than a text, and could change it */
-    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
-    if (out.prints) print_origin(checkpoint, m);
-    print_texts(plan, m, &tokenizer, &out);
-    if (out.file) fclose(out.file);
-    if (out.file && out.prints) verb_put("sample", asked.out, asked.lock, text, bytes);
-    free(text);
+    stored_load(&m, GPT_SAMPLING, 1, T, 0);
+    plan.window = m.room.inputs;
+    if (m.is_first) print_origin(&m);
+    print_texts(plan, &m, &out);
     error_set_memory_advice(NULL);
+    if (out.file) fclose(out.file);
+    if (out.file && m.is_first) verb_put("sample", asked.out, lock, text, bytes);
+    free(text);
     prompt_free(&plan.prompt);
-    tokenizer_destroy(&tokenizer);
-    arena_destroy(&window);
-    model_destroy(m);
-}
-
-static int verb_sample(int argc, char **argv) {
-    if (argc < 2) verb_misused("sample", "it needs a run folder or a checkpoint");
-    size_t length = strlen(argv[1]), own = strlen(WEIGHTS_SINGLE);
-    if (length >= sizeof asked.path) fail(EXIT_CONFIG, "sample: the path %s is too long", argv[1]);
-    strcpy(asked.path, argv[1]);
-    if (strcmp(asked.path, WEIGHTS_SINGLE) == 0) strcpy(asked.path, ".");
-    /* the path of a weights file stands for its folder */
-    else if (has_ending(asked.path, "/" WEIGHTS_SINGLE)) asked.path[length - own - 1] = 0;
-    verb_read("sample", 2, argc, argv, VERB_NOTHING);
-    asked.lock = verb_take_out("sample", asked.out);
-    Path        folder = weights_set_folder(asked.path);
-    const char *checkpoint = folder.text;
-    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe then fails in put_text */
-    if (verb_is_of_ranks(argc, argv)) {
-        World     *world = world_join(launch_detect());
-        Comm      *all = world_all(world);
-        ModelShape shape = stored_shape(checkpoint);
-        int64_t    positions = stored_positions("sample", asked.positions, shape.n_positions, shape);
-        stored_refuse_grid("sample", shape, positions, asked.grid, comm_size(all));
-        device_open(world_local_rank(world), world_threads(world));
-        Groups groups = groups_create(all, mesh_of(comm_size(all), asked.grid), 0);
-        groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-        print_sample(checkpoint, shape, &groups);
-        groups_free(&groups);
-        world_leave(world);
-    } else {
-        device_open(0, omp_get_num_procs());
-        print_sample(checkpoint, stored_shape(checkpoint), NULL);
-    }
+    stored_close(&m);
     for (int i = 0; i < asked.stops; i++) free(asked.stop[i]);
     free(asked.stop);
     return EXIT_DONE;
@@ -297,4 +225,5 @@ const Verb SAMPLE_VERB = {
     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
     "needs more than one rank.",
     SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample,
+    {1, 1, "a run folder or a checkpoint"},
 };

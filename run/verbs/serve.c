@@ -58,15 +58,13 @@ typedef struct {
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
 /* Loads the config, and checks which part of the model this server has: part=, such as "1/3". */
-static void read_config(Serving *s, int argc, char **argv) {
-    if (argc < 2) verb_misused("serve", "needs a config");
-    int   overrides = verb_read("serve", 2, argc, argv, VERB_CONFIG) - 2;
-    char *faults = config_load(argv[1], argv + 2, overrides, 1, &s->config);
+static void read_config(Serving *s, int words, char **word) {
+    char *faults = config_load(word[0], word + 1, words - 1, 1, &s->config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (!*s->config.outer.server)
         fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
     if (s->config.run.stop_step)
-        fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
+        fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: give run.stop_step=0");
     int  parts = 0;
     char left;
     s->parts = outer_servers(s->config.outer.server);
@@ -75,9 +73,11 @@ static void read_config(Serving *s, int argc, char **argv) {
              "part=%d/%d for the last", s->parts, s->parts, s->parts - 1, s->parts);
     if (asked_part && (sscanf(asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 ||
                        s->part >= parts))
-        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", asked_part);
+        fail(EXIT_CONFIG, "serve: part=%s: k/n with k from 0 to n - 1 is expected, as in part=0/%d", asked_part,
+             s->parts);
     if (asked_part && parts != s->parts)
-        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", asked_part, parts, s->parts);
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d: give part=%d/%d", asked_part,
+             parts, s->parts, s->part < s->parts ? s->part : 0, s->parts);
     s->listen = listen_at ? listen_at : outer_server(s->config.outer.server, s->part, s->entry);
 }
 
@@ -98,6 +98,14 @@ static void load_weights(Serving *s) {
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
+/* Makes the world of one process without a GPU. */
+static void begin_alone(Serving *s) {
+    World *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(DEVICE_NONE, world_threads(w));
+    signals_keep_to_main();
+}
+
 static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
@@ -107,10 +115,7 @@ static void open_run(Serving *s) {
                             c->batch.seq_len, c->model.shape.vocab_size);
     s->train.tokenizer = tokenizer_fingerprint(&s->tokenizer);
     checkpoint_precheck_source(&s->config, &s->tokenizer);
-    World *w = world_join((Launch){.size = 1});
-    s->comm = world_all(w);
-    device_open(DEVICE_NONE, world_threads(w));
-    signals_keep_to_main();
+    begin_alone(s);
     s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
     checkpoint_precheck(c);
     s->weights = serve_weights_create(c, 0);
@@ -256,10 +261,7 @@ static void say_ready(const Server *server) {
  * its part. */
 static int serve_part(Serving *s) {
     const Config *c = &s->config;
-    World        *w = world_join((Launch){.size = 1});
-    s->comm = world_all(w);
-    device_open(DEVICE_NONE, world_threads(w));
-    signals_keep_to_main();
+    begin_alone(s);
     s->weights = serve_weights_create(c, s->part);
     s->server = server_create((ServerParts){
         .config = c, .shards = s->weights.shards, .memory = s->weights.part, .part = s->part, .parts = s->parts,
@@ -271,17 +273,17 @@ static int serve_part(Serving *s) {
     progress_note(code == EXIT_DONE ? "done" : "stopped; the first server has saved the run");
     server_destroy(s->server);
     serve_weights_destroy(&s->weights);
-    world_leave(w);
+    world_leave(comm_world(s->comm));
     config_free(&s->config);
     return code;
 }
 
-static int verb_serve(int argc, char **argv) {
+static int verb_serve(int words, char **word) {
     Serving serving = {.parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
     signals_answer((Launch){.size = 1});
-    read_config(s, argc, argv);
+    read_config(s, words, word);
     if (s->part > 0) return serve_part(s);
     open_run(s);
     int64_t steps = s->config.run.steps;
@@ -322,4 +324,5 @@ const Verb SERVE_VERB = {
     "its own. outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the "
     "file, beside:",
     SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve,
+    {VERB_CONFIG, 0, "a config file"},
 };

@@ -10,7 +10,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +31,14 @@
 
 #define SHARD_NAME "%s_%06lld.bin"
 
-enum { MAX_SHARDS = 1000000, NAME_ROOM = 64, CUT_WINDOW = 1 << 20, COPIED_BYTES = 1 << 28 };
+enum { MAX_SHARDS = 1000000, CUT_WINDOW = 1 << 20, COPIED_BYTES = 1 << 28 };
 enum { NOTES_ROOM = 1 << 12 }; /* most bytes of tokens.json */
 
 enum { EOT_FIRST, EOT_LAST, EOT_NONE }; /* place of <|endoftext|> in each document */
 
 static struct {
     const char *out_key;        /* value of out=, with slashes at its end */
-    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp is out/tokenize.tmp */
+    Path        out, tmp;       /* tmp is out/tokenize.tmp */
     RunLock    *lock;           /* owned: lock of the folder `out` */
     double      val;
     int64_t     shard_tokens;
@@ -59,15 +58,9 @@ typedef struct {
 } Shards;
 static Shards train = {.split = "train"}, val = {.split = "val"};
 
-/* Removes unfinished files and ends the verb with a message. */
-NORETURN static void PRINTF_LIKE(2, 3) give_up(int exit_code, const char *fmt, ...) {
-    char    text[PATH_MAX + 512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    io_remove_tree(job.tmp);
-    fail(exit_code, "tokenize: %s", text);
+/* Returns the path of a shard of the split in one of the two folders. */
+static Path shard_path(Path folder, const Shards *s, int64_t number) {
+    return path_of("%s/" SHARD_NAME, folder.text, s->split, (long long)number);
 }
 
 static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
@@ -91,28 +84,25 @@ static const VerbKey TOKENIZE_KEYS[] = {
 
 /* Checks the keys, and opens the tokenizer. */
 static void check_keys(void) {
-    size_t length = job.out_key ? strlen(job.out_key) : 0;
-    if (job.names == 0) verb_misused("tokenize", "no text to read");
-    if (length == 0) verb_misused("tokenize", "out=FOLDER is missing");
+    size_t length = strlen(job.out_key);
     while (length > 1 && job.out_key[length - 1] == '/') length--;
-    if (length >= sizeof job.out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
-    snprintf(job.out, sizeof job.out, "%.*s", (int)length, job.out_key);
-    snprintf(job.tmp, sizeof job.tmp, "%s/tokenize.tmp", job.out);
+    job.out = path_of("%.*s", (int)length, job.out_key);
+    job.tmp = path_of("%s/tokenize.tmp", job.out.text);
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
     if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
-        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
+        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: give eot=none", job.tokenizer_path);
 }
 
 /* Refuses an out= folder that has another tokenizer, because new tokens would silently be read as other text. */
 static void refuse_other_tokenizer(void) {
     char beside[PATH_MAX], why[TOKENIZER_WHY_CHARS];
-    if (!tokenizer_beside(path_of("%s/" SHARD_NAME, job.out, "train", 0ll).text, beside, sizeof beside)) return;
+    if (!tokenizer_beside(shard_path(job.out, &train, 0).text, beside, sizeof beside)) return;
     Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
     if (tokenizer_difference(&there, &job.tokenizer, why))
         fail(EXIT_CONFIG,
              "tokenize: %s differs from the tokenizer of this command (%s): give tokenizer=%s or another out=, or move "
              "that file away",
-             beside, why, shell_word(job.out).text);
+             beside, why, shell_word(job.out.text).text);
     tokenizer_destroy(&there);
 }
 
@@ -120,18 +110,19 @@ static void refuse_other_tokenizer(void) {
 static void find_documents(void) {
     char fault[DOCUMENT_FAULT_CHARS];
     verb_inputs.is_stopped = signals_stop;
-    verb_inputs.out = job.out;
+    verb_inputs.out = job.out.text;
     int exit_code = documents_find(&job.documents, job.name, job.names, &verb_inputs, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job.documents))
         fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job.name[0]),
              job.names > 1 ? " and the other inputs are empty" : " is empty");
     signals_install(); /* from here on a request to stop removes unfinished files first */
-    int rc = io_remove_tree(job.tmp); /* the folder may be left by a killed call */
-    if (rc == 0) rc = io_mkdirs(job.tmp);
-    if (rc < 0) give_up(EXIT_IO, "cannot write into the folder %s: %s", job.out, io_error_text(rc));
-    exit_code = documents_keep_pipes(job.documents, job.tmp, fault);
-    if (exit_code) give_up(exit_code, "%s", fault);
+    int rc = io_remove_tree(job.tmp.text); /* the folder may be left by a killed call */
+    if (rc == 0) rc = io_mkdirs(job.tmp.text);
+    if (rc < 0) fail(EXIT_IO, "tokenize: cannot write into the folder %s: %s", job.out.text, io_error_text(rc));
+    lock_unfinished(job.lock, job.tmp.text);
+    exit_code = documents_keep_pipes(job.documents, job.tmp.text, fault);
+    if (exit_code) fail(exit_code, "tokenize: %s", fault);
 }
 
 /* --- shards of an earlier run ------------------------------------------------------------------------------------- */
@@ -149,16 +140,11 @@ static int64_t shard_number(const char *name, const char *split) {
 /* Returns the number of tokens in a shard that this verb wrote, 0 for an empty file, or -1 for any other file.
  * vocab_size is from the tokens.json in its folder. If tokens are bytes, every value is checked. */
 static int64_t own_tokens(const char *path, int64_t vocab_size) {
-    uint8_t     start[SHARD_HEADER_BYTES];
-    char        fault[SHARD_FAULT_CHARS];
+    char        sentence[SHARD_SENTENCE_CHARS];
     ShardHeader header;
-    int64_t     bytes = io_file_bytes(path);
-    if (bytes == 0) return 0;
-    int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
-    int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
-    if (fd >= 0) io_close(fd);
-    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, 0, &header, fault) < 0 ||
-        header.data_offset == 0 || (header.token_bytes != 2 && vocab_size == 256))
+    if (io_file_bytes(path) == 0) return 0;
+    if (shard_look(path, 0, &header, sentence) || header.data_offset == 0 ||
+        (header.token_bytes != 2 && vocab_size == 256))
         return -1;
     if (vocab_size != 256) return header.tokens;
     Shard shard = shard_open(path, 0);
@@ -177,23 +163,20 @@ static DIR *open_folder(const char *path) {
 
 /* Ends the verb because its output would replace or remove a file that is not its own. */
 NORETURN static void refuse_folder(const char *what, const char *why) {
-    char        other[PATH_MAX];
     struct stat st;
-    for (int i = 2; i < 10000; i++) {
-        snprintf(other, sizeof other, "%s-%d", job.out, i);
-        if (lstat(other, &st) < 0) break;
-    }
+    int         i = 2; /* number of a folder that does not exist yet */
+    while (i < 10000 && lstat(path_of("%s-%d", job.out.text, i).text, &st) == 0) i++;
     fail(EXIT_CONFIG, "tokenize: %s is in the way: %s; take another folder, out=%s, or move it away", what, why,
-         shell_word(other).text);
+         shell_word(path_of("%s-%d", job.out.text, i).text).text);
 }
 
 /* Refuses an out/tokenize.tmp that has other files than those of a killed run. Returns 1 if the folder exists. */
 static int refuse_others_folder(void) {
     struct stat    st;
     struct dirent *entry;
-    if (lstat(job.tmp, &st) < 0) return 0;
-    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp, "it is no folder, and tokenize needs the name");
-    DIR *folder = open_folder(job.tmp);
+    if (lstat(job.tmp.text, &st) < 0) return 0;
+    if (!S_ISDIR(st.st_mode)) refuse_folder(job.tmp.text, "it is no folder, and tokenize needs the name");
+    DIR *folder = open_folder(job.tmp.text);
     while ((entry = readdir(folder))) {
         char   name[NAME_MAX + 1];
         size_t length = strlen(strcpy(name, entry->d_name));
@@ -201,7 +184,7 @@ static int refuse_others_folder(void) {
         int is_input = strncmp(name, "input_", 6) == 0 && name[6] && strspn(name + 6, "0123456789") == strlen(name + 6);
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_input && shard_number(name, "train") < 0 &&
             shard_number(name, "val") < 0)
-            refuse_folder(path_of("%s/%s", job.tmp, entry->d_name).text,
+            refuse_folder(path_of("%s/%s", job.tmp.text, entry->d_name).text,
                           "no tokenize made it, and tokenize empties this folder");
     }
     closedir(folder);
@@ -213,24 +196,25 @@ static int refuse_others_folder(void) {
  * leaves other counts. Returns the number of shards. */
 static int64_t refuse_others_files(void) {
     int64_t        count = 0, tokens[2] = {0, 0}, noted[2];
-    char           path[PATH_MAX];
+    Path           path;
     struct dirent *entry;
     int            was_killed = refuse_others_folder();
-    DIR           *folder = open_folder(job.out);
+    DIR           *folder = open_folder(job.out.text);
     while ((entry = readdir(folder))) {
         int is_val = shard_number(entry->d_name, "val") >= 0;
         if (!is_val && shard_number(entry->d_name, "train") < 0) continue;
-        snprintf(path, sizeof path, "%s/%.63s", job.out, entry->d_name);
-        int64_t vocab_size = tokens_json_vocab_size(path), own = own_tokens(path, vocab_size > 0 ? vocab_size : 256);
-        if (own < 0) refuse_folder(path, "it is no whole shard of text as tokenize writes them");
+        path = path_of("%s/%s", job.out.text, entry->d_name);
+        int64_t vocab_size = tokens_json_vocab_size(path.text);
+        int64_t own = own_tokens(path.text, vocab_size > 0 ? vocab_size : 256);
+        if (own < 0) refuse_folder(path.text, "it is no whole shard of text as tokenize writes them");
         tokens[is_val] += own, count++;
     }
     closedir(folder);
     if (count == 0) return 0;
-    if (!tokens_json_counts(path, noted))
-        refuse_folder(path, "no tokens.json of tokenize says that an earlier run wrote it");
+    if (!tokens_json_counts(path.text, noted))
+        refuse_folder(path.text, "no tokens.json of tokenize says that an earlier run wrote it");
     if (!was_killed && (noted[0] < tokens[0] || noted[1] < tokens[1]))
-        refuse_folder(path,
+        refuse_folder(path.text,
                       "the shards here hold more tokens than the tokens.json beside it counts, so another program "
                       "wrote some of them");
     return count;
@@ -238,10 +222,8 @@ static int64_t refuse_others_files(void) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-NORETURN static void cannot_write(Shards *s, int error) {
-    Path path = path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)s->files);
-    if (s->writer) shard_writer_destroy(s->writer);
-    give_up(EXIT_IO, "cannot write %s: %s", path.text, io_error_text(error));
+NORETURN static void cannot_write(const Shards *s, int error) {
+    fail(EXIT_IO, "tokenize: cannot write %s: %s", shard_path(job.tmp, s, s->files).text, io_error_text(error));
 }
 
 static void finish_shard(Shards *s) {
@@ -263,12 +245,9 @@ static void put_ids(void *with, const int32_t *ids, int64_t count) {
         int rc = 0;
         if (s->in_shard == job.shard_tokens) finish_shard(s);
         if (s->files == MAX_SHARDS)
-            give_up(EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
-                    (long long)job.shard_tokens, MAX_SHARDS);
-        if (!s->writer) {
-            Path path = path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)s->files);
-            rc = shard_writer_create(&s->writer, path.text, vocab_size());
-        }
+            fail(EXIT_CONFIG, "tokenize: shard_tokens=%lld makes over %d files; give a larger one",
+                 (long long)job.shard_tokens, MAX_SHARDS);
+        if (!s->writer) rc = shard_writer_create(&s->writer, shard_path(job.tmp, s, s->files).text, vocab_size());
         n = job.shard_tokens - s->in_shard < count ? job.shard_tokens - s->in_shard : count;
         if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
         if (rc < 0) cannot_write(s, rc);
@@ -381,7 +360,7 @@ static HeldOut choose_held(void) {
     int64_t documents, bytes;
     if (job.val == 0) return (HeldOut){.first_byte = INT64_MAX};
     int exit_code = documents_measure(job.documents, &documents, &bytes, fault);
-    if (exit_code) give_up(exit_code, "%s", fault);
+    if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
     HeldOut held = {documents, (int64_t)(job.val * (double)documents), INT64_MAX};
     /* rows are not cut, so at least one whole row is held out */
@@ -389,8 +368,8 @@ static HeldOut choose_held(void) {
     if (held.count > 0) return held;
     int64_t held_bytes = (int64_t)(job.val * (double)bytes);
     if (held_bytes == 0)
-        give_up(EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
-                (long long)bytes, job.val);
+        fail(EXIT_DATA, "tokenize: %lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
+             (long long)bytes, job.val);
     held.first_byte = bytes - held_bytes;
     return held;
 }
@@ -401,16 +380,16 @@ static int64_t write_shards(void) {
     Writer w = {.held = choose_held()};
     w.encoder = (Encoder){.tokenizer = &job.tokenizer, .sink = put_encoded, .with = &w};
     int exit_code = documents_read(job.documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
-    if (exit_code) give_up(exit_code, "%s", fault);
+    if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (w.bytes == 0)
-        give_up(EXIT_DATA, "%s%s", documents_input_name(job.name[0]),
-                job.names > 1 ? " and the other inputs hold no text" : " holds no text");
+        fail(EXIT_DATA, "tokenize: %s%s", documents_input_name(job.name[0]),
+             job.names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&train), finish_shard(&val);
     if (job.val > 0 && val.tokens == 0)
-        give_up(EXIT_DATA,
-                "nothing can be held out, because no line, word or character begins in the last part (val=%g) of the "
-                "text; give a larger val=, or val=0",
-                job.val);
+        fail(EXIT_DATA,
+             "tokenize: nothing can be held out, because no line, word or character begins in the last part (val=%g) "
+             "of the text; give a larger val=, or val=0",
+             job.val);
     encoder_free(&w.encoder);
     free(w.window);
     return w.encoder.invalid;
@@ -422,12 +401,12 @@ static void copy_beside(const char *from, const char *name) {
     char    fault[TEXT_FILE_FAULT_CHARS], *text = NULL;
     int64_t read = io_read_file(from, COPIED_BYTES, &text);
     size_t  bytes = read < 0 ? 0 : (size_t)read;
-    Path    to = path_of("%s/%s", job.out, name);
+    Path    to = path_of("%s/%s", job.out.text, name);
     int exit_code = read < 0 ? 0 : text_clean(&text, &bytes, COPIED_BYTES, from, fault);
-    if (exit_code) give_up(exit_code, "%s %s", from, fault);
+    if (exit_code) fail(exit_code, "tokenize: %s %s", from, fault);
     int rc = read < 0 ? (int)read : io_replace_file(to.text, text, bytes);
     free(text);
-    if (rc < 0) give_up(EXIT_IO, "cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
+    if (rc < 0) fail(EXIT_IO, "tokenize: cannot copy %s to %s: %s", from, to.text, io_error_text(rc));
 }
 
 /* Copies the files of the tokenizer into the folder of the shards, under the names that a run looks for there. The last
@@ -435,24 +414,23 @@ static void copy_beside(const char *from, const char *name) {
 static void copy_tokenizer(void) {
     static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
                                         "special_tokens_map.json"};
-    const char *path = job.tokenizer_path, *slash = strrchr(path, '/'), *base = basename(path);
-    int  is_folder = io_is_folder(path), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
-    char name[NAME_MAX + 16];
-    int  tiktoken = (int)bpe_file_tiktoken_name(path);
-    snprintf(name, sizeof name, "%.*s.tiktoken", tiktoken, base);
-    if (!is_folder && !is_pair) copy_beside(path, tiktoken > 0 ? name : FILES[2]);
-    for (int i = !is_folder && !is_pair ? 3 : 0; i < 5; i++) {
-        Path from = path_of("%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
-                            is_folder || slash ? path : ".", FILES[i]);
+    const char *path = job.tokenizer_path, *base = basename(path);
+    int         tiktoken = (int)bpe_file_tiktoken_name(path), is_folder = io_is_folder(path);
+    int         is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    Path        folder = is_folder ? path_of("%s/", path) : path_of("%.*s", (int)(base - path), path);
+    if (!is_folder && !is_pair)
+        copy_beside(path, tiktoken > 0 ? path_of("%.*s.tiktoken", tiktoken, base).text : FILES[2]);
+    for (int i = is_folder || is_pair ? 0 : 3; i < 5; i++) {
+        Path from = path_of("%s%s", folder.text, FILES[i]);
         if ((i != 2 || is_folder) && access(from.text, F_OK) == 0) copy_beside(from.text, FILES[i]);
     }
 }
 
 /* Replaces a file beside the shards, such as tokens.json. text NULL: removes it. */
 static void put_notes(const char *name, const char *text, size_t bytes) {
-    Path path = path_of("%s/%s", job.out, name);
+    Path path = path_of("%s/%s", job.out.text, name);
     int  rc = text ? io_replace_file(path.text, text, bytes) : io_unlink(path.text);
-    if (rc < 0 && (text || rc != -ENOENT)) give_up(EXIT_IO, "cannot write %s: %s", path.text, io_error_text(rc));
+    if (rc < 0 && (text || rc != -ENOENT)) fail(EXIT_IO, "tokenize: cannot write %s: %s", path.text, io_error_text(rc));
 }
 
 /* Writes the list of inputs into tokens.json. If it is too long for the readers of tokens.json, writes it into a file
@@ -460,29 +438,25 @@ static void put_notes(const char *name, const char *text, size_t bytes) {
 static void write_inputs(FILE *notes) {
     char   *list, *lines;
     size_t  list_bytes, line_bytes;
-    FILE   *out = memory_file_open(&list, &list_bytes);
-    fputs("\"inputs\": [", out);
-    documents_write_json(job.documents, DOCUMENTS_READ, ", ", out);
-    fputs("], \"left_out\": [", out);
-    documents_write_json(job.documents, DOCUMENTS_LEFT_OUT, ", ", out);
-    fputs("]", out);
-    fclose(out);
+    FILE   *out = memory_file_open(&list, &list_bytes), *own = memory_file_open(&lines, &line_bytes);
+    int64_t inputs[2];
+    for (int which = DOCUMENTS_READ; which <= DOCUMENTS_LEFT_OUT; which++) {
+        fputs(which == DOCUMENTS_READ ? "\"inputs\": [" : ", \"left_out\": [", out);
+        documents_write_json(job.documents, which, ", ", out);
+        fputc(']', out);
+        inputs[which] = documents_write_json(job.documents, which, "\n", own);
+        if (inputs[which] > 0) fputc('\n', own);
+    }
+    fclose(out), fclose(own);
     if (list_bytes <= TOKENS_JSON_BYTES - NOTES_ROOM) {
         fputs(list, notes);
         put_notes(TOKENS_INPUTS_NAME, NULL, 0);
     } else {
-        out = memory_file_open(&lines, &line_bytes);
-        int64_t inputs = documents_write_json(job.documents, DOCUMENTS_READ, "\n", out);
-        if (inputs > 0) fputc('\n', out);
-        int64_t left_out = documents_write_json(job.documents, DOCUMENTS_LEFT_OUT, "\n", out);
-        if (left_out > 0) fputc('\n', out);
-        fclose(out);
         put_notes(TOKENS_INPUTS_NAME, lines, line_bytes);
-        free(lines);
         fprintf(notes, "\"inputs_file\": \"" TOKENS_INPUTS_NAME "\", \"inputs_count\": %lld, \"left_out_count\": %lld",
-                (long long)inputs, (long long)left_out);
+                (long long)inputs[DOCUMENTS_READ], (long long)inputs[DOCUMENTS_LEFT_OUT]);
     }
-    free(list);
+    free(list), free(lines);
 }
 
 /* Writes the files beside the shards: copies of the tokenizer's files, and tokens.json, which says what the shards hold
@@ -509,9 +483,9 @@ static void write_notes(void) {
 
 static void move_into_place(const Shards *s) {
     for (int64_t i = 0; i < s->files; i++) {
-        Path to = path_of("%s/" SHARD_NAME, job.out, s->split, (long long)i);
-        int  rc = io_rename(path_of("%s/" SHARD_NAME, job.tmp, s->split, (long long)i).text, to.text);
-        if (rc < 0) give_up(EXIT_IO, "cannot write %s: %s", to.text, io_error_text(rc));
+        Path to = shard_path(job.out, s, i);
+        int  rc = io_rename(shard_path(job.tmp, s, i).text, to.text);
+        if (rc < 0) fail(EXIT_IO, "tokenize: cannot write %s: %s", to.text, io_error_text(rc));
     }
 }
 
@@ -520,14 +494,14 @@ static void move_into_place(const Shards *s) {
 static int64_t remove_stale(void) {
     int64_t        removed = 0;
     struct dirent *entry;
-    DIR           *folder = opendir(job.out);
-    if (!folder) give_up(EXIT_IO, "cannot read the folder %s: %s", job.out, io_error_text(errno));
+    DIR           *folder = open_folder(job.out.text);
     while ((entry = readdir(folder))) {
         if (shard_number(entry->d_name, "train") < train.files && shard_number(entry->d_name, "val") < val.files)
             continue;
-        Path path = path_of("%s/%s", job.out, entry->d_name);
+        Path path = path_of("%s/%s", job.out.text, entry->d_name);
         int  rc = io_unlink(path.text);
-        if (rc < 0) give_up(EXIT_IO, "cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
+        if (rc < 0)
+            fail(EXIT_IO, "tokenize: cannot remove %s, left by an earlier run: %s", path.text, io_error_text(rc));
         removed++;
     }
     closedir(folder);
@@ -536,17 +510,17 @@ static int64_t remove_stale(void) {
 
 static void print_split(const Shards *s) {
     if (s->files == 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/" SHARD_NAME "\n", s->split, (long long)s->tokens, job.out,
-                    s->split, 0ll);
+        print_plain(stdout, "  %-5s %12lld tokens  %s\n", s->split, (long long)s->tokens,
+                    shard_path(job.out, s, 0).text);
     if (s->files > 1)
-        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", s->split, (long long)s->tokens, job.out,
-                    s->split, (long long)s->files);
+        print_plain(stdout, "  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", s->split, (long long)s->tokens,
+                    job.out.text, s->split, (long long)s->files);
 }
 
-static int verb_tokenize(int argc, char **argv) {
-    job.names = verb_read("tokenize", 1, argc, argv, VERB_PATHS) - 1, job.name = argv + 1;
+static int verb_tokenize(int texts, char **text) {
+    job.names = texts, job.name = text;
     check_keys();
-    job.lock = lock_output("tokenize", "out", job.out, LOCK_INTO);
+    job.lock = lock_output("tokenize", "out", job.out.text, LOCK_INTO);
     int64_t earlier = refuse_others_files();
     refuse_other_tokenizer();
     find_documents();
@@ -556,9 +530,8 @@ static int verb_tokenize(int argc, char **argv) {
     move_into_place(&train);
     move_into_place(&val);
     int64_t removed = remove_stale();
-    io_remove_tree(job.tmp);
-    io_fsync_dir(job.out);
-    lock_release(job.lock);
+    lock_release(job.lock); /* removes tmp */
+    io_fsync_dir(job.out.text);
 
     if (job.tokenizer.kind == TOKENIZER_BYTES)
         printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
@@ -570,7 +543,7 @@ static int verb_tokenize(int argc, char **argv) {
     print_split(&val);
     if (earlier)
         print_plain(stdout, "  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
-                    plural(earlier - removed), job.out);
+                    plural(earlier - removed), job.out.text);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);
@@ -586,4 +559,5 @@ const Verb TOKENIZE_VERB = {
     "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
     "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
     TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize,
+    {1, INT_MAX, "a text to read: a file, a folder, or -"},
 };

@@ -2,6 +2,7 @@
  * tokenizer.json that `tokenize`, training and Hugging Face tokenizers read. Equal texts in equal order give equal
  * files.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,12 +117,7 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
     return json;
 }
 
-static int verb_train_tokenizer(int argc, char **argv) {
-    int texts = verb_read("train-tokenizer", 1, argc, argv, VERB_PATHS) - 1;
-    if (texts == 0) verb_misused("train-tokenizer", "no text to read");
-    if (!asked.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
-    if (!asked.vocab_size)
-        verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
+static int verb_train_tokenizer(int texts, char **text) {
     RunLock    *lock = lock_output("train-tokenizer", "out", asked.out, LOCK_INTO);
     /* token shards are useless with another tokenizer, and a vocabulary cannot be made again without its text */
     static const char *const NAMES[] = {"tokenizer.json", "vocab.json", "merges.txt", "tokens.json"};
@@ -142,7 +138,7 @@ static int verb_train_tokenizer(int argc, char **argv) {
     SplitRule   rule = {(char *)pattern, SPLIT_ISOLATED, 0};
     if (!split_create(&counting.split, &rule, 1, "train-tokenizer", SPLIT_BY_CONSTRUCTS, fault))
         fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", asked.pattern, fault);
-    Documents *documents = count_texts(argv + 1, texts, &counting);
+    Documents *documents = count_texts(text, texts, &counting);
 
     int32_t  most = asked.vocab_size - 257;
     int32_t *left = xmalloc(2 * sizeof *left * (size_t)(most + 1), "a vocabulary");
@@ -175,5 +171,5 @@ const Verb TRAIN_TOKENIZER_VERB = {
     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
     "tokenizers read. The same texts in the same order give the same file.",
     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
-    verb_train_tokenizer,
+    verb_train_tokenizer, {1, INT_MAX, "a text to read: a file, a folder, or -"},
 };

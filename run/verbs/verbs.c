@@ -15,6 +15,7 @@
 
 #include "comm/comm.h"
 #include "core/device.h"
+#include "core/format.h"
 #include "core/io.h"
 #include "core/terminal.h"
 #include "core/version.h"
@@ -24,17 +25,19 @@
 #include "run/config/options.h"
 #include "run/start.h"
 
-static int verb_schema(int argc, char **argv) {
-    if (argc > 1) fail(EXIT_CONFIG, "schema takes no arguments, and there is \"%s\"", argv[1]);
+static int verb_schema(int words, char **word) {
+    (void)words, (void)word;
     config_print_schema(stdout);
     return EXIT_DONE;
 }
+
+static const VerbKey SCHEMA_KEYS[] = {{.name = NULL}};
 
 const Verb SCHEMA_VERB = {
     "schema", "", "JSON Schema of the config, for editors",
     "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
     "\"$schema\": \"train_gpt.schema.json\".",
-    NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema,
+    SCHEMA_KEYS, "./train_gpt schema > train_gpt.schema.json", verb_schema, {0, 0, NULL},
 };
 
 static const Verb *const VERBS[] = {
@@ -53,19 +56,21 @@ static const Verb *verb_find(const char *word) {
 
 enum { MOST_KEYS = 32, LIST_BYTES = 1024 };
 
-void verb_misused(const char *verb, const char *fmt, ...) {
+/* Ends the program with exit 64, the message "VERB: ..." and the usage of the verb. */
+static NORETURN void PRINTF_LIKE(2, 3) misused(const Verb *verb, const char *fmt, ...) {
     char    text[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fail(EXIT_CONFIG, "%s: %s; usage: ./train_gpt %s %s (./train_gpt help %s: its keys)", verb, text, verb,
-         verb_find(verb)->arguments, verb);
+    fail(EXIT_CONFIG, "%s: %s; usage: ./train_gpt %s%s%s (./train_gpt help %s: its keys)", verb->word, text, verb->word,
+         *verb->arguments ? " " : "", verb->arguments, verb->word);
 }
 
-/* Refuses an unknown key. The message has the keys of the verb that the user may have meant, or all of them. */
-static NORETURN void refuse_unknown(const char *verb, const char *word, int is_file_meant) {
-    const VerbKey *keys = verb_find(verb)->keys;
+/* Refuses a word that is no key and no path. The message has the keys of the verb that the user may have meant, or all
+ * of them. */
+static NORETURN void refuse_unknown(const Verb *verb, const char *word, int is_pair) {
+    const VerbKey *keys = verb->keys;
     const char    *names[MOST_KEYS + 1] = {NULL};
     char           name[64], list[LIST_BYTES] = "";
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
@@ -75,11 +80,12 @@ static NORETURN void refuse_unknown(const char *verb, const char *word, int is_f
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s=", before, keys[i].name);
     }
     Nearest near = nearest_word(name, names);
-    if (near.sure && strcmp(near.word, name) == 0) fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb, name, name);
-    if (near.sure) fail(EXIT_CONFIG, "%s: unknown option \"%s\", did you mean \"%s\"?", verb, name, near.word);
-    fail(EXIT_CONFIG, "%s: unknown option \"%s\": there %s %s%s%s%s", verb, name, names[1] ? "are" : "is", list,
-         is_file_meant ? " (a file of that name is given as ./" : "", is_file_meant ? word : "",
-         is_file_meant ? ")" : "");
+    if (near.sure && strcmp(near.word, name) == 0)
+        fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb->word, name, name);
+    if (near.sure) fail(EXIT_CONFIG, "%s: unknown option \"%s\", did you mean \"%s\"?", verb->word, name, near.word);
+    if (!is_pair && *word != '-') misused(verb, "\"%s\" is one too many", word);
+    fail(EXIT_CONFIG, "%s: unknown option \"%s\": there %s %s%s%s%s", verb->word, name, names[1] ? "are" : "is", list,
+         is_pair ? " (a file of that name is given as ./" : "", is_pair ? word : "", is_pair ? ")" : "");
 }
 
 /* Returns a number within the limits of its key. Otherwise ends the program with "batch=x: a whole number from 1 to
@@ -138,36 +144,52 @@ static void take_value(const char *verb, const VerbKey *k, const char *text) {
 
 const char *verb_given[MOST_KEYS + 1];
 
-/* Reads the arguments. A key of the config may be given twice, and the last value counts, so that scripts can append
- * the keys of the user to their own. A key of the verb that is given twice is refused. */
-int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest) {
-    const VerbKey *keys = verb_find(verb)->keys;
+/* Reads the keys in argv[1] to argv[argc - 1], and moves the other words to the front. Returns their number. A key of
+ * the config may be given twice, and the last value counts, so that scripts can append the keys of the user to their
+ * own. A key of the verb that is given twice is refused. */
+static int read_keys(const Verb *verb, int argc, char **argv) {
+    const VerbKey *keys = verb->keys;
     const char    *word[MOST_KEYS] = {NULL}; /* first word of argv that has the key of this row */
-    int            left = first, given = 0, row;
+    int            words = 0, given = 0, row;
     for (row = 0; keys[row].name; row++)
-        if (keys[row].fallback && *keys[row].fallback) take_value(verb, &keys[row], keys[row].fallback);
-    CHECK(row <= MOST_KEYS, "%s has %d keys", verb, row);
-    for (int i = first; i < argc; i++) {
+        if (keys[row].fallback && *keys[row].fallback) take_value(verb->word, &keys[row], keys[row].fallback);
+    CHECK(row <= MOST_KEYS, "%s has %d keys", verb->word, row);
+    for (int i = 1; i < argc; i++) {
+        int    is_config = verb->words.least == VERB_CONFIG;
         size_t length = strcspn(argv[i], "=");
         for (row = 0; keys[row].name; row++)
             if (strlen(keys[row].name) == length && strncmp(argv[i], keys[row].name, length) == 0) break;
-        if (!keys[row].name || !argv[i][length]) {
+        if (!keys[row].name || !argv[i][length] || (is_config && i == 1)) {
             size_t letters = strspn(argv[i], "abcdefghijklmnopqrstuvwxyz_.");
             int    is_dashed = argv[i][0] == '-' && argv[i][1], is_pair = letters > 0 && argv[i][letters] == '=';
-            if (rest == VERB_NOTHING) refuse_unknown(verb, argv[i], 0);
-            if (rest == VERB_PATHS && (is_dashed || is_pair) && access(argv[i], F_OK) != 0)
-                refuse_unknown(verb, argv[i], is_pair);
-            argv[left++] = argv[i];
+            int    is_strange = (is_dashed || is_pair) && access(argv[i], F_OK) != 0;
+            if (!is_config && (is_strange || words == verb->words.most)) refuse_unknown(verb, argv[i], is_pair);
+            argv[1 + words++] = argv[i];
             continue;
         }
         if (word[row] && !keys[row].may_repeat)
-            fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb, keys[row].name, word[row],
-                 argv[i]);
+            fail(EXIT_CONFIG, "%s: %s= is given twice, as %s and as %s: give it once", verb->word, keys[row].name,
+                 word[row], argv[i]);
         if (!word[row]) word[row] = argv[i], verb_given[given++] = keys[row].name;
-        take_value(verb, &keys[row], argv[i] + length + 1);
+        take_value(verb->word, &keys[row], argv[i] + length + 1);
     }
     verb_given[given] = NULL;
-    return left;
+    if (words < abs(verb->words.least)) misused(verb, "it needs %s", verb->words.what);
+    for (row = 0; keys[row].name; row++)
+        if (!word[row] && !keys[row].fallback && !keys[row].unset)
+            misused(verb, "%s= is missing: %s; as in %s=%s", keys[row].name, keys[row].help, keys[row].name,
+                    keys[row].example);
+    return words;
+}
+
+int verb_run(const Verb *verb, int argc, char **argv) {
+    int words = read_keys(verb, argc, argv);
+    return verb->main(words, argv + 1);
+}
+
+int verb_is_of_ranks(const char *const *list) {
+    while (*list && strncmp(*list, "parallel.", 9) != 0) list++;
+    return *list != NULL;
 }
 
 DocumentOptions verb_inputs;
@@ -178,23 +200,29 @@ void verb_take_skip(const char *value) {
     o->skip[o->skips++] = value;
 }
 
-RunLock *verb_take_out(const char *verb, const char *out) {
-    const char *slash = out ? strrchr(out, '/') : NULL;
-    char        folder[4096];
+RunLock *verb_take_out(const char *verb, const char *key, const char *path, int (*is_ours)(const char *start)) {
+    enum { START_BYTES = 4096 };
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char        folder[4096], *start = NULL;
     struct stat st;
     Launch      launch = launch_detect();
-    if (!out || (launch_is_mpirun(launch) && launch.rank > 0)) return NULL;
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - out) + 1 : 1, slash ? out : ".");
-    if (lstat(out, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(EXIT_CONFIG, "%s: out=%s %s: name a file, or print by giving no out=", verb, out,
-             io_error_text(io_kind(st.st_mode)));
-    if (access(folder, W_OK | X_OK) != 0)
-        fail(EXIT_CONFIG, "%s: out=%s: the folder %s %s", verb, out, folder,
+    if (!path || (launch_is_mpirun(launch) && launch.rank > 0)) return NULL;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    /* a file that is replaced may be a link to a file; the new file then replaces the link */
+    if ((is_ours ? stat : lstat)(path, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(EXIT_CONFIG, "%s: %s=%s %s: name a file%s", verb, key, path, io_error_text(io_kind(st.st_mode)),
+             is_ours ? "" : ", or print by giving no out=");
+    if (!is_ours && access(folder, W_OK | X_OK) != 0)
+        fail(EXIT_CONFIG, "%s: %s=%s: the folder %s %s", verb, key, path, folder,
              access(folder, F_OK) == 0 ? "cannot be written to: name another" : "is missing: make it, or name another");
-    RunLock *lock = lock_output(verb, "out", out, LOCK_WHOLE);
-    if (lstat(out, &st) == 0 && st.st_size > 0)
-        fail(EXIT_CONFIG, "%s: out=%s exists, with %lld bytes, and is not overwritten: remove it, or name another file",
-             verb, out, (long long)st.st_size);
+    RunLock *lock = lock_output(verb, key, path, LOCK_WHOLE);
+    int64_t  bytes = io_file_bytes(path);
+    if (is_ours && io_read_start(path, START_BYTES, &start) > 0 && is_ours(start)) bytes = 0;
+    if (bytes > 0)
+        fail(EXIT_CONFIG,
+             "%s: %s=%s exists, with %lld bytes%s, and is not overwritten: remove it, or name another file", verb, key,
+             path, (long long)bytes, is_ours ? " that this verb did not write" : "");
+    free(start);
     return lock;
 }
 
@@ -215,12 +243,12 @@ static void print_verb(FILE *out, const Verb *v, int columns) {
     snprintf(row, sizeof row, BOLD "./train_gpt %s" RESET "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
              v->arguments, v->about);
     terminal_fold(out, row, columns, 0);
-    for (const VerbKey *k = v->keys; k && k->name; k++) {
+    for (const VerbKey *k = v->keys; k->name; k++) {
         int needed = (int)(strlen(k->name) + 1 + strlen(k->example));
         if (needed > width && needed <= KEY_MOST) width = needed;
     }
-    if (v->keys) fprintf(out, "\n");
-    for (const VerbKey *k = v->keys; k && k->name; k++) {
+    if (v->keys->name) fprintf(out, "\n");
+    for (const VerbKey *k = v->keys; k->name; k++) {
         const char *otherwise = k->fallback ? k->fallback : k->unset;
         int         bytes = snprintf(left, sizeof left, "%s=%s", k->name, k->example);
         int         is_long = bytes > width; /* 1 if the help must begin on the next line */
@@ -250,21 +278,20 @@ static NORETURN void refuse_topic(const char *topic, int is_config) {
 
 /* Prints the help of a verb, of the config, of one of its sections or keys, or of the program. word [words]: the
  * arguments after "help". */
-static void print_help(int words, char **word) {
+static void print_help(FILE *to, int words, char **word) {
     const Verb *verb = words ? verb_find(word[0]) : NULL;
     char       *text = NULL;
     size_t      bytes;
-    int         columns = terminal_columns(stdout) > PAGE_COLUMNS ? PAGE_COLUMNS : terminal_columns(stdout);
+    int         columns = (int)smaller_of(terminal_columns(to), PAGE_COLUMNS);
     FILE       *out = memory_file_open(&text, &bytes);
     if (verb) print_verb(out, verb, columns);
     else if (words == 0 || strcmp(word[0], "help") == 0) {
-        fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
-                     "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
-                     "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
+        fprintf(out, "usage: train_gpt config.json [key=value ...]   train; the same command resumes\n"
+                     "       train_gpt RUN                           the run of this folder goes on\n"
+                     "       mpirun -np 8 train_gpt config.json      train on 8 ranks\n\n");
         for (int i = 0; VERBS[i]; i++)
             fprintf(out, "  " BOLD "%-*s" RESET " %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-        fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
-                     "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
+        fprintf(out, "\nExit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
                      "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
                      "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");
     } else if (strcmp(word[0], "config") != 0) {
@@ -273,7 +300,7 @@ static void print_help(int words, char **word) {
     else if (strcmp(word[1], "markdown") == 0) config_print_markdown(out);
     else if (!config_print_topic(out, word[1], columns)) refuse_topic(word[1], 1);
     fclose(out);
-    say_text(stdout, 0, text);
+    say_text(to, 0, text);
     free(text);
 }
 
@@ -327,12 +354,6 @@ static NORETURN void refuse_word(const char *word) {
     fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
 }
 
-int verb_is_of_ranks(int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
-    return 0;
-}
-
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
@@ -345,12 +366,7 @@ int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
         if (launch.rank > 0) return EXIT_CONFIG;
-        fprintf(stderr, "usage: train_gpt config.json [key=value ...]\n"
-                        "       mpirun -np N train_gpt config.json [key=value ...]\n"
-                        "       train_gpt RUN                    the run of this folder goes on\n"
-                        "       train_gpt VERB ...\n");
-        for (int i = 0; VERBS[i]; i++) fprintf(stderr, "  %-*s %s\n", WORD_WIDTH, VERBS[i]->word, VERBS[i]->help);
-        fprintf(stderr, "More: train_gpt --help\n");
+        print_help(stderr, 0, NULL);
         return EXIT_CONFIG;
     }
     const Verb *verb = verb_find(argv[1]);
@@ -358,7 +374,7 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* the user probably meant a run of all ranks, so a fault ends all of them */
         refuse_word(argv[1]);
     }
-    int of_ranks = (verb == &SAMPLE_VERB || verb == &EVAL_VERB) && verb_is_of_ranks(argc, argv);
+    int of_ranks = (verb == &SAMPLE_VERB || verb == &EVAL_VERB) && verb_is_of_ranks((const char *const *)argv);
     if (of_ranks) world_expect(launch);
     else if (launch_is_mpirun(launch) && launch.rank > 0) return EXIT_DONE; /* under mpirun only rank 0 runs the verb */
     else if (launch_is_mpirun(launch) && launch.size > 1 && verb)
@@ -372,10 +388,10 @@ int verb_main(int argc, char **argv) {
     for (int i = 2; i < argc; i++)
         is_help |= is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0));
     if (is_version) print_version();
-    else if (!verb) print_help(argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
-    else if (is_help) print_help(1, argv + 1);
-    else status = verb->main(argc - 1, argv + 1);
+    else if (!verb) print_help(stdout, argc - 2, argv + 2); /* argv[1] is one of HELP_WORDS */
+    else if (is_help) print_help(stdout, 1, argv + 1);
+    else status = verb_run(verb, argc - 1, argv + 1);
     if (fflush(stdout) != 0 || ferror(stdout))
-        fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
+        fail(EXIT_IO, "standard output could not be written: is the disk full?");
     return status;
 }

@@ -1,10 +1,10 @@
 /* verbs.h - verbs are words that take the place of a config file on the command line, for all tasks except training.
  * None needs MPI. Under mpirun only rank 0 runs a verb, except `sample` and `eval` with a grid.
  *
- * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. Its file defines a Verb, and
- * VERB_LIST has its name. Each of its keys is one row of a table: name, default, help, and where the value goes.
- * verb_read() reads the keys, and `help VERB` prints them. A fault ends the program with exit 64, and the message names
- * verb, key and the expected value.
+ * The file of a verb defines a Verb, and VERB_LIST has its name. Each key of a verb is one row of a table: name,
+ * default, help, and where the value goes. verb_run() reads the command line, and `help VERB` prints the keys. main()
+ * gets the words that are no keys, and returns an exit code. A fault ends the program with exit 64, and the message
+ * names verb, key and the expected value.
  *
  *   static struct { const char *out; int x; } asked;
  *   static const VerbKey PLOT_KEYS[] = {
@@ -12,7 +12,8 @@
  *       {"x", "hours", "tokens", "what the curves run over", .choice = &asked.x, .words = X_WORDS},
  *       {.name = NULL},
  *   };
- *   int runs = verb_read("plot", 1, argc, argv, VERB_PATHS) - 1; // argv[1] to argv[runs] are the folders of runs
+ *   static int verb_plot(int runs, char **run) { ... } // run[0] to run[runs - 1] are the folders of runs
+ *   const Verb PLOT_VERB = {"plot", "RUN... [key=value ...]", ..., PLOT_KEYS, ..., verb_plot, {1, 64, "a run"}};
  */
 #ifndef TRAIN_GPT_RUN_VERBS_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_VERBS_H
@@ -48,13 +49,22 @@ typedef struct {
     int          may_repeat;      /* 1 if the key may be given several times */
 } VerbKey;
 
+/* What the words of a command line may be that are no keys of the verb. They are paths, unless least is VERB_CONFIG. A
+ * word that looks like a key is refused, unless a file of that name exists. Such a file is given as ./key=value. */
+enum { VERB_CONFIG = -1 }; /* a config file, and then any number of keys of the config, which the config checks */
+typedef struct {
+    int         least, most;
+    const char *what;            /* name of the words in messages, such as "a run folder or a checkpoint" */
+} VerbWords;
+
 typedef struct {
     const char    *word, *arguments;
     const char    *help;         /* text in --help: at most 56 characters    */
     const char    *about;        /* further text in `help VERB`              */
     const VerbKey *keys;
     const char    *example;      /* a command line                           */
-    int          (*main)(int argc, char **argv);
+    int          (*main)(int words, char **word);
+    VerbWords      words;
 } Verb;
 
 /* All verbs, in the order of --help. The file of each verb defines it at its end. */
@@ -73,21 +83,16 @@ void verbs_plain_keys(int argc, char **argv);
 int is_verb(int argc, char **argv);
 /* Runs the verb of the command line. Returns the exit code. */
 int verb_main(int argc, char **argv);
-/* Returns 1 if the arguments of sample or eval set a grid of ranks (parallel.*). Then all ranks take part. */
-int verb_is_of_ranks(int argc, char **argv);
+/* Returns 1 if a list of words or keys, ended by NULL, sets a grid of ranks (parallel.*). Then all ranks take part in
+ * sample and eval. */
+int verb_is_of_ranks(const char *const *list);
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-/* What the words of a command line may be that are no keys of the verb:
- *   VERB_PATHS   paths. A word that looks like a key is refused, unless a file of that name exists. Such a file is
- *                given as ./key=value.
- *   VERB_CONFIG  keys of the config, which the config checks
- *   VERB_NOTHING no other words */
-typedef enum { VERB_PATHS, VERB_CONFIG, VERB_NOTHING } VerbRest;
-/* Sets the fields of all keys: to their defaults, and to the values in argv[first] to argv[argc - 1]. Removes the keys
- * of the verb from argv, and returns the number of words that are left. */
-int verb_read(const char *verb, int first, int argc, char **argv, VerbRest rest);
-/* Names of the keys that verb_read() found in argv. Ends with NULL. */
+/* Sets the fields of all keys: to their defaults, and to the values in argv[1] to argv[argc - 1]. Then calls main() of
+ * the verb with the other words. Returns its exit code. */
+int verb_run(const Verb *verb, int argc, char **argv);
+/* Names of the keys that verb_run() found in argv. Ends with NULL. */
 extern const char *verb_given[];
 
 /* Values of INPUT_KEYS, the keys of verbs that read texts. The caller frees verb_inputs.skip. */
@@ -108,13 +113,26 @@ void verb_take_skip(const char *value);
      "files and folders to leave out of a folder, by name or by path within it; may be given several times",           \
      .take = verb_take_skip, .unset = "none", .may_repeat = 1}
 
-/* For the key out=FILE of a verb that prints. verb_take_out() locks FILE for this process. It returns NULL if out is
- * NULL, and on ranks other than 0, which do not write. Exit 64 if FILE has content or is no plain file, 73 if another
- * process writes it. verb_put() writes FILE completely or not at all, and releases the lock. Exit 74 if it cannot. */
-RunLock      *verb_take_out(const char *verb, const char *out);
-void          verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
+/* Keys of verbs that compute with a stored model. keys: a StoredKeys (run/text/stored_model.h). otherwise: the
+ * positions without the key. */
+#define STORED_KEYS(keys, otherwise)                                                                                   \
+    {"positions", "1024", NULL, "the most tokens that are seen at once; fewer need less memory",                       \
+     .count = &keys.positions, .least = 1, .most = INT32_MAX, .unset = otherwise},                                     \
+    {"tokenizer", "datasets/bpe", NULL, "a tokenizer's folder or file", .text = &keys.tokenizer,                       \
+     .unset = "the run's"},                                                                                            \
+    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix", .whole = &keys.grid.tensor,          \
+     .least = 1, .most = 1024},                                                                                        \
+    {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence", .whole = &keys.grid.context,           \
+     .least = 1, .most = 1024},                                                                                        \
+    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks", .whole = &keys.grid.stages,           \
+     .least = 1, .most = 1024}
 
-/* Ends the program with exit 64, the message "VERB: ..." and the usage of the verb. */
-NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* For a key of a verb that names a file to print into. verb_take_out() locks the file for this process. It returns
+ * NULL if `path` is NULL, and on ranks other than 0, which do not write. Exit 64 if it is no plain file, or has content
+ * already. A file for whose first bytes is_ours() returns 1 may be overwritten; is_ours may be NULL. Exit 73 if another
+ * process writes it. verb_put() writes the file completely or not at all, and releases the lock. Exit 74 if it
+ * cannot. */
+RunLock *verb_take_out(const char *verb, const char *key, const char *path, int (*is_ours)(const char *start));
+void     verb_put(const char *verb, const char *path, RunLock *lock, const char *text, size_t bytes);
 
 #endif

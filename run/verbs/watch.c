@@ -121,20 +121,20 @@ static double median_ms(const WatchRun *w) {
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the process that holds the lock of a run is alive. On this host the kernel knows the process. On another
- * host the lock file must have changed since it was last read, or must be recent. */
+/* Returns 1 if the process that holds the lock of a run is alive: if another job could not take the folder over. For a
+ * process of another host, the lock file must have changed since it was last read, or must be recent. */
 static int holder_is_there(WatchRun *w, const LockHolder *h, const char *text, const char *path, double now) {
     struct stat st;
     char        host[256] = "";
     gethostname(host, sizeof host - 1);
     LockHolder self = holder_self(host);
-    if (strcmp(h->host, self.host) == 0) return strcmp(h->boot, self.boot) == 0 && holder_lives(h);
     if (!w->lock[0]) {
         double age_s = stat(path, &st) == 0 ? fmax(0, now - (double)st.st_mtim.tv_sec) : 0;
         w->still_since_ms = clock_ms() - age_s * 1e3;
     } else if (strcmp(text, w->lock) != 0) w->still_since_ms = clock_ms();
     /* uses clock_ms(), because the wall clock may jump */
-    return clock_ms() - w->still_since_ms < LOCK_BEATS_MISSED * LOCK_BEAT_MS;
+    LockSeen seen = {.lives = holder_lives(h), .still_ms = clock_ms() - w->still_since_ms};
+    return holder_decide(text, &self, seen, LOCK_BEAT_MS) != LOCK_TAKE;
 }
 
 /* Stores the last message of log.txt as the reason for the end of a run. Does so only if nothing follows except its own
@@ -394,18 +394,15 @@ static void keep_watching(WatchRun *run, int runs) {
     fflush(stdout);
 }
 
-static int verb_watch(int argc, char **argv) {
+static int verb_watch(int runs, char **dir) {
     const char *term = getenv("TERM");
-    int         runs = verb_read("watch", 1, argc, argv, VERB_PATHS) - 1;
-    if (runs > MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
-    if (runs == 0) verb_misused("watch", "no run");
     if (!isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0)) once = 1;
     WatchRun *run = xcalloc((size_t)runs, sizeof *run, "the curves of the runs");
     for (int i = 0; i < runs; i++) {
-        const char *dir = argv[1 + i];
-        if (!io_is_folder(dir)) fail(EXIT_DATA, "watch: %s is not the folder of a run", dir);
-        run[i].dir = dir;
-        run_log_name(dir, run[i].name);
+        if (!io_is_folder(dir[i]))
+            fail(EXIT_DATA, "watch: %s is not the folder of a run: give its run.dir, as in watch runs/demo", dir[i]);
+        run[i].dir = dir[i];
+        run_log_name(dir[i], run[i].name);
         begin_log(&run[i]);
     }
     if (!once) keep_watching(run, runs);
@@ -418,5 +415,5 @@ static int verb_watch(int argc, char **argv) {
 const Verb WATCH_VERB = {
     "watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
     "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
-    "./train_gpt watch runs/demo", verb_watch,
+    "./train_gpt watch runs/demo", verb_watch, {1, MOST_RUNS, "the folder of a run"},
 };

@@ -53,5 +53,5 @@ if [ "$("$TRAIN" --version | grep -c 'MPI: Open MPI')" -eq 1 ]; then
     expect "  with what they had started" gone
     expect "no mpirun" line MPI "^warn .*no mpirun in PATH" env PATH="$WORK/empty" "$TRAIN" doctor
 fi
-expect "an unknown word" exits 64 'unknown option .everything.: there is run.dir=' "$TRAIN" doctor everything
+expect "an unknown word" exits 64 'doctor: everything is no folder: give one' "$TRAIN" doctor everything
 exit $STATUS

@@ -31,13 +31,13 @@ expect "a log of an older program has no hours" exits 65 "old/metrics.jsonl has 
 expect "and is drawn over tokens" quiet plot one old
 expect "a folder without a log" exits 65 "none is not the folder of a run: there is no none/metrics.jsonl" plot one none
 expect "a log without a step" exits 65 "empty/metrics.jsonl holds no step" plot empty
-expect "no run" exits 64 "no run; usage: " plot
+expect "no run" exits 64 "it needs the folder of a run; usage: " plot
 expect "another x" exits 64 "x=epochs: tokens, steps or hours is expected" plot one x=epochs
 expect "another option" exits 64 "unknown option .smooth.: there are out=, x= and csv=" plot one smooth=3
 expect "a picture that cannot be written" exits 74 "cannot write /dev/null/plot.svg: " plot one out=/dev/null/plot.svg
 cp one/metrics.jsonl one/config.json .; cp metrics.jsonl kept
-expect "out= at a run's metrics: refused, and nothing is written over" exits 64 "out=metrics.jsonl: this file was not written by plot" plot one out=metrics.jsonl
-expect "csv= at a config" exits 64 "csv=config.json: this file was not written by plot" plot one csv=config.json
+expect "out= at a run's metrics: refused, and nothing is written over" exits 64 "out=metrics.jsonl exists, with [0-9]+ bytes that this verb did not write, and is not overwritten" plot one out=metrics.jsonl
+expect "csv= at a config" exits 64 "csv=config.json exists, with [0-9]+ bytes that this verb did not write, and is not overwritten" plot one csv=config.json
 expect "which stay as they were" cmp metrics.jsonl kept
 expect "one file for both" exits 64 "out=p.svg and csv=./p.svg are one file|out=both and csv=both are one file" plot one out=both csv=both
 expect "by two paths" exits 64 "out=both and csv=.*/one/../both are one file" plot one out=both csv="$PWD/one/../both"

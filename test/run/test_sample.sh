@@ -82,7 +82,7 @@ expect "without a word of it" [ "$(grep -cv '^sample: ' "$WORK/err")" = 0 ]
 sample tokens=400 temperature=100 prompt=$'caf\xc3\xa9' > "$WORK/bytes"
 expect "whole UTF-8 characters" iconv -f UTF-8 -t UTF-8 "$WORK/bytes" -o /dev/null
 expect "no control characters" [ "$(LC_ALL=C tr -d '\n\t\040-\176\200-\377' < "$WORK/bytes" | wc -c)" = 0 ]
-expect "a disk that is full" exits 74 "could not be written" to_full tokens=5
+expect "a disk that is full" exits 74 "standard output cannot be written" to_full tokens=5
 
 # Sampling on a grid of ranks, and with other ways to compute, gives the same text.
 for grid in "2 parallel.tensor=2" "2 parallel.pipeline=2" "4 parallel.tensor=2 parallel.pipeline=2"; do

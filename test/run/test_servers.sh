@@ -95,7 +95,7 @@ kill -9 $job 2> /dev/null; wait 2> /dev/null
 # --- what does not fit --------------------------------------------------------------------------------------------------
 two=$(list 2); few="outer.every=4 outer.patience_seconds=0.3"
 expect "a list needs part=" exits 64 'outer.server names 2 servers: add part=0/2 to the command of the first, up to part=1/2' "$TRAIN" serve tiny.json outer.server=$two $few
-expect "part= is k/n" exits 64 'part=2/2 is no k/n' "$TRAIN" serve tiny.json outer.server=$two part=2/2 $few
+expect "part= is k/n" exits 64 'part=2/2: k/n with k from 0' "$TRAIN" serve tiny.json outer.server=$two part=2/2 $few
 expect "part= is of the list" exits 64 'part=1/3 is of 3 servers, and outer.server names 2' "$TRAIN" serve tiny.json outer.server=$two part=1/3 $few
 expect "too many servers for a model" exits 64 'too many for a model of 55944 parameters' "$TRAIN" serve tiny.json run.dir=many outer.server=$(list 60) part=0/60 $few
 expect "a part that memory cannot hold" exits 71 "a server of a part of this model takes .* GiB of memory" bash -c "ulimit -v 8000000; exec $TRAIN serve tiny.json outer.server=$two part=1/2 $few model.n_embd=16128"

@@ -108,8 +108,8 @@ printf '\001\377\000\020\012\376' > "$WORK/binary"; tokenize "$WORK/binary" form
 expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     1   255     0" ]
 
 BEFORE=$(state "$OUT")
-expect "no text" exits 64 'no text .*usage:' tokenize
-expect "no folder" exits 64 'out=FOLDER is missing' tokenize "$text"
+expect "no text" exits 64 'it needs a text to read.*usage:' tokenize
+expect "no folder" exits 64 'out= is missing: .*usage:' tokenize "$text"
 expect "unknown option" exits 64 'unknown option "tokens": there are out=.*val=.*shard_tokens=' tokenize "$text" out="$OUT" tokens=3
 expect "unknown flag" exits 64 'unknown option "--out"' tokenize "$text" --out "$OUT"
 for value in 1 -0.1 2 nan inf x '' 0.5x; do
@@ -261,9 +261,9 @@ expect "nor is one of two files joined by a third" exits 64 'pair/vocab.json is 
 expect "the cure, another out=" quiet learn "$text" out="$WORK/pair2" vocab_size=300
 expect "a limit on the size of files: 74, and the file" eval '(ulimit -f 1; exits 74 "limited/tokenizer.json: File too large" learn "$text" out="$WORK/limited" vocab_size=320)'
 expect "a pattern that is none" exits 64 'pattern=\(: the pattern .* is not a regular expression' learn "$text" out="$WORK/x" vocab_size=300 pattern='('
-expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
+expect "no size" exits 64 'vocab_size= is missing: .*50304' learn "$text" out="$WORK/x"
 expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
-expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
+expect "no text to learn from" exits 64 'needs a text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
 # Writes texts that are longer than a chunk of the tokenizer, and tokenizers with patterns that only Oniguruma reads,
 # with a pattern that backtracks without end, and with a begin token in the post_processor.

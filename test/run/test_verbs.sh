@@ -85,7 +85,7 @@ says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is t
 for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
-says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
+says "schema takes nothing" 64 '"x" is one too many' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 60 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
 says "a verb that is not built" 64 '"deploy" .*verb' "$TRAIN" deploy

@@ -32,7 +32,7 @@ expect "a torn line is not yet a step" seen "step 7/12"
 mkdir "$WORK/new"; watch "$WORK/new"
 expect "a folder without a step" seen "^new +no step yet$"
 expect "no folder" exits 65 "$WORK/nowhere is not the folder of a run" "$TRAIN" watch "$WORK/nowhere"
-expect "no run" exits 64 "no run; usage: " "$TRAIN" watch
+expect "no run" exits 64 "it needs the folder of a run; usage: " "$TRAIN" watch
 expect "another value" exits 64 "once=yes: true or false" "$TRAIN" watch "$WORK/whole" once=yes
 
 # In a terminal of 60 columns a new step appears, a log that was cut short is read again, and Ctrl-C makes the cursor

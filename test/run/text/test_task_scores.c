@@ -12,7 +12,7 @@
 
 #include "core/rng.h"
 #include "model/model.h"
-#include "run/text/task_scores.h"
+#include "run/text/scorer.h"
 
 enum { VOCAB = 67, POSITIONS = 70, TEXTS_MOST = 4 };
 
@@ -37,7 +37,7 @@ static Judge judge_create(int64_t B) {
                    0.2f);
     }
     j.room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(B * POSITIONS) + ARENA_ALIGN));
-    j.scorer = (Scorer){.pipeline = &m->pipeline, .stream = &m->stream};
+    j.scorer = (Scorer){.model = m};
     j.scorer.room.inputs = arena_tensor(&j.room, I32, 2, B, POSITIONS, 1);
     j.scorer.room.targets = arena_tensor(&j.room, I32, 2, B, POSITIONS, 1);
     return j;

@@ -22,7 +22,7 @@ static void put(void *page, const char *text, size_t bytes) {
 /* Asserts that the text, passed in pieces of `step` bytes, gives `want`. */
 static void assert_text(const char *text, size_t step, const char *const *stop, int stops, const char *want) {
     Page       page = {.bytes = 0};
-    TextStream t = text_stream_create(put, &page);
+    TextStream t = {.put = put, .ctx = &page};
     t.stop = stop, t.stops = stops;
     for (size_t at = 0, length = strlen(text); at < length; at += step)
         text_stream_add(&t, text + at, length - at < step ? length - at : step);
@@ -72,7 +72,7 @@ static void passes_on_what_is_certain(void **state) {
         {"x", "a\xe2\x82\xac|ENT\xef\xbf\xbdx"},
     };
     Page       page = {.bytes = 0};
-    TextStream t = text_stream_create(put, &page);
+    TextStream t = {.put = put, .ctx = &page};
     text_stream_add(&t, "END ", 4); /* adds a prompt, in which stop texts do not end the text */
     assert_string_equal(page.text, "END ");
     t.stop = stop, t.stops = 1;

@@ -293,7 +293,7 @@ typedef struct { int argc; char **argv; } Arguments;
 static void run_verb(void *arguments) {
     const Arguments *a = arguments;
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    int code = PLAN_VERB.main(a->argc, a->argv);
+    int code = verb_run(&PLAN_VERB, a->argc, a->argv);
     fflush(stdout);
     _exit(code);
 }

@@ -211,7 +211,7 @@ static void text_is_printable(void **state) {
 typedef struct { int argc; char **argv; } Arguments;
 static void run_verb(void *arguments) {
     const Arguments *a = arguments;
-    _exit(SAMPLE_VERB.main(a->argc, a->argv));
+    _exit(verb_run(&SAMPLE_VERB, a->argc, a->argv));
 }
 
 static void the_verb_refuses(void **state) {

@@ -1,14 +1,80 @@
-/* task_scores.c - scores the answers of a model to the questions of a task: see task_scores.h. */
-#include "run/text/task_scores.h"
+/* scorer.c - the mean loss of a model over data, and its answers to the questions of a task: see scorer.h. */
+#include "run/text/scorer.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/terminal.h"
 #include "core/error.h"
+#include "core/format.h"
+#include "core/terminal.h"
 
-/* --- batches ------------------------------------------------------------------------------------------------------ */
+/* --- the loss over data ------------------------------------------------------------------------------------------- */
+
+/* Puts samples [first, first + count) of the data into a batch on the device. host: space for three batches of this
+ * rank and three whole samples. */
+static Batch batch_of(const Scorer *s, const Dataset *d, int64_t first, int64_t count, int32_t end_of_text,
+                      int32_t *host) {
+    ContextPart part = context_part(s->model->gpt.context);
+    int64_t     whole = d->seq_len, T = whole / part.ranks, B = s->room.inputs.dim[0];
+    int32_t    *inputs = host, *targets = inputs + B * T, *starts = targets + B * T, *sample = starts + B * T;
+    Stream     *stream = &s->model->stream;
+    for (int64_t i = 0; i < count; i++) {
+        dataset_sample(d, first + i, sample, sample + whole);
+        context_take(inputs + i * T, sample, part, T);
+        context_take(targets + i * T, sample + whole, part, T);
+        document_starts(sample + 2 * whole, sample, whole, end_of_text);
+        context_take(starts + i * T, sample + 2 * whole, part, T);
+    }
+    Batch batch = {tensor_2d(s->room.inputs.data, I32, count, T), tensor_2d(s->room.targets.data, I32, count, T),
+                   end_of_text >= 0 ? tensor_2d(s->room.starts.data, I32, count, T) : tensor_none()};
+    device_from_host(stream, batch.inputs, inputs);
+    device_from_host(stream, batch.targets, targets);
+    if (end_of_text >= 0) device_from_host(stream, batch.starts, starts);
+    return batch;
+}
+
+int scorer_loss(const Scorer *s, const Dataset *d, int64_t wanted, int32_t end_of_text, int is_exact, double *loss) {
+    Model  *m = s->model;
+    int64_t T = d->seq_len, B = s->room.inputs.dim[0], own = T / context_part(m->gpt.context).ranks;
+    int64_t samples = dataset_first_samples(d, wanted), ranks = larger_of(s->datas, 1);
+
+    /* The bits of a row's loss depend on the number of rows in its batch. If the number of ranks must not change any
+     * bit, each group of ranks that compute different batches gets whole batches. */
+    int64_t share = is_exact ? B : 1, shares = (samples + share - 1) / share;
+    int64_t first = shares * s->data / ranks * share, end = shares * (s->data + 1) / ranks * share;
+    if (end > samples) end = samples;
+    int64_t most = (shares + ranks - 1) / ranks * share, rounds = 0;
+    /* All ranks must call stop() equally often. So rounds is the most batches that any rank has. */
+    for (int64_t few = most - share; few <= most; few++) {
+        int64_t batches = 0;
+        for (int64_t left = few; left > 0; left -= model_batch(B, left)) batches++;
+        if (batches > rounds) rounds = batches;
+    }
+    int32_t *host = xmalloc(sizeof *host * (size_t)(3 * (B * own + T)), "a batch of tokens");
+    int      goes_on = 1;
+    step_sums_zero(&m->sums, &m->stream);
+    for (int64_t i = first, count = 0; rounds-- > 0; i += count) {
+        watchdog_tick(s->watchdog, "an evaluation");
+        goes_on = !(s->stop && s->stop(s->ctx));
+        if (goes_on && s->says) say_part("validation", i - first, most);
+        if (!goes_on || (i >= end && !shards_gathers(m->shards))) break;
+        /* a rank whose samples are done computes the first one, because ranks that gather weights must compute equally
+         * often */
+        count = i < end ? model_batch(B, end - i) : 0;
+        Batch batch = count ? batch_of(s, d, i, count, end_of_text, host) : batch_of(s, d, 0, 1, end_of_text, host);
+        pipeline_forward(&m->pipeline, &m->stream, batch);
+        if (count) pipeline_loss(&m->pipeline, &m->stream, batch);
+    }
+    free(host);
+    if (!goes_on) return 0;
+    Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
+    if (s->all) comm_all_reduce_i64(s->all, sum.word, EXACT_WORDS, COMM_SUM);
+    *loss = exact_value(&sum) / ((double)samples * (double)T);
+    return 1;
+}
+
+/* --- batches of a task -------------------------------------------------------------------------------------------- */
 
 /* A text of a question, with its length in tokens as a row of a batch. */
 typedef struct {
@@ -42,7 +108,7 @@ static int64_t whole_length(const Gpt *g) { return context_part(g->context).rank
 static void *memory(int64_t count, size_t element) { return xcalloc((size_t)count, element, "the rows of a task"); }
 
 static Plan plan_of(const Scorer *s, const Task *t) {
-    const Gpt *g = s->pipeline->gpt;
+    const Gpt *g = &s->model->gpt;
     int64_t    B = s->room.inputs.dim[0], N = B * g->T, whole = whole_length(g);
     Plan       p = {.rows = t->texts, .B = B};
     p.row = memory(t->texts, sizeof *p.row);
@@ -65,7 +131,7 @@ static Plan plan_of(const Scorer *s, const Task *t) {
 /* Fills a batch on the device. It always has B rows, so that the bits of a row do not depend on the number of rows.
  * Rows without a text are zero. */
 static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
-    const Gpt  *g = s->pipeline->gpt;
+    const Gpt  *g = &s->model->gpt;
     ContextPart part = context_part(g->context);
     int64_t     whole = whole_length(g), T = rows->T, own = T / part.ranks;
     int32_t    *text = p->sequence, *input = text + whole + 1, *target = input + whole, *scored = target + whole;
@@ -84,14 +150,14 @@ static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
     }
     Batch batch = {tensor_2d(s->room.inputs.data, I32, p->B, own), tensor_2d(s->room.targets.data, I32, p->B, own),
                    tensor_none()};
-    device_from_host(s->stream, batch.inputs, p->inputs);
-    device_from_host(s->stream, batch.targets, p->targets);
+    device_from_host(&s->model->stream, batch.inputs, p->inputs);
+    device_from_host(&s->model->stream, batch.targets, p->targets);
     return batch;
 }
 
 /* Adds the losses of a batch on this rank to the sums of its texts. Of ranks with equal losses only one adds. */
 static void add_sums(const Scorer *s, const Plan *p, const Rows *rows, int64_t own, double *log_p, double *missed) {
-    if (!is_counting(s->pipeline->gpt->tensor)) return;
+    if (!is_counting(s->model->gpt.tensor)) return;
     const float *loss = p->losses, *largest = loss + p->B * own, *target = largest + p->B * own;
     for (int64_t i = 0; i < rows->count; i++) {
         int64_t text = p->row[rows->first + i].text;
@@ -105,10 +171,10 @@ static void add_sums(const Scorer *s, const Plan *p, const Rows *rows, int64_t o
 
 int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
     enum { AT_ONCE = 1 << 20 };
-    Pipeline *pipeline = s->pipeline;
-    Plan      p = plan_of(s, t);
-    int64_t   datas = s->datas > 1 ? s->datas : 1, rounds = (p.batches + datas - 1) / datas;
-    int       goes_on = 1;
+    Model  *m = s->model;
+    Plan    p = plan_of(s, t);
+    int64_t datas = larger_of(s->datas, 1), rounds = (p.batches + datas - 1) / datas;
+    int     goes_on = 1;
     memset(log_p, 0, sizeof *log_p * (size_t)t->texts);
     memset(missed, 0, sizeof *missed * (size_t)t->texts);
     for (int64_t i = 0; i < rounds && goes_on; i++) {
@@ -116,13 +182,13 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         watchdog_tick(s->watchdog, "a batch of a task");
         if (s->says) say_part("scoring a task", i, rounds);
         goes_on = !(s->stop && s->stop(s->ctx));
-        if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
+        if (!goes_on || (!is_mine && !shards_gathers(m->shards))) continue;
         /* a rank without a batch computes the first one, because ranks that gather weights must compute equally
          * often */
         const Rows *rows = &p.batch[is_mine ? mine : 0];
         Batch batch = fill(s, t, &p, rows);
-        pipeline_forward(pipeline, s->stream, batch);
-        if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))
+        pipeline_forward(&m->pipeline, &m->stream, batch);
+        if (is_mine && pipeline_token_losses(&m->pipeline, &m->stream, batch, p.losses))
             add_sums(s, &p, rows, batch.inputs.dim[1], log_p, missed);
     }
     free(p.row), free(p.batch), free(p.inputs), free(p.targets), free(p.scored), free(p.sequence), free(p.losses);

@@ -1,20 +1,20 @@
-/* task_scores.h - scores the answers of a model to the questions of a task: acc, acc_norm, their standard errors and
- * perplexity, as lm-eval defines them (docs/evaluation.md).
+/* scorer.h - what a model scores: its mean loss over data, and its answers to the questions of a task. The scores of a
+ * task are acc, acc_norm, their standard errors and perplexity, as lm-eval defines them (docs/evaluation.md).
  *
- * A text is one row of a forward pass. Rows of one length (gpt_scored_length) share a batch. The batches do not depend
- * on the number of ranks. Ranks that compute different batches divide them. Then all ranks get the sum of each text,
- * and compute the scores. So any number of ranks gives the same scores, to the bit.
+ * A text of a task is one row of a forward pass. Rows of one length (gpt_scored_length) share a batch. The batches do
+ * not depend on the number of ranks. Ranks that compute different batches divide them. Then all ranks get the sum of
+ * each text, and compute the scores. So any number of ranks gives the same scores, to the bit.
  */
-#ifndef TRAIN_GPT_RUN_TEXT_TASK_SCORES_H
-#define TRAIN_GPT_RUN_TEXT_TASK_SCORES_H
+#ifndef TRAIN_GPT_RUN_TEXT_SCORER_H
+#define TRAIN_GPT_RUN_TEXT_SCORER_H
 
-#include "model/pipeline.h"
+#include "data/dataset.h"
+#include "model/model.h"
 #include "run/guard/watchdog.h"
 #include "run/text/tasks.h"
 
 typedef struct {
-    Pipeline *pipeline;           /* borrowed, like all pointers here */
-    Stream   *stream;
+    Model    *model;              /* borrowed, like all pointers here */
     /* buffers of a batch on the device: I32 [B,T], with T the tokens of a sequence on this rank */
     Batch     room;
     Comm     *all;                /* all ranks; NULL: one rank */
@@ -36,6 +36,12 @@ typedef struct {
     double      perplexity;       /* with continuations: exp of the mean of -log p of whole texts; else NaN */
     double      centered;         /* tasks of the benchmark CORE: 0 is guessing, 1 is all correct; else NaN */
 } TaskScores;
+
+/* Collective. Computes the mean loss over the first `wanted` tokens of data in plain order, in whole samples, at least
+ * one. wanted 0: all tokens. end_of_text is the token that divides documents, or -1. is_exact: 1 if the loss must have
+ * the same bits for any number of ranks. Returns 0 if stop() ended it. */
+int    scorer_loss(const Scorer *s, const Dataset *data, int64_t wanted, int32_t end_of_text, int is_exact,
+                   double *loss);
 
 /* Collective. Scores a task. Returns 0 if stop() ended it. */
 int    task_score(const Scorer *s, const Task *t, TaskScores *out);
