@@ -291,20 +291,6 @@ static void override(ConfigLoad *load, const char *argument) {
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Reads at most limit + 1 bytes of a file, so that a longer file is recognized. Returns 0 or an error code of
- * core/io.h. */
-static int read_file(const char *path, IoOpen how, size_t limit, char **text, size_t *bytes) {
-    FILE *file = io_open_stream(path, how);
-    if (!file && errno != ENOMEM) return errno;
-    if (!file) fail(EXIT_MEMORY, "out of memory while reading %s", path);
-    *text = xmalloc(limit + 1, "reading the config");
-    *bytes = fread(*text, 1, limit + 1, file);
-    int error = ferror(file) ? errno : 0;
-    fclose(file);
-    if (error) free(*text);
-    return error;
-}
-
 /* Refuses the config.json of a Hugging Face model. It names a kind of model, and has no key of a config. Returns 1 if
  * the file is one. The fault has the command that trains from that model. */
 static int refuse_model_config(ConfigLoad *load, const cJSON *root) {
@@ -483,17 +469,19 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
         snprintf(config->path, sizeof config->path, "%s", path);
         return faults;
     }
-    char  *text = NULL;
-    size_t bytes = 0;
-    IoOpen how = with.run_dir ? IO_READ : IO_READ_ANY;
-    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, how, JSON_LIMIT, &text, &bytes);
-    if (error) {
+    char   *text = NULL;
+    int64_t bytes = strlen(path) >= sizeof config->path ? -ENAMETOOLONG
+                    : with.run_dir                      ? io_read_file(path, JSON_LIMIT, &text)
+                                                        : io_read_input(path, JSON_LIMIT, &text);
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path);
+    if (bytes < 0) {
         ConfigLoad load;
         load_start(&load, config, (Where){path, NULL, {0, 1}});
-        faults_add(&load.faults, load.file, "cannot read: %s", io_error_text(error));
+        faults_add(&load.faults, load.file, "cannot read: %s", bytes == -EFBIG ? "the file is larger than 1 MiB, the "
+                   "most that a config may have" : io_error_text((int)bytes));
         return load_end(&load);
     }
-    char *faults = parse(path, text, bytes, with, config);
+    char *faults = parse(path, text, (size_t)bytes, with, config);
     free(text);
     return faults;
 }

@@ -18,17 +18,17 @@ typedef enum {
     PASSAGE_COMPUTE,  /* operations that take `seconds` */
     PASSAGE_BLOCKS,   /* a collective of `seconds` during which the rank does not compute */
     PASSAGE_START,    /* starts a collective of `seconds`; the rank computes meanwhile */
-    PASSAGE_WAIT      /* waits for an earlier collective on `line`: the one `back` before its latest */
+    PASSAGE_WAIT      /* waits for an earlier collective of `group`: the one `back` before its latest */
 } PassageKind;
-/* Lines (queues) of collectives, numbered: one for each axis of the grid, and LINE_OF_EXPERTS for ranks that share the
- * state of the same experts. PASSAGE_WAIT counts collectives of one line. */
-enum { LINE_OF_EXPERTS = AXES, LINES };
+/* Groups of ranks: one for each axis of the grid, the ranks that divide the experts, and those that share the state of
+ * the same experts. A wait counts back along the collectives of one group. */
+enum { EXPERTS = AXES, EXPERT_STATE, GROUPS };
 typedef struct {
     PassageKind kind;
     Axis        axis;
     double      seconds, sent; /* duration; bytes sent */
-    int64_t     back; /* PASSAGE_WAIT: which collective of `line`: 0 is the latest, 1 the one before */
-    int         line; /* line of the collective: an axis, or LINE_OF_EXPERTS */
+    int64_t     back;  /* PASSAGE_WAIT: which collective of `group`: 0 is the latest, 1 the one before */
+    int         group; /* index of the group of the collective: an axis, EXPERTS or EXPERT_STATE */
 } Passage;
 
 /* The passages (durations) of one work of a stage, such as a forward of a micro-batch, or of another section of a
@@ -54,14 +54,20 @@ typedef struct {
     size_t   scratch_bytes;   /* scratch bytes that the step needs, from the dry run */
 } History;
 
+/* A group of ranks in the ledger. */
+typedef struct {
+    const char *name;   /* name of the group in the ledger */
+    Axis        axis;   /* axis of the grid for which its times and bytes count */
+    Reach       reach;
+    int         blocks; /* 1 if the ranks do not compute during a collective */
+} Group;
+
 typedef struct {
     const Cluster *cluster;
     double         flops;     /* FLOP/s of matrix products in this precision */
     size_t         element_bytes; /* bytes of an activation */
-    /* Reach (number of ranks, slowest link and latency of a ring) of collectives, by axis. AXIS_SHARD: of the ranks
-     * that share a state. all: of all ranks. experts: of those that divide the experts. expert_state: of those that
-     * share the state of the same experts. twins: of messages from the first stage to the last. */
-    Reach          reach[AXES], all, experts, expert_state, twins;
+    Group          group[GROUPS]; /* AXIS_SHARD: the ranks that share a state */
+    Reach          all, twins;    /* reach of all ranks; of messages from the first stage to the last */
 } Durations;
 
 /* --- the durations of a ledger's entries -------------------------------------------------------------------------- */
@@ -69,31 +75,31 @@ typedef struct {
 static Durations durations_of(const Config *c, Target on, Mesh mesh) {
     static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
     const Cluster *cluster = on.cluster;
-    int            expert_ranks = (int)c->parallel.expert;
+    int            expert_ranks = (int)c->parallel.expert, queues = cluster->overlaps;
     Durations      d = {.cluster = cluster, .flops = cluster_flops(cluster, on.act, c->precision),
                         .element_bytes = dtype_bytes(on.act)};
-    for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
+    for (int a = 0; a < AXES; a++)
+        d.group[a] = (Group){mesh_axis_name((Axis)a), (Axis)a, cluster_reach(cluster, mesh, AXES_OF[a]),
+                             !queues || a == AXIS_TENSOR || a == AXIS_CONTEXT};
+    int shards = d.group[AXIS_SHARD].reach.ranks / expert_ranks;
+    d.group[EXPERTS] = (Group){GROUP_OF_EXPERTS, AXIS_SHARD, cluster_every_reach(cluster, 1, expert_ranks), 1};
+    d.group[EXPERT_STATE] =
+        (Group){GROUP_OF_EXPERT_STATE, AXIS_SHARD, cluster_every_reach(cluster, expert_ranks, shards), !queues};
     d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
-    d.experts = cluster_every_reach(cluster, 1, expert_ranks);
-    d.expert_state = cluster_every_reach(cluster, expert_ranks, d.reach[AXIS_SHARD].ranks / expert_ranks);
     d.twins = cluster_pair_reach(cluster, 0, mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = mesh.size[AXIS_STAGE] - 1}));
     return d;
 }
 
-/* Returns the axis of a group of ranks, by its name. The group of all ranks has no name of an axis. If all ranks share
- * the state, it is the group of AXIS_SHARD. */
-static Axis axis_of(const char *group) {
-    for (int a = 0; a < AXES; a++)
-        if (strcmp(group, mesh_axis_name((Axis)a)) == 0) return (Axis)a;
+/* Returns the index of a group, by its name. The group of all ranks has no name of an axis. If all ranks share the
+ * state, it is the group of AXIS_SHARD. */
+static int group_of(const Durations *d, const char *name) {
+    for (int g = 0; g < GROUPS; g++)
+        if (strcmp(name, d->group[g].name) == 0) return g;
     return AXIS_SHARD;
 }
 
-static int is_of_experts(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERTS) == 0; }
-static int is_of_expert_state(const LedgerEntry *e) { return strcmp(e->group, GROUP_OF_EXPERT_STATE) == 0; }
-
-static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis axis) {
-    int   rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
-    Reach reach = is_of_experts(e) ? d->experts : is_of_expert_state(e) ? d->expert_state : d->reach[axis];
+static double collective_seconds(const Durations *d, const LedgerEntry *e, Reach reach) {
+    int rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
     return cluster_collective_seconds(d->cluster, reach, e->bytes, rounds);
 }
 
@@ -111,24 +117,23 @@ static void append(Chapter *c, Passage p) {
 }
 
 static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
-    Axis axis = axis_of(e->group);
-    int  is_op = e->kind == LEDGER_OP, line = is_of_expert_state(e) ? LINE_OF_EXPERTS : (int)axis;
+    int          g = group_of(d, e->group), is_op = e->kind == LEDGER_OP;
+    const Group *group = &d->group[g];
     if (is_op && !*e->group) {
         double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
         append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0, 0});
-    } else if (axis == AXIS_STAGE) {
+    } else if (group->axis == AXIS_STAGE) {
         if (!is_op || e->bytes == 0.0) return; /* an entry with 0 bytes is a receive */
         /* A message of a forward or backward is sent when the work list says so, and only its size is kept here. A
          * message of the tied embedding, at the end of the step, stops the stage for its duration. */
         double seconds = cluster_message_seconds(d->cluster, d->twins, e->bytes);
         if (is_work) c->message_bytes = e->bytes;
-        else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, AXIS_STAGE});
-    } else if (axis == AXIS_TENSOR || axis == AXIS_CONTEXT || is_of_experts(e) || !d->cluster->overlaps) {
-        if (is_op) append(c, (Passage){PASSAGE_BLOCKS, axis, collective_seconds(d, e, axis), e->bytes, 0, axis});
+        else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0, g});
     } else if (is_op) {
-        append(c, (Passage){PASSAGE_START, axis, collective_seconds(d, e, axis), e->bytes, 0, line});
-    } else {
-        append(c, (Passage){PASSAGE_WAIT, axis, 0, 0, e->dim[0], line});
+        PassageKind kind = group->blocks ? PASSAGE_BLOCKS : PASSAGE_START;
+        append(c, (Passage){kind, group->axis, collective_seconds(d, e, group->reach), e->bytes, 0, g});
+    } else if (!group->blocks) {
+        append(c, (Passage){PASSAGE_WAIT, group->axis, 0, 0, e->dim[0], g});
     }
 }
 
@@ -206,9 +211,9 @@ typedef struct {
     double         now, queue;      /* time until which the stage computes; time until which its collectives run */
     Reach          to[2];           /* by kind of work: reach to the stage that receives its message */
     double         compute_s, exposed_s[AXES], sent[AXES];
-    /* Owned [ENDS]: ring of the times at which the collectives of a line end. The latest is at (started - 1) % ENDS. */
-    double        *end[LINES];
-    int64_t        started[LINES];
+    /* Owned [ENDS]: ring of the ends of the collectives of a group. The latest is at (started - 1) % ENDS. */
+    double        *end[GROUPS];
+    int64_t        started[GROUPS];
     int64_t        at;              /* index in `list` of the next work */
     double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: not */
     /* by kind of work: the received message; the message to send, or the time `at` when the last one has left */
@@ -234,11 +239,11 @@ static void run_chapter(Stage *s, const Chapter *c) {
             break;
         case PASSAGE_START:
             s->queue = fmax(s->queue, s->now) + p->seconds;
-            s->end[p->line][s->started[p->line]++ % ENDS] = s->queue;
+            s->end[p->group][s->started[p->group]++ % ENDS] = s->queue;
             break;
         case PASSAGE_WAIT:
-            if (p->back < ENDS && p->back < s->started[p->line])
-                wait_until(s, s->end[p->line][(s->started[p->line] - 1 - p->back) % ENDS], p->axis);
+            if (p->back < ENDS && p->back < s->started[p->group])
+                wait_until(s, s->end[p->group][(s->started[p->group] - 1 - p->back) % ENDS], p->axis);
             break;
         }
     }
@@ -422,7 +427,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
         s->list = work_list(P, V, micro_batches, p);
         for (int kind = 0; kind < 2; kind++)
             s->to[kind] = cluster_pair_reach(on.cluster, rank, rank_of_stage(mesh, receiver_of(&r, kind, p)));
-        for (int a = 0; a < LINES; a++) s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
+        for (int a = 0; a < GROUPS; a++) s->end[a] = xmalloc(sizeof **s->end * ENDS, "simulating stages");
     }
     double meet[2];
     for (int step = 0; step < 2; step++) { /* step 0 leaves weights in flight to step 1, which is the one that counts */
@@ -449,7 +454,7 @@ static Simulated replay(const Config *c, Target on, int64_t micro_batches) {
     for (int p = 0; p < P; p++) {
         work_list_free(&r.stage[p].list);
         if (like[p] == p) history_free(&history[p]);
-        for (int a = 0; a < LINES; a++) free(r.stage[p].end[a]);
+        for (int a = 0; a < GROUPS; a++) free(r.stage[p].end[a]);
     }
     free(r.stage);
     free(history);

@@ -21,7 +21,7 @@ enum { STORED_ENDS = 64 };
 typedef struct {
     StoredKeys  keys;
     char        path[4096];       /* path that the user gave: a folder of a run, or one of weights */
-    char        checkpoint[4096]; /* folder of the weights */
+    char        checkpoint[sizeof(Path)]; /* folder of the weights */
     ModelShape  shape;
     int64_t     positions;        /* most positions to compute with */
     World      *world;            /* owned; NULL: this process has the whole model */
