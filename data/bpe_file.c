@@ -122,7 +122,7 @@ static int is_set(const cJSON *object, const char *name) {
 /* Begins to parse a file. Messages name this file from now on. */
 static int begin(Reading *r, const BpeText *file) {
     r->path = file->path;
-    return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes");
+    return !memchr(file->text, 0, file->bytes) || refuse(r, " is not text: it holds zero bytes; download it again");
 }
 
 /* Refuses text that is not JSON, with the place where a strict parser stops. Returns 0. */
@@ -180,12 +180,15 @@ static int add_rule(Reading *r, const char *pattern, SplitBehavior behavior, int
 
 static int has_all_bytes(const Reading *r) {
     int missing = bpe_missing_byte(r->bpe);
-    return missing < 0 || refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded", missing);
+    return missing < 0 ||
+           refuse(r, ": no token is the byte 0x%02x alone, so not every text could be encoded: " HELP_JSON, missing);
 }
 
 /* Reads the vocabulary: {"!": 0, "\"": 1, ...} */
 static int take_vocabulary(Reading *r, const cJSON *vocab) {
-    if (!cJSON_IsObject(vocab)) return refuse(r, ": no vocabulary, an object of tokens and their ids");
+    if (!cJSON_IsObject(vocab))
+        return refuse(r, ": no vocabulary, which is an object of tokens and their ids, {\"a\": 64, ...}: download the "
+                      "file again");
     for (cJSON *item = vocab->child; item; item = item->next) {
         char    shown[SHOWN + 1];
         int32_t id = take_id(r, item, item->string);
@@ -197,9 +200,10 @@ static int take_vocabulary(Reading *r, const cJSON *vocab) {
         }
         snprintf(shown, sizeof shown, "%s", item->string);
         int64_t count = to_bytes(item->string, strlen(item->string));
-        if (count < 0) return refuse(r, ": the token \"%s\" is not of byte-level BPE", shown);
+        if (count < 0) return refuse(r, ": the token \"%s\" is not of byte-level BPE: " HELP_JSON, shown);
         if (!bpe_add(r->bpe, id, item->string, (size_t)count))
-            return refuse(r, ": the token \"%s\", or its id %d, stands twice", shown, id);
+            return refuse(r, ": the token \"%s\", or its id %d, stands twice: remove one, or download the file again",
+                          shown, id);
     }
     return has_all_bytes(r);
 }
@@ -212,14 +216,14 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
             id = -1;
     if (a >= 0 && b >= 0) {
         if ((size_t)(l + n) > sizeof joined)
-            return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d", rank, shown,
-                          (long long)(l + n), TOKEN_LIMIT);
+            return refuse(r, ": merge %d, \"%s\", makes a token of %lld bytes; the limit is %d: " HELP_JSON, rank,
+                          shown, (long long)(l + n), TOKEN_LIMIT);
         memcpy(joined, left, (size_t)l), memcpy(joined + l, right, (size_t)n);
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
     if (id < 0)
         return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
-                      "tokenizers", rank, shown);
+                      "tokenizers; download both from the same place", rank, shown);
     bpe_add_merge(r->bpe, a, b, rank, id);
     return 1;
 }
@@ -256,7 +260,8 @@ static int read_merges(Reading *r, const BpeText *file) {
         char *space = strchr(line, ' ');
         if (!*line || strncmp(line, "#version", 8) == 0) continue;
         if (!space || strchr(space + 1, ' '))
-            return refuse(r, ": merge %d is not two tokens with a space between: \"%.*s\"", rank, SHOWN, line);
+            return refuse(r, ": merge %d is not two tokens with a space between: \"%.*s\"; correct the line, or "
+                          "download the file again", rank, SHOWN, line);
         *space = 0;
         if (!take_merge(r, line, space + 1, rank++)) return 0;
     }
@@ -406,7 +411,8 @@ static int take_added(Reading *r, const cJSON *list) {
                 return refuse(r, ": the added token \"%.*s\" with %s is not supported: set that to false in this file",
                               SHOWN, content, WIDENING[i]);
         if (!bpe_add_special(r->bpe, id, content, strlen(content)))
-            return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's", SHOWN, content, id);
+            return refuse(r, ": the added token \"%.*s\" is empty, or its id %d another token's: correct it in this "
+                          "file", SHOWN, content, id);
         if (!cJSON_IsTrue(json_member(one, "normalized"))) continue;
         char *form = bpe_file_normalized(r->f, content, strlen(content), &made);
         bpe_match_normalized(r->bpe, id, form ? form : content, form ? made : strlen(content));
@@ -431,7 +437,8 @@ static int has_ids_in_order(const Reading *r, const cJSON *list) {
         free(bytes);
         if (entry < 0) entry = next++;
         if (entry != id)
-            return refuse(r, ": the added token \"%.*s\" has the id %d, but Hugging Face tokenizers gives it %d, %s",
+            return refuse(r, ": the added token \"%.*s\" has the id %d, but Hugging Face tokenizers gives it %d, %s: "
+                          "write that id in this file",
                           SHOWN, content, id, entry,
                           entry < r->entries ? "as the vocabulary does" : "the next one after the vocabulary");
     }
@@ -447,10 +454,11 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
         int32_t own = take_id(r, id, "post_processor");
         if (own < 0) return 0;
         if (!bpe_bytes(r->bpe, own, &bytes))
-            return refuse(r, ": its post_processor adds the id %d, which no token has", own);
+            return refuse(r, ": its post_processor adds the id %d, which no token has: correct it in this file", own);
         if (is_behind) continue;
         if (r->f->begins == BPE_MOST_BEGIN)
-            return refuse(r, ": its post_processor puts over %d tokens before a text", BPE_MOST_BEGIN);
+            return refuse(r, ": its post_processor puts over %d tokens before a text, the most that is read: remove "
+                          "some in this file", BPE_MOST_BEGIN);
         r->f->begin[r->f->begins++] = own;
     }
     if (is_behind && cJSON_GetArraySize(ids) > 0)
@@ -462,18 +470,20 @@ static int take_begin(Reading *r, const cJSON *ids, int is_behind) {
 static int take_template(Reading *r, const cJSON *part) {
     const cJSON *one, *single = json_member(part, "single");
     int          texts = 0;
-    if (!cJSON_IsArray(single)) return refuse(r, ": its post_processor, TemplateProcessing, has no list \"single\"");
+    if (!cJSON_IsArray(single))
+        return refuse(r, ": its post_processor, TemplateProcessing, has no list \"single\": download the file again");
     cJSON_ArrayForEach(one, single) {
         const cJSON *text = json_member(one, "Sequence"), *token = json_member(one, "SpecialToken");
         const cJSON *ids = json_member(json_member(json_member(part, "special_tokens"), word_of(token, "id")), "ids");
         if (text && strcmp(word_of(text, "id"), "A") == 0) texts++;
         else if (!token || !cJSON_IsArray(ids))
             return refuse(r, ": its post_processor, TemplateProcessing, has a part that is neither Sequence nor "
-                             "SpecialToken");
+                             "SpecialToken: correct it in this file");
         else if (!take_begin(r, ids, texts > 0)) return 0;
     }
     return texts == 1 ||
-           refuse(r, ": its post_processor, TemplateProcessing, must hold the text (Sequence A) exactly once");
+           refuse(r, ": its post_processor, TemplateProcessing, must hold the text (Sequence A) exactly once: correct "
+                  "it in this file");
 }
 
 static int take_post_processor(Reading *r, const cJSON *part) {
@@ -484,14 +494,15 @@ static int take_post_processor(Reading *r, const cJSON *part) {
         is_fixed = is_of_type(part, "RobertaProcessing") || is_of_type(part, "BertProcessing");
     if (!is_template && !is_sequence && !is_fixed && !is_of_type(part, "ByteLevel"))
         return refuse(r, ": its post_processor, %.*s, is not supported; supported are ByteLevel, TemplateProcessing, "
-                      "RobertaProcessing, BertProcessing, and a Sequence of them", SHOWN, type);
+                      "RobertaProcessing, BertProcessing, and a Sequence of them: change it in this file, or set it to "
+                      "null (nothing is then put before a text)", SHOWN, type);
     if (!has_known_members(r, part, type)) return 0;
     if (is_sequence) {
         cJSON_ArrayForEach(one, json_member(part, "processors")) if (!take_post_processor(r, one)) return 0;
         return 1;
     }
     if ((is_template || is_fixed) && r->f->begins > 0)
-        return refuse(r, ": two parts of its post_processor put tokens before a text");
+        return refuse(r, ": two parts of its post_processor put tokens before a text: remove one in this file");
     if (is_template) return take_template(r, part);
     if (!is_fixed) return 1;
     cJSON first = {.type = cJSON_Array, .child = cJSON_GetArrayItem(json_member(part, "cls"), 1)},
@@ -501,12 +512,12 @@ static int take_post_processor(Reading *r, const cJSON *part) {
 
 static int take_merges(Reading *r, const cJSON *list) {
     int32_t rank = 0;
-    if (!cJSON_IsArray(list)) return refuse(r, ": no list of merges");
+    if (!cJSON_IsArray(list)) return refuse(r, ": no list of merges (\"merges\"): download the file again");
     for (cJSON *one = list->child; one; one = one->next, rank++) {
         cJSON *left = cJSON_IsArray(one) ? one->child : NULL, *right = left ? left->next : NULL;
         char  *space = cJSON_IsString(one) ? strchr(one->valuestring, ' ') : NULL;
         int    is_pair = cJSON_IsString(left) && cJSON_IsString(right) && !right->next;
-        if (!space && !is_pair) return refuse(r, ": merge %d is no pair of tokens", rank);
+        if (!space && !is_pair) return refuse(r, ": merge %d is no pair of tokens: download the file again", rank);
         if (space) *space = 0;
         if (!take_merge(r, space ? one->valuestring : left->valuestring, space ? space + 1 : right->valuestring, rank))
             return 0;
@@ -527,7 +538,8 @@ static int read_model(Reading *r, const cJSON *json) {
     if (*type ? strcmp(type, "BPE") != 0 : !json_member(model, "merges"))
         return refuse_part(r, "model", *type ? type : "of no type");
     if (version && strcmp(word_of(json, "version"), "1.0") != 0)
-        return refuse(r, ": its version is \"%.*s\"; only 1.0 is supported", SHOWN, word_of(json, "version"));
+        return refuse(r, ": its version is \"%.*s\"; only 1.0 is supported: save it again with the library tokenizers "
+                      "of Hugging Face", SHOWN, word_of(json, "version"));
     if (!has_known_members(r, json, "the file") || !has_known_members(r, model, "BPE")) return 0;
     for (int i = 0; i < 4; i++)
         if (is_set(model, OTHER[i]) &&
@@ -583,7 +595,8 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r, " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
-                      "llama3, o200k_base or qwen, each with .tiktoken after it", name);
+                      "llama3, o200k_base or qwen, each with .tiktoken after it: rename the file to the pattern's name",
+                      name);
     int number = 1;
     for (char *line = file->text, *next; *line; line = next, number++) {
         char *end = line + strcspn(line, "\n"), *space = memchr(line, ' ', (size_t)(end - line)), *digits = line;
@@ -592,7 +605,8 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
         long    id = space ? strtol(space + 1, &digits, 10) : -1;
         int64_t count = space ? from_base64(line, (size_t)(space - line)) : -1;
         if (count > TOKEN_LIMIT)
-            return refuse(r, ":%d: a token of %lld bytes; the limit is %d", number, (long long)count, TOKEN_LIMIT);
+            return refuse(r, ":%d: a token of %lld bytes; the limit is %d: " HELP_JSON, number, (long long)count,
+                          TOKEN_LIMIT);
         if (end > line && (count <= 0 || digits != end || id < 0 || id >= BPE_MOST_IDS ||
                            !bpe_add(r->bpe, (int32_t)id, line, (size_t)count)))
             return refuse(r,
@@ -644,10 +658,11 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
 static int read_text(const char *path, BpeText *read, char fault[BPE_FAULT_CHARS]) {
     char    why[TEXT_FILE_FAULT_CHARS];
     int64_t n = io_read_file(path, FILE_LIMIT, &read->text);
-    if (n == -ENOENT) return FAULT(EXIT_DATA, "the tokenizer's file %s is not there", path);
+    if (n == -ENOENT)
+        return FAULT(EXIT_DATA, "the tokenizer's file %s is not there: correct the path, or download the file", path);
     if (n == -EFBIG)
-        return FAULT(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read", path,
-                     FILE_LIMIT >> 20);
+        return FAULT(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, the most that is read: " HELP_JSON,
+                     path, FILE_LIMIT >> 20);
     if (n < 0) return FAULT(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, io_error_text((int)n));
     read->path = path, read->bytes = (size_t)n, read->unpack = PACKINGS[unpack_kind(read->text, (size_t)n)].command;
     /* a model of SentencePiece is a protocol buffer whose first field is a piece, as "<unk>" with a score */

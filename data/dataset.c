@@ -198,7 +198,9 @@ Dataset dataset_open(const char *key, const char *const *globs, const BlendShare
         if (!share) continue;
         source[sources] = globs[i], files[sources++] = (int)(list.count - before);
     }
-    if (list.count == 0) fail(EXIT_DATA, "%s names no token files", key);
+    if (list.count == 0)
+        fail(EXIT_DATA, "%s names no token files: give a file, a pattern such as data/train_*.bin, or a list of them",
+             key);
     refuse_duplicates(&list, key);
 
     Dataset d = {.shards = (int)list.count, .seq_len = seq_len, .vocab_size = vocab_size};

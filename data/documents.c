@@ -38,7 +38,7 @@ enum {
 
 const char *const DOCUMENT_FORMATS[] = {"text", "jsonl", "parquet", NULL};
 static const char *const FORMAT_NAMES[] = {"", "text", "JSON Lines", "parquet"};
-static const char NAMES[] = "the names of the texts"; /* what an allocation is for, in messages */
+static const char NAMES[] = "the names of the texts"; /* purpose of an allocation in the message "no memory for ..." */
 
 typedef struct {
     char          *path;       /* path that is opened; owned */
@@ -334,7 +334,7 @@ static int refuse_kind(OpenSource *r, TextKind kind, const char *what) {
         return refuse(d, EXIT_DATA, s->name, " is %s: $ %s < PACKED > NEW.bin unpacks it, and data.train= takes "
                       "NEW.bin", what, PACKINGS[s->packing].command);
     return refuse(d, EXIT_DATA, s->name, " is %s%s", what,
-                  kind != TEXT_BINARY  ? ""
+                  kind != TEXT_BINARY  ? strchr(what, ':') ? "" : ": name a file of text instead"
                   : strstr(what, "$ ") ? "; format=text reads its bytes all the same"
                                        : ", not text: format=text reads its bytes all the same, encoding= text in "
                                          "UTF-16 or UTF-32");
@@ -639,7 +639,7 @@ int documents_find(Documents **found, char **names, int count, const DocumentOpt
         exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], name, NULL);
         int is_empty = exit_code == 0 && d->read.count + d->refused.count == before;
         if (is_empty && d->left_out.count == lefts)
-            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without files");
+            exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without files: name one that has some");
         else if (is_empty) {
             const Source *left = &d->left_out.source[lefts];
             exit_code = refuse(d, EXIT_DATA, names[i], " is a folder without a file that can be read: %lld left out, "
@@ -840,7 +840,8 @@ static int read_lines(OpenSource *r) {
             bytes += part;
             if (bytes > DOCUMENT_LONGEST_LINE)
                 exit_code = refuse(r->documents, EXIT_DATA, r->source->name,
-                                   ": line %lld is longer than %d MiB, the limit", (long long)number,
+                                   ": line %lld is longer than %d MiB, the limit: divide it into several rows",
+                          (long long)number,
                                    DOCUMENT_LONGEST_LINE >> 20);
             else if (newline) exit_code = put_line(r, number++, line, bytes), bytes = 0;
             at = newline ? newline + 1 : end;

@@ -314,7 +314,9 @@ int json_line_text(char *line, size_t bytes, const char *field, char **text, siz
         snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu): its value spans several lines or was cut off, and "
                  "JSON Lines has one value a line ($ jq -c . < FILE > NEW.jsonl writes it so; format=text reads the "
                  "file as text)", r.wrong, r.column);
-    else if (r.wrong) snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)", r.wrong, r.column);
+    else if (r.wrong)
+        snprintf(fault, JSON_LINE_FAULT_CHARS, "%s (column %zu)%s", r.wrong, r.column,
+                 strchr(r.wrong, '(') ? "" : ": correct the line, or remove it");
     else if (found == -2)
         snprintf(fault, JSON_LINE_FAULT_CHARS,
                  "has no field \"%.60s\"; its fields are %s: give field=NAME of the text, or format=text to read the "

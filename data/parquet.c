@@ -748,11 +748,11 @@ int parquet_next(Parquet *p, const char **text, size_t *bytes, char fault[PARQUE
     p->page_left--;
     int64_t level = p->column.is_optional ? page_runs_next(&p->levels) : 1;
     if (level < 0 || level > 1)
-        return damaged(p, fault, "a page has too few levels, or of other kinds than text and null");
+        return damaged(p, fault, "a page marks fewer rows than it has, or some as neither text nor null");
     if (level == 1 && p->is_by_dictionary) {
         int64_t index = page_runs_next(&p->indices);
         if (index < 0 || index >= p->entries)
-            return damaged(p, fault, "a page has too few texts, or some that its dictionary has not");
+            return damaged(p, fault, "a page has fewer texts than rows, or one that is not in its dictionary");
         entry = p->entry[index];
     } else if (level == 1 && !next_text(&p->value, p->value_end, &entry)) {
         return damaged(p, fault, "a text is longer than its page");
@@ -774,7 +774,9 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
     uint32_t bytes = length_at(tail);
     if (memcmp(head, "PARE", 4) == 0 || memcmp(tail + 4, "PARE", 4) == 0)
         return FAULT("is encrypted (PARE); write it without encryption");
-    if (memcmp(head, "PAR1", 4) != 0) return FAULT("is no parquet file: it does not begin with PAR1");
+    if (memcmp(head, "PAR1", 4) != 0)
+        return FAULT("is no parquet file: it does not begin with PAR1; format=text or format=jsonl reads it as text or "
+                     "JSON Lines");
     if (memcmp(tail + 4, "PAR1", 4) != 0)
         return FAULT("does not end with its footer (PAR1): it was cut off, or bytes were added behind its end; "
                      "copy or download it again");
@@ -792,10 +794,10 @@ static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char 
 
 int parquet_open(Parquet **file, const char *path, const char *field, char fault[PARQUET_FAULT_CHARS]) {
     int64_t bytes = io_file_bytes(path);
-    if (bytes == -ENOENT) REFUSE("is not there");
-    if (bytes == -EISDIR) REFUSE("is a folder, no parquet file");
+    if (bytes == -ENOENT) REFUSE("is not there: correct the path");
+    if (bytes == -EISDIR) REFUSE("is a folder, no parquet file: name a file");
     if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
-        REFUSE("is truncated, or no parquet file: it holds %lld bytes", (long long)bytes);
+        REFUSE("is truncated, or no parquet file: it holds %lld bytes; copy or download it again", (long long)bytes);
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = xcalloc(1, sizeof *p, "reading a parquet file");
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, io_error_text(fd));

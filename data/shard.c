@@ -292,13 +292,14 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++) {
         if (bytes < 4 || llmc_files[i].magic != start[0]) continue;
         if (llmc_files[i].token_bytes == 0)
-            FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
+            FAULT("is an %s (magic %d), not tokens to train on: ./train_gpt tokenize TEXT out=FOLDER makes shards of a "
+                  "text", llmc_files[i].what, start[0]);
         if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
             FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it "
                   "again", size, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
-            FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
-                  llmc_files[i].version);
+            FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known: make it again by "
+                  "./train_gpt tokenize TEXT out=FOLDER", start[0], start[1], llmc_files[i].version);
         if (start[2] <= 0)
             FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again",
                   start[2]);
@@ -323,11 +324,12 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
             FAULT("is %s %s", strchr("aeiou", foreign_files[i].what[0]) ? "an" : "a", foreign_files[i].what);
     const char *text = shard_text_kind(data, bytes);
-    if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
+    if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize TEXT out=FOLDER", text);
     const char *other = text_other_kind(data, bytes);
     if (other) FAULT("has no header of tokens: it is %s", other);
     TextEncoding encoding = vocab_size ? text_wide_encoding(data, bytes) : ENCODING_FOUND;
-    int          may_be_bytes = encoding == ENCODING_UTF16LE; /* and all uint16 numbers are below 256 */
+    /* 1: the bytes look like UTF-16, and every second byte is 0, so they may also be byte tokens stored as uint16 */
+    int          may_be_bytes = encoding == ENCODING_UTF16LE;
     for (size_t at = 1; may_be_bytes && at < bytes; at += 2) may_be_bytes = data[at] == 0;
     if (encoding != ENCODING_FOUND && !(may_be_bytes && vocab_size <= 256))
         FAULT("has no header and looks like text in %s: ./train_gpt tokenize FILE encoding=%s out=FOLDER makes shards "
@@ -343,12 +345,12 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, i
     if (refuse_type(type, has_negatives, vocab_size, fault)) return -1;
     if (file_bytes % 2 && token_bytes == 2)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd "
-              "number of bytes (%llu)", size);
+              "number of bytes (%llu); name a token file, or make it again", size);
     if (file_bytes % 4 && token_bytes == 4)
         FAULT("is not a token file: without the magic of an llm.c shard it is read as uint32, as model.vocab_size = "
               "%lld is over 65,536, but its %llu bytes are not a multiple of 4; write it as uint32",
               (long long)vocab_size, size);
-    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", size);
+    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes; copy or make it again", size);
     *header = (ShardHeader){token_bytes, 0, (int64_t)(file_bytes / (uint64_t)token_bytes), 0};
     return 0;
 }
@@ -367,16 +369,21 @@ int shard_is_index(const uint8_t *data, size_t bytes) {
 int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
                       char fault[SHARD_FAULT_CHARS]) {
     uint64_t version, sequences, bounds;
-    if (!shard_is_index(data, bytes)) FAULT("has no Megatron index");
+    if (!shard_is_index(data, bytes))
+        FAULT("has no Megatron index: its .idx begins otherwise; make both again, or move the .idx away");
     if (bytes < SHARD_INDEX_BYTES)
-        FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
+        FAULT("has an index that is truncated: it holds %llu bytes; copy or make both again",
+              (unsigned long long)index_bytes);
     memcpy(&version, data + 9, 8), memcpy(&sequences, data + 18, 8), memcpy(&bounds, data + 26, 8);
     unsigned type = data[17];
-    if (version != 1) FAULT("has an index of version %llu; only version 1 is known", (unsigned long long)version);
+    if (version != 1)
+        FAULT("has an index of version %llu; only version 1 is known: make both again with Megatron's present tools",
+              (unsigned long long)version);
     if (type >= MEGATRON_TYPES || megatron_types[type].token_bytes == 0)
-        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read",
+        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read: make both again with one "
+              "of these types",
               type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
-    if (sequences == 0) FAULT("holds no sequence, says its index");
+    if (sequences == 0) FAULT("holds no sequence, says its index; make both again from a text that is not empty");
     if (sequences > index_bytes / 12 ||
         bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
         FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or "

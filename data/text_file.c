@@ -812,7 +812,7 @@ int text_file_open(TextFile **file, const char *path, IoOpen how, TextEncoding e
     int         exit_code = 0;
     f->fd = io_open(path, how);
     if (f->fd < 0) exit_code = FAULT(EXIT_DATA, "cannot be read: %s", io_error_text(f->fd));
-    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = FAULT(EXIT_DATA, "is a folder");
+    else if (fstat(f->fd, &st) == 0 && S_ISDIR(st.st_mode)) exit_code = FAULT(EXIT_DATA, "is a folder: name a file");
     else exit_code = open_start(f, encoding, fault);
     if (exit_code) text_file_close(f), f = NULL;
     *file = f;

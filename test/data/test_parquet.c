@@ -179,7 +179,7 @@ static void others_are_refused_by_name(void **state) {
     free(data);
     Parquet *p;
     assert_int_equal(parquet_open(&p, "none", "text", fault), 0);
-    assert_string_equal(fault, "is not there");
+    assert_string_equal(fault, "is not there: correct the path");
     assert_int_equal(parquet_open(&p, ".", "text", fault), 0);
 }
 
@@ -289,8 +289,8 @@ static void lies_are_refused(void **state) {
         {3, N, N, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, "a page is longer than its column", 1, 2},
         {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls and no values */
         {3, 2, 2, 3, 8, "\6\0", 2, 0, 3, -1, 4, 3, 3, "there is none", 1, 2},
-        {3, 2, 2, 3, 0, "\4\0", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
-        {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
+        {3, 2, 2, 3, 0, "\4\0", 2, 0, 3, -1, 4, 3, 3, "a page marks fewer rows than it has", 1, 2},
+        {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "a page marks fewer rows than it has", 1, 2},
         {3, 2, 2, 3, 0, "\6\1", 2, 0, 3, -1, 4, 3, 3, "a text is longer than its page", 1, 2},
         {PAGE(3), 0, 3, -1, 4, 3, 3, "with nulls encoded as BIT_PACKED", 1, 4},
         {0, 3, 3, 3, 0, "\6\0", 3, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, 3},
@@ -309,7 +309,7 @@ static void lies_are_refused(void **state) {
 static void indices_are_checked(void **state) {
     (void)state;
     static const struct { const char *bytes, *says; } CASES[] = {
-        {"\x21", "wider than 32 bits"}, {"\xff", "wider than 32 bits"}, {"\x08\x10\xff", "too few texts"}};
+        {"\x21", "wider than 32 bits"}, {"\xff", "wider than 32 bits"}, {"\x08\x10\xff", "fewer texts than rows"}};
     size_t size;
     char  *data = fixture("none_v1_dictionary", &size), *at = data;
     PageHeader h;
