@@ -48,8 +48,6 @@ enum { NOT_STAGED = -2 };
 typedef enum {
     OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE
 } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
-                                       "receive", "exchange"};
 /* Returns whether a queue entry (Op) is a message between two ranks. An exchange is queued as its single messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }

@@ -15,7 +15,9 @@
 #include "core/layout.h"
 #include "core/error.h"
 
-static const double PATIENCE_MS = 10;
+static const double      PATIENCE_MS = 10;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send",
+                                       "receive", "exchange"};
 
 /* Applies a test's rule for this point. The word "stall" means that this collective and later ones are started but
  * never progress. */
