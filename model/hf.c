@@ -244,7 +244,10 @@ static int llama_text(ModelShape g, const char *end, const char *dtype, char *te
     const HfClass *class = &CLASSES[g.arch];
     char           scaling[240] = "null", experts[420] = "";
     int64_t        inner = dim_size(DIM_FC, g);
-    if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
+    if (block_kind(g)->traits & HAS_EXPERTS) {
+        experts_text(g, experts, sizeof experts);
+        inner = g.top_k * g.n_expert_inner;
+    }
     if (g.rope_factor != 0.0)
         snprintf(scaling, sizeof scaling,
                  "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": "
@@ -353,7 +356,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, int arch, int 
     shape.activation = ACTIVATION_SILU; /* hf_members.c refuses another hidden_act */
     shape.rope_low_freq_factor = 1.0, shape.rope_high_freq_factor = 4.0, shape.rope_original_positions = 8192;
     take_scaling(&shape, config, path, warns);
-    if (arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
+    if (block_kind(shape)->traits & HAS_EXPERTS) take_experts(&shape, config, path);
     refuse_window(config, path, shape);
     if (shape.n_head % shape.n_kv_head != 0 ||
         (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
@@ -369,8 +372,6 @@ static ModelShape llama_shape(const cJSON *config, const char *path) {
     return shape_of(config, path, arch_of(config), 0);
 }
 
-static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
-
 /* Writes a value as in a config: a number with all its digits, or true or false. */
 static void value_as_given(const char *key, double value, char out[SHOWN_BYTES]) {
     int is_flag = strcmp(key, "model.tie_embeddings") == 0 || strcmp(key, "moe.norm_top_k") == 0;
@@ -378,17 +379,12 @@ static void value_as_given(const char *key, double value, char out[SHOWN_BYTES])
     else number_text(value, out);
 }
 
-static NORETURN void refuse_value(const char *path, const char *key, double theirs, double ours) {
-    char has[SHOWN_BYTES], have[SHOWN_BYTES];
-    value_as_given(key, theirs, has), value_as_given(key, ours, have);
-    refuse_differing(path, key, has, have);
-}
-
 static void llama_expect(const cJSON *config, const char *path, ModelShape ours, int has_head) {
     const HfClass *class = &CLASSES[ours.arch];
     const cJSON   *type = json_member(config, "model_type");
-    char           arch[40];
-    snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
+    int            has_experts = block_kind(ours)->traits & HAS_EXPERTS;
+    char           arch[40], has[SHOWN_BYTES], have[SHOWN_BYTES];
+    snprintf(arch, sizeof arch, "model.arch is %s", block_kind(ours)->name);
     if (type && !is_type(config, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, ours.arch, 1);
     expect_head(path, theirs.tie_embeddings, has_head);
@@ -401,7 +397,7 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
         {"model.tie_embeddings", theirs.tie_embeddings, ours.tie_embeddings},
         {"model.norm_eps", theirs.norm_eps, ours.norm_eps},
         {"moe.top_k", (double)theirs.top_k, (double)ours.top_k},
-        {"moe.norm_top_k", theirs.norm_top_k, ours.arch == ARCH_QWEN3_MOE ? ours.norm_top_k : 0},
+        {"moe.norm_top_k", theirs.norm_top_k, has_experts ? ours.norm_top_k : 0},
         {"model.rope_theta", theirs.rope_theta, ours.rope_theta},
         {"model.rope_factor", theirs.rope_factor, ours.rope_factor},
         {"model.rope_low_freq_factor", theirs.rope_low_freq_factor, ours.rope_low_freq_factor},
@@ -409,8 +405,10 @@ static void llama_expect(const cJSON *config, const char *path, ModelShape ours,
         {"model.rope_original_positions", (double)theirs.rope_original_positions, (double)ours.rope_original_positions},
     };
     int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
-    for (int i = 0; i < (scaled ? 12 : 9); i++)
-        if (differ(of[i].theirs, of[i].ours)) refuse_value(path, of[i].key, of[i].theirs, of[i].ours);
+    for (int i = 0; i < (scaled ? 12 : 9); i++) {
+        value_as_given(of[i].key, of[i].theirs, has), value_as_given(of[i].key, of[i].ours, have);
+        if (fabs(of[i].theirs - of[i].ours) > 1e-6 * fabs(of[i].ours)) refuse_differing(path, of[i].key, has, have);
+    }
 }
 
 const HfFiles HF_LLAMA = {llama_text, llama_shape, llama_expect};
