@@ -8,6 +8,7 @@
 
 #include "data/tokenizer.h"
 #include "model/model.h"
+#include "run/checkpoint/checkpoint_folders.h"
 
 /* Values of the keys that these verbs share (STORED_KEYS in run/verbs/verbs.h). */
 typedef struct {
