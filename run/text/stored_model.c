@@ -57,7 +57,7 @@ static void refuse_other_weights(const WeightsSet *set, ModelShape shape, const 
 }
 
 static ModelShape stored_shape(const char *checkpoint) {
-    char path[4200], plain[HF_NAME_BYTES];
+    char path[sizeof(Path) + 64], plain[HF_NAME_BYTES];
     Json json;
     weights_set_check_json(checkpoint);
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
@@ -119,7 +119,7 @@ static void read_ends(StoredModel *m, const char *const *given) {
     static const char *const names[] = {"generation_config.json", "config.json"};
     const Tokenizer *tokenizer = &m->tokenizer;
     const char      *verb = m->keys.verb, *begins = "the tokenizer", *ends = NULL;
-    char             path[4200], *unused = NULL;
+    char             path[sizeof(Path) + 64], *unused = NULL;
     int64_t          vocab_size = m->shape.vocab_size;
     Json             json;
     int32_t before[BPE_MOST_BEGIN]; /* ids that the tokenizer puts before each text; they override bos_token_id */
@@ -156,7 +156,7 @@ static void read_ends(StoredModel *m, const char *const *given) {
 /* Returns data.tokenizer of the config.json of the run, or the one beside its shards, malloc'ed; NULL if there is
  * none. */
 static char *tokenizer_of_run(const char *run) {
-    char path[4200];
+    char path[sizeof(Path) + 64];
     Json json;
     snprintf(path, sizeof path, "%s/config.json", run);
     if (!read_json(path, 1, &json)) return NULL;

@@ -25,7 +25,7 @@ static Held serve(void) {
     s.memory = calloc((size_t)(3 * l->memory_elems), sizeof *s.memory);
     s.shards.span = calloc((size_t)l->params, sizeof *s.shards.span);
     for (int b = 0; b < l->buckets; b++) s.shards.spans += layout_spans(l, b, 0, s.shards.span + s.shards.spans);
-    s.o.kind = &OPTIMIZER_ADAMW;
+    s.o.kind = &OPTIMIZER_ADAMW, s.o.states = OPTIMIZER_ADAMW.states;
     s.o.master = tensor_1d(s.memory, F32, l->memory_elems);
     for (int k = 0; k < 2; k++) s.o.state[k] = tensor_1d(s.memory + (k + 1) * l->memory_elems, F32, l->memory_elems);
     return s;
