@@ -286,7 +286,7 @@ static void write_out(Channel *c) {
 }
 
 /* Reserves `bytes` bytes at the end of the out buffer, which grows if they do not fit. Returns their address, or NULL
- * if memory runs out. */
+ * if more than CHANNEL_MOST_UNSENT bytes would be unsent, or memory runs out. */
 static uint8_t *reserve_out(Channel *c, size_t bytes) {
     size_t unsent = channel_unsent(c), least = unsent + bytes;
     if (c->out_to + bytes > c->out_bytes) {
@@ -294,9 +294,10 @@ static uint8_t *reserve_out(Channel *c, size_t bytes) {
         c->out_from = 0, c->out_to = unsent;
     }
     if (least > c->out_bytes) {
-        uint8_t *longer = realloc(c->out, least);
+        size_t   most = CHANNEL_MOST_UNSENT, room = 2 * least < most ? 2 * least : most;
+        uint8_t *longer = least <= most ? realloc(c->out, room) : NULL;
         if (!longer) return NULL;
-        c->out = longer, c->out_bytes = least;
+        c->out = longer, c->out_bytes = room;
     }
     c->out_to += bytes;
     return c->out + c->out_to - bytes;
@@ -308,8 +309,7 @@ void channel_queue(Channel *c, FrameHeader h, const void *payload) {
     if (c->state != CHANNEL_WHOLE || !c->is_open || c->is_ending) return;
     uint8_t *at = reserve_out(c, FRAME_HEADER_BYTES + (size_t)h.payload_bytes);
     if (!at) {
-        break_channel(c, EXIT_MEMORY, "reads too slowly: no memory for %zu bytes that wait to be sent",
-                      channel_unsent(c));
+        break_channel(c, EXIT_PEER, "reads too slowly: %zu bytes wait to be sent", channel_unsent(c));
         return;
     }
     h.counter = c->counter_out++;

@@ -28,6 +28,7 @@ enum {
     CHANNEL_RETRY_MS = 1000,   /* pause in ms between two tries to connect */
     CHANNEL_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_PAYLOAD_LIMIT,
     CHANNEL_OUT_BYTES = 2 * CHANNEL_FRAME_BYTES,
+    CHANNEL_MOST_UNSENT = 8 * CHANNEL_OUT_BYTES, /* most unsent bytes; a peer that lets more wait is dropped */
     CHANNEL_BYTES = CHANNEL_FRAME_BYTES + CHANNEL_OUT_BYTES, /* bytes of buffers that an open channel takes, unless
                                                               * channel_queue needs more */
     CHANNEL_PEER_BYTES = 80
@@ -67,8 +68,8 @@ Channel *channel_over(int fd, Side side, const Key *key);
  *
  * channel_send returns 1 if the frame was taken, 0 if the out buffer is too full now, the channel is not open, or
  * channel_end was called, -1 if the channel is broken. A channel with nothing unsent takes any frame. channel_queue
- * takes the frame however full the buffer is: the buffer grows. It is for short messages; streams of values use
- * channel_send, or ask channel_has_space before. */
+ * takes the frame however full the buffer is: the buffer grows. If CHANNEL_MOST_UNSENT bytes are unsent, it drops the
+ * peer instead. It is for short messages; streams of values use channel_send, or ask channel_has_space before. */
 int  channel_send(Channel *c, FrameHeader h, const void *payload);
 void channel_queue(Channel *c, FrameHeader h, const void *payload);
 int  channel_has_space(const Channel *c); /* returns 1 if the out buffer has space for a frame of any size */

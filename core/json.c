@@ -36,6 +36,7 @@ typedef struct {
     Json       *json;  /* the result under construction: lists of entries and soft faults */
     Link       *link;  /* position in the tree of each json->entry; owned */
     JsonFault  *fault;
+    int         keeps_one; /* 1: of the soft faults one is kept, for json_parse */
 } Scanner;
 
 static int scan_value(Scanner *s, int self);
@@ -54,9 +55,18 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* Turns the fault just set into a soft one, after which scanning continues: adds it to the list. */
+/* Turns the fault just set into a soft one, after which scanning continues: adds it to the list. With keeps_one, so
+ * that a hostile text cannot fill memory with faults, the list holds the first number, or else the first duplicate
+ * key. */
 static void soften(Scanner *s) {
     Json *json = s->json;
+    if (s->keeps_one && json->softs) {
+        JsonFault *kept = json->soft;
+        int        line = s->fault->at.line - kept->at.line, column = s->fault->at.column - kept->at.column;
+        int        is_before = line < 0 || (line == 0 && column < 0);
+        if (s->fault->is_number == kept->is_number ? is_before : s->fault->is_number) *kept = *s->fault;
+        return;
+    }
     json->soft = xgrow(json->soft, json->softs, sizeof *json->soft, "reading JSON");
     json->soft[json->softs++] = *s->fault;
 }
@@ -464,23 +474,26 @@ __attribute__((constructor)) static void end_without_memory(void) {
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = memory, .free_fn = free});
 }
 
-int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
-    Scanner s = {.text = text, .bytes = bytes, .line = 1, .json = json, .fault = fault};
+static int parse(Scanner s, size_t limit, const char *top) {
+    Json *json = s.json;
     memset(json, 0, sizeof *json);
     int good = scan_all(&s, limit, top);
     free(s.link);
     if (!good) return free_entries(json), 0;
-    json->root = cJSON_ParseWithLength(text, bytes);
+    json->root = cJSON_ParseWithLength(s.text, s.bytes);
     CHECK(json->root, "libcjson reads what passed the scan");
     return 1;
 }
 
+int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
+    return parse((Scanner){.text = text, .bytes = bytes, .line = 1, .json = json, .fault = fault}, limit, top);
+}
+
 int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
-    if (!json_parse_all(text, bytes, limit, "", json, fault)) return 0;
+    Scanner s = {.text = text, .bytes = bytes, .line = 1, .json = json, .fault = fault, .keeps_one = 1};
+    if (!parse(s, limit, "")) return 0;
     if (!json->softs) return 1;
-    int first = 0; /* the first number that cannot be kept, or else the first duplicate key */
-    while (first < json->softs && !json->soft[first].is_number) first++;
-    *fault = json->soft[first < json->softs ? first : 0];
+    *fault = json->soft[0];
     json_free(json);
     return 0;
 }

@@ -120,11 +120,14 @@ static const char *nearest_divisors(char out[64], int64_t value, int64_t of) {
 
 static char *check_heads(const Config *c) {
     ModelShape s = c->model.shape;
-    if (!s.head_dim && s.n_embd % s.n_head) {
-        int64_t below = larger_of(s.n_head, s.n_embd - s.n_embd % s.n_head);
-        return sentence(c, "{model.n_embd} must be a multiple of {model.n_head}; nearest valid widths: %lld and %lld",
-                        (long long)below, (long long)(below + s.n_head));
-    }
+    if (s.head_dim || s.n_embd % s.n_head == 0) return NULL;
+    int64_t below = larger_of(s.n_head, s.n_embd - s.n_embd % s.n_head);
+    return sentence(c, "{model.n_embd} must be a multiple of {model.n_head}; nearest valid widths: %lld and %lld",
+                    (long long)below, (long long)(below + s.n_head));
+}
+
+static char *check_head_size(const Config *c) {
+    ModelShape s = c->model.shape;
     if (shape_head_dim(s) <= 128 || !strcmp(device_backend(), "cpu")) return NULL;
     return sentence(c, "heads of %s = %lld channels: more than 128 run on the CPU only (make BACKEND=cpu)",
                     s.head_dim ? "model.head_dim" : "model.n_embd / model.n_head", (long long)shape_head_dim(s));
@@ -261,6 +264,8 @@ static char *check_parameters(const Config *c) {
                                    : "a model of " TOO_LARGE);
 }
 
+#define ROWS "makes a model of %lld tensors; a file of weights holds at most %d"
+
 /* Refuses a model with more tensors than the header of a weights file can list. A model that does not fit into memory
  * is not reported again. */
 static char *check_rows(const Config *c) {
@@ -268,12 +273,13 @@ static char *check_rows(const Config *c) {
     int64_t    parameters;
     if (!model_parameters(s, &parameters) || parameters > INT64_MAX / 64 || model_rows(s) <= MODEL_MOST_ROWS)
         return NULL;
-    return sentence(c, "{model.n_layer} with {moe.experts} makes a model of %lld tensors; a file of weights holds at "
-                    "most %d: lower one of the two", (long long)model_rows(s), MODEL_MOST_ROWS);
+    return sentence(c, s.n_experts ? "{model.n_layer} with {moe.experts} " ROWS ": lower one of the two"
+                                   : "{model.n_layer} " ROWS ": lower it", (long long)model_rows(s), MODEL_MOST_ROWS);
 }
 
 static const Rule HEAD_RULES[] = {
     {KEYS("model.n_head", "model.n_embd", "model.head_dim"), check_heads, "model.n_embd"},
+    {KEYS("model.n_head", "model.n_embd", "model.head_dim"), check_head_size, NULL},
     {KEYS("model.n_head", "model.head_dim", "model.n_kv_head", "model.n_embd"), check_columns, "model.n_head"},
     {KEYS("model.n_inner"), check_inner, "model.n_inner"}};
 static const Rule MODEL_RULES[] = {
@@ -520,7 +526,6 @@ typedef struct {
     int         when;       /* 1 if the config has both settings, so that a fault is reported */
     const char *says;       /* message: why the settings exclude each other, and what to set; see sentence() */
     int         is_of_grid; /* 1 if a change of parallel.* or memory.* can cause the conflict (config_check_changed) */
-    const char *word;       /* NULL: the message prints `value`, or neither */
 } Pair;
 
 #define ORDER_ROW(axis, cure)                                                                                          \

@@ -141,6 +141,7 @@ typedef struct {
  * is no key, with the nearest key. */
 static void take_members(Table *t, const cJSON *object, const char *section) {
     for (const cJSON *node = cJSON_IsObject(object) ? object->child : NULL; node; node = node->next) {
+        int    is_one = !strchr(node->string, '.'); /* a dot separates names, and is in none of them */
         char   name[JSON_PATH_BYTES + 2], path[JSON_PATH_BYTES + 64];
         int    row = -1, is_section = 0, nearest = 0, least = 1 << 20;
         size_t length = (size_t)snprintf(name, sizeof name, "%s%s", section, node->string);
@@ -149,9 +150,9 @@ static void take_members(Table *t, const cJSON *object, const char *section) {
         for (int k = 0; k < t->keys; k++) {
             const char *key = t->key[k].path;
             int         distance = edit_distance(name, key);
-            if (strcmp(key, name) == 0) row = k;
+            if (is_one && strcmp(key, name) == 0) row = k;
             if (distance < least) least = distance, nearest = k;
-            is_section |= strncmp(key, name, length) == 0 && key[length] == '.';
+            is_section |= is_one && strncmp(key, name, length) == 0 && key[length] == '.';
         }
         if (row >= 0) {
             t->found |= 1u << row;

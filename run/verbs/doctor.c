@@ -189,7 +189,7 @@ static void check_gpu(void) {
 /* --- other programs ----------------------------------------------------------------------------------------------- */
 
 /* PROBE_ABSENT: the program is not in PATH. PROBE_HANGS: it was killed with its children after PROBE_SECONDS */
-enum { PROBE_SECONDS = 3, PROBE_ABSENT = 127, PROBE_HANGS = 128 + SIGKILL };
+enum { PROBE_SECONDS = 3, PROBE_ABSENT = -1, PROBE_HANGS = 128 + SIGKILL };
 
 /* Runs a command, whose program is in PATH. Writes the first bytes of its output and errors to out [room]. Returns its
  * exit code, 128 + the signal that ended it, PROBE_ABSENT or PROBE_HANGS. The output goes to a file in memory, because
@@ -197,12 +197,14 @@ enum { PROBE_SECONDS = 3, PROBE_ABSENT = 127, PROBE_HANGS = 128 + SIGKILL };
 static int probe(const char *command, char *out, size_t room) {
     char line[200];
     int  file = memfd_create("output", 0);
+    snprintf(line, sizeof line, "command -v %.*s > /dev/null", (int)strcspn(command, " "), command);
+    if (file < 0 || system(line) != 0) return close(file), PROBE_ABSENT;
     snprintf(line, sizeof line, "timeout -s KILL %d %s > /proc/%d/fd/%d 2>&1 < /dev/null", PROBE_SECONDS, command,
              (int)getpid(), file);
-    int     status = file < 0 ? -1 : system(line);
-    ssize_t bytes = file < 0 ? 0 : pread(file, out, room - 1, 0);
+    int     status = system(line);
+    ssize_t bytes = pread(file, out, room - 1, 0);
     out[bytes > 0 ? bytes : 0] = 0;
-    if (file >= 0) close(file);
+    close(file);
     if (status < 0) return PROBE_ABSENT;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -616,6 +616,8 @@ static const struct { const char *start; size_t bytes; const char *kind; } START
     {"\x93NUMPY", 6, "a NumPy array: write it with tofile() as uint16, and it is read as tokens"},
     {"PK\x03\x04", 4, "a zip archive, as PyTorch's .pt and NumPy's .npz are: save weights as .safetensors"},
     {"\x80\x02", 2, "a Python pickle: save weights as .safetensors"},
+    {"\x7f" "ELF", 4, "a program or library"},
+    {"\x89PNG", 4, "a PNG picture"},
     {"GGUF", 4, "a GGUF model of llama.cpp"},
 };
 

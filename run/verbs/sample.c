@@ -83,17 +83,34 @@ static const VerbKey SAMPLE_KEYS[] = {
 
 enum { PROMPT_LIMIT = 64 << 20 };
 
+/* Reads standard input into *text, malloc'ed. Returns its length, or -errno. Standard input is not opened again by its
+ * name: it may be a socket, or a file whose first bytes were read by the program that started this one. */
+static int64_t read_input(char **text) {
+    size_t room = 0, bytes = 0;
+    *text = NULL;
+    for (ssize_t n = 1; n != 0;) {
+        if (bytes + 1 >= room) *text = xrealloc(*text, room = 2 * room + 4096, "a prompt");
+        n = read(STDIN_FILENO, *text + bytes, room - bytes - 1);
+        if (n < 0 && errno == EINTR) n = 1;
+        else if (n < 0) return -errno;
+        else bytes += (size_t)n;
+        if (bytes > PROMPT_LIMIT) return -EFBIG;
+    }
+    (*text)[bytes] = 0;
+    return (int64_t)bytes;
+}
+
 /* Returns the bytes of the prompt, malloc'ed. Only rank 0 reads files and standard input. */
 static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     int         is_input = strcmp(prompt, "-") == 0;
-    const char *path = is_input ? "/dev/stdin" : prompt + 1, *name = is_input ? "standard input" : path;
+    const char *name = is_input ? "standard input" : prompt + 1;
     char       *text = NULL;
     if (!is_input && *prompt != '@') {
         *bytes = (int64_t)strlen(prompt);
         return xstrdup(prompt, "a prompt");
     }
     if (!job || comm_rank(job) == 0) {
-        *bytes = io_read_input(path, PROMPT_LIMIT, &text);
+        *bytes = is_input ? read_input(&text) : io_read_input(name, PROMPT_LIMIT, &text);
         int is_system = *bytes == -EIO || *bytes == -EACCES;
         if (*bytes < 0)
             fail(*bytes == -ENOMEM ? EXIT_MEMORY : is_system ? EXIT_IO : EXIT_DATA,

@@ -83,7 +83,7 @@ static NORETURN void refuse_unknown(const Verb *verb, const char *word, int is_p
     if (near.sure && strcmp(near.word, name) == 0)
         fail(EXIT_CONFIG, "%s: %s needs a value: %s=...", verb->word, name, name);
     if (near.sure) fail(EXIT_CONFIG, "%s: unknown option \"%s\", did you mean \"%s\"?", verb->word, name, near.word);
-    if (!is_pair && *word != '-') misused(verb, "\"%s\" is one too many", word);
+    if (!names[0] || (!is_pair && *word != '-')) misused(verb, "\"%s\" is one too many", word);
     fail(EXIT_CONFIG, "%s: unknown option \"%s\": there %s %s%s%s%s", verb->word, name, names[1] ? "are" : "is", list,
          is_pair ? " (a file of that name is given as ./" : "", is_pair ? word : "", is_pair ? ")" : "");
 }

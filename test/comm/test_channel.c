@@ -215,6 +215,10 @@ static void a_reader_that_stops_reading(void **state) {
         }
     assert_int_equal(got, sent);
     assert_int_equal(channel_unsent(server), 0);
+    while (!channel_is_broken(server)) channel_queue(server, bytes_frame(BYTES), x); /* the client reads nothing more */
+    assert_true(channel_unsent(server) <= CHANNEL_MOST_UNSENT);
+    assert_int_equal(channel_fault(server)->code, EXIT_PEER);
+    assert_non_null(strstr(channel_fault(server)->text, "reads too slowly"));
     channel_close(client), channel_close(server);
     free(x);
 }
