@@ -186,7 +186,7 @@ refused "ranks that are no multiple of the grid" "8 ranks are no multiple of par
 refused "context ranks and a length they cannot share" "batch.seq_len = 24 with parallel.context = 2 must be a multiple of 256: 256" train $SHORT parallel.context=2 run.dir="$WORK/x"
 refused "more parts than layers" "parallel.pipeline \(4\) x interleave \(4\) = 16 parts of 6 layers: at most 6; interleave = 1$" train $SHORT parallel.pipeline=4 parallel.interleave=4 run.dir="$WORK/x"
 refused "parts without stages" "parallel.interleave = 2 needs stages" train $SHORT parallel.interleave=2 run.dir="$WORK/x"
-refused "micro-batches that stages cannot take in turn" "3 micro-batches a step with interleave = 2 must be a multiple of pipeline = 2: global_tokens = 96 or 192" \
+refused "micro-batches that stages cannot take in turn" "3 micro-batches a step with parallel.interleave = 2 must be a multiple of parallel.pipeline = 2: batch.global_tokens = 96 or 192" \
     train_ranks 2 $SHORT parallel.pipeline=2 parallel.interleave=2 batch.global_tokens=144 run.dir="$WORK/x"
 refused "ordered sums with tensor ranks" "parallel.deterministic .*parallel.tensor = 2" train_ranks 2 $SHORT parallel.deterministic=true parallel.tensor=2 run.dir="$WORK/x"
 refused "ordered sums with parts in turn" "parallel.deterministic .*parallel.interleave = 2" train_ranks 2 $SHORT parallel.deterministic=true parallel.pipeline=2 parallel.interleave=2 run.dir="$WORK/x"
