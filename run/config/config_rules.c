@@ -566,7 +566,8 @@ static char *check_pairs(const Config *c, ConfigLoad *load) {
          "{parallel.balance} with {parallel.pipeline}: stages are given their share by their layers: "
          "set parallel.pipeline = 1", 1},
         /* Settings that a kind of optimizer excludes, by its fields (model/optimizer.h). */
-        {"optimizer.name", "memory.offload", optimizer && !optimizer->update_on_host && c->memory.offload == MEMORY_HOST,
+        {"optimizer.name", "memory.offload",
+         optimizer && !optimizer->update_on_host && c->memory.offload == MEMORY_HOST,
          "{optimizer.name} updates where the products run, with memory.offload = \"optimizer\" it cannot: "
          "memory.offload = \"none\", or optimizer.name = \"adamw\"", .is_of_grid = 1},
         {"optimizer.name", "outer.send", optimizer && !optimizer->server_can_update && has_server && gradients,
@@ -643,8 +644,8 @@ static void rule_unread(ConfigLoad *load) {
         cJSON *value = option_to_json(o, load->config), *usual = cJSON_Parse(o->fallback);
         char  *shown = cJSON_PrintUnformatted(value);
         if (!config_same_value(value, usual))
-            REFUSE(load, KEYS(o->key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it: "
-                   "leave it out (%s), or optimizer.name = \"%s\"", o->key, shown, name, o->fallback, o->optimizer);
+            REFUSE(load, KEYS(o->key, "optimizer.name"), "%s = %s with optimizer.name = \"%s\", which does not read it:"
+                   " leave it out (%s), or optimizer.name = \"%s\"", o->key, shown, name, o->fallback, o->optimizer);
         cJSON_Delete(value), cJSON_Delete(usual), free(shown);
     }
 }

@@ -17,7 +17,9 @@ int config_server_updates(const Config *c) {
     return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
 }
 
-const OptimizerKind *config_optimizer(const Config *c) { return optimizer_kind(c->optimizer.name, c->optimizer.normuon); }
+const OptimizerKind *config_optimizer(const Config *c) {
+    return optimizer_kind(c->optimizer.name, c->optimizer.normuon);
+}
 
 ModelSpec config_model_spec(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;

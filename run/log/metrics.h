@@ -21,7 +21,7 @@ typedef struct {
     int64_t tokens;        /* tokens consumed since step 0       */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms;
     GroupTimes exchange;   /* time and bytes of the messages between ranks */
-    /* the grid; each axis with more than one rank, except shard, has a key of its own in the line, such as replica_ms */
+    /* the grid; each axis with more than one rank, except shard, has a key of its own in the line, as replica_ms */
     Mesh    mesh;
     int     has_sent;      /* 1 if the line has the bytes that a rank sends along each axis */
     Metric  more[METRICS_MORE]; /* [mores] numbers that not every run has, in the order of the line (metric_add) */
@@ -33,8 +33,8 @@ typedef struct {
     int64_t source_tokens[BLEND_SOURCES]; /* tokens of each source so far, in the order of training */
 } StepMetrics;
 
-/* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". What follows the last slash
- * is its key in the line. A new number needs this call, and its row in docs/looking-at-runs.md. */
+/* Adds a number to the line of a step. tag: its name in TensorBoard, such as "train/epochs". What follows the last
+ * slash is its key in the line. A new number needs this call, and its row in docs/looking-at-runs.md. */
 void metric_add(StepMetrics *s, const char *tag, double value);
 
 /* Numbers of a round of islands (jobs that train one model through a server, run/outer/). The server or an island logs

@@ -1,8 +1,8 @@
 /* run_log.h - reads the log of a run: the lines of metrics.jsonl, for the log itself and for all programs that read it,
  * and whole logs with their config.json, for the verbs that look at runs. Changes nothing.
  *
- * It reads only lines that begin like those of run/log/metrics.c: {"kind":" without blanks. The parser is a pure function
- * over (bytes, length).
+ * It reads only lines that begin like those of run/log/metrics.c: {"kind":" without blanks. The parser is a pure
+ * function over (bytes, length).
  */
 #ifndef TRAIN_GPT_RUN_LOG_RUN_LOG_H
 #define TRAIN_GPT_RUN_LOG_RUN_LOG_H
