@@ -448,7 +448,8 @@ static void draw_nonfinite(const Picture *p) {
                     svg_x(&p->loss, p->middle[i]), BOTTOM);
 }
 
-/* Names and styles of the marks for events. Each kind has dashes of its own, so that it is known without its colour. */
+/* Names and styles of the marks for events. Each kind of event has dashes of its own, so that it is known without its
+ * colour. */
 static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},

@@ -151,11 +151,11 @@ typedef struct {
 
 /* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands fetch all weights instead. */
 FrameType held_type(const Config *c);
-size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of the weights that one island
-                                                      * holds. */
+/* Returns the bytes of the server's memory of the weights that one island (training job) holds. */
+size_t    held_bytes(const Config *c, size_t elems);
 
-/* Begins an empty record of the weights [first, first + elems) that one island holds. Returns 0 if there is no
- * memory. */
+/* Begins an empty memory of the weights [first, first + elems) that one island (training job) holds. Returns 0 if
+ * memory is not enough. */
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 
