@@ -489,8 +489,8 @@ static void draw_last_values(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Draws an entry of the legend: a short line with the attributes `look`, and its name. Returns the x of the next
- * entry. */
+/* Draws an entry of the legend: a short line with the attributes `look`, and its name. Returns the horizontal
+ * position of the next entry. */
 static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
     fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
             x + 29, y + 4, name);

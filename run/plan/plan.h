@@ -120,7 +120,7 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights x, and the memory that an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a record of the
+    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a copy of the
      * weights that each of outer.least_islands islands holds. */
     size_t changes;
     size_t deltas;       /* the changes of weights (deltas) that outer.least_islands islands send */
