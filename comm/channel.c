@@ -197,7 +197,7 @@ enum {
     DROPS = 64, DROP_BYTES = 1 << 16, /* limits while channel_end drops what arrives: most reads in a call, and bytes of
                                        * each read */
     WAKE_BYTES = 1 << 15,
-    RECORD_BYTES = 16640,             /* most bytes of a TLS 1.3 record */
+    RECORD_BYTES = 16640,             /* most bytes of a TLS 1.3 record, the unit that TLS encrypts */
     OLD_HEAD_BYTES = 8,               /* bytes with which a connection of protocol 2 or older begins */
     TLS_HANDSHAKE = 22                /* first byte of a TLS handshake */
 };

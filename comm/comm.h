@@ -325,7 +325,7 @@ TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
  * begin anywhere, it is at most 2 ceil(log2(leaves / ranks)). */
 int tree_buffers(int64_t leaves, int ranks);
 
-/* For tests: writes records of the last collectives over buckets (at most 128) of all groups, oldest first. Returns
+/* For tests: writes the traces of the last collectives over buckets (at most 128) of all groups, oldest first. Returns
  * their number. */
 int world_trace(const World *w, CommTrace *out, int max);
 

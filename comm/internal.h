@@ -112,8 +112,8 @@ struct World {
     int64_t  started;           /* number of collectives over buckets that this process has started so far */
     int64_t  stalled;           /* for tests: collectives from this sequence number on never begin; INT64_MAX without a
                                  * test */
-    CommTrace blocking;         /* record of the small blocking call that the main thread is in, or was in last */
-    CommTrace trace[TRACES];    /* records of the last collectives; the one with sequence s is at s % TRACES */
+    CommTrace blocking;         /* the small blocking call that the main thread is in, or was in last */
+    CommTrace trace[TRACES];    /* the last collectives; the one with sequence s is at s % TRACES */
 
     Stream         *followed;   /* compute stream (world_follow), whose device memory holds the buckets; borrowed; NULL:
                                  * buckets are in host memory */
@@ -162,8 +162,8 @@ NORETURN void world_failed(const World *w, const char *why);
  * [size] is indexed by the former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
 void        world_renumber(World *w); /* changes w->rank and the order of w->host to the numbers of world_numbers */
-CommTrace  *world_trace_of(World *w, int64_t sequence); /* returns the record of the collective with this sequence
-                                                         * number, or NULL if later collectives have overwritten it */
+/* returns the trace of the collective with this sequence number, or NULL if later collectives have overwritten it */
+CommTrace  *world_trace_of(World *w, int64_t sequence);
 void        world_list(World *w, Comm *c); /* adds a group to the world's list of groups */
 void        world_unlist(World *w, Comm *c);
 
@@ -231,7 +231,8 @@ void nccl_join(Comm *c, GatherOrder order); /* makes the collectives started unt
 void nccl_join_end(Comm *c);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
-void nccl_read_times(Comm *c); /* adds the times of collectives that have ended to c->times and to their records */
+/* adds the times of collectives that have ended to c->times and to their entries in the trace */
+void nccl_read_times(Comm *c);
 
 /* collectives.c: start a queued collective (Op) and make progress with it. The caller of op_start sets op->comm, kind,
  * by, x, sequence, number, total_bytes, piece_bytes, way and peer. op_progress returns whether anything has

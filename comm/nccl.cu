@@ -51,7 +51,7 @@ struct Nccl {
                                       * own */
     cudaEvent_t  reached;            /* event recorded on the compute stream (world_follow) when the bucket is
                                       * complete */
-    Collective   collective[TRACES]; /* records of the last collectives; number i is at i % TRACES */
+    Collective   collective[TRACES]; /* the last collectives; number i is at i % TRACES */
     int64_t      started, read;      /* number of collectives started, and number of those whose times are read */
     int64_t      finished;           /* number of collectives, the first of those started, for which the compute
                                       * stream needs no further wait (nccl_wait has already made it wait) */
@@ -333,7 +333,7 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    /* adds up the times of all collectives, which have ended, so that no record still counts as in flight */
+    /* adds up the times of all collectives, which have ended, so that none still counts as in flight */
     nccl_read_times(c);
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (__atomic_exchange_n(&n->abandoned, 1, __ATOMIC_SEQ_CST)) pause_for_ever();

@@ -19,7 +19,9 @@ typedef struct {
     int      read_error;
     int      has_ended;       /* 1: the peer has closed its sending direction */
     uint8_t  head[5];         /* [head_bytes] header of the TLS record that is being read */
-    size_t   head_bytes, body_left; /* body_left: bytes of that record not yet read, once all of `head` is there */
+    /* head_bytes: bytes of `head` read so far. body_left: bytes of the TLS record's body not yet read; valid once
+     * `head` is complete */
+    size_t   head_bytes, body_left;
     uint64_t sent, received;  /* bytes sent and received on the wire so far, including those that TLS adds */
     char     why[200];        /* why a call returned TLS_FAILED; part of a message */
 } Tls;

@@ -26,8 +26,9 @@ typedef struct Stream {
     MathMode math;
     int      any_threads; /* CPU: 1 if matrix products give the same bits for any number of threads, because the shape
                            * alone fixes the tiles */
-    Ledger  *ledger;  /* borrowed; if not NULL the stream is dry: it runs nothing, and notes the costs of each operation
-                       * in this ledger */
+    /* borrowed; NULL: an ordinary stream. Otherwise the stream is dry: it runs nothing, and notes the cost of each
+     * operation in this ledger */
+    Ledger  *ledger;
 } Stream;
 
 /* Opens the device of this process. CPU: sets the number of threads to OMP_NUM_THREADS, or to `threads` if that is not

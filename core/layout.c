@@ -113,8 +113,8 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     return count;
 }
 
-/* Converts elements of a span to a contiguous extent of the file. If the parameter is cut by columns, each row of this
- * rank's slice is followed in the file by the slice of the next tensor rank. */
+/* Converts elements of a span (part of a parameter) to a contiguous extent (range) of the file. If the parameter is cut
+ * by columns, each row of this rank's slice is followed in the file by the slice of the next tensor rank. */
 FileExtent layout_extent(const Layout *layout, const Span *span, int64_t at) {
     const Param *p = &layout->param[span->param];
     int64_t      element = span->first + at, left = span->elems - at, i = layout->tensor_rank;

@@ -21,7 +21,7 @@ enum { DOCUMENT_FAULT_CHARS = 2048, DOCUMENT_LONGEST_LINE = 1 << 28 /* most byte
 
 typedef enum { FORMAT_FOUND, FORMAT_TEXT, FORMAT_JSONL, FORMAT_PARQUET } DocumentFormat;
 extern const char
-    *const DOCUMENT_FORMATS[]; /* "text", ...: the values of format=, from FORMAT_TEXT on; ends with NULL */
+    *const DOCUMENT_FORMATS[]; /* the values of format= beginning with that of FORMAT_TEXT, "text"; ends with NULL */
 
 /* How the user wants inputs to be read. */
 typedef struct {

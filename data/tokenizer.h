@@ -34,7 +34,7 @@ int       tokenizer_beside(const char *shard, char *out, size_t capacity);
  * format. It is 0 for bytes and for ids only. */
 uint64_t  tokenizer_fingerprint(const Tokenizer *t);
 /* Returns 1 if tokenizers a and b encode text to different ids, with the difference in why: "from id 5 on they differ".
- * A tokenizer of ids only never differs from another. */
+ * Returns 0 if one of them has no texts, only a number of ids. */
 enum { TOKENIZER_WHY_CHARS = 80 };
 int       tokenizer_difference(const Tokenizer *a, const Tokenizer *b, char why[TOKENIZER_WHY_CHARS]);
 /* Returns the tokenizer of data: the one at path if given, else the first in a folder of the files. If there is none,

@@ -8,7 +8,7 @@
 
 enum { THREADS = 256, MOST_PIECES = 60 };
 
-/* One span of parameters that a launch updates. */
+/* One span (range of parameters) that a launch updates. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;
@@ -50,8 +50,8 @@ static bool piece_fits(const OptimizerSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
-/* Updates the first spans of the list, as many as fit into one launch. A launch takes only spans of one kind: all
- * aligned for vector accesses, or none. Returns the number of spans updated. */
+/* Updates the first spans (ranges of parameters) of the list, as many as fit into one launch. Either all spans of a
+ * launch are aligned for vector accesses, or none is. Returns the number of spans updated. */
 template <typename T, int W>
 static int update_some(Stream *s, const OptimizerSpan *span, int spans, Factors f, OptimizerStep h) {
     Pieces<Piece<T>, MOST_PIECES> all = {};

@@ -10,12 +10,13 @@ typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;  /* learning_rate and decay hold for the whole step; adamw_update_host replaces
-                                       * them by those of its span */
+    /* learning_rate and decay hold for the whole step; adamw_update_host replaces them by those of its span (range of
+     * parameters) */
+    float learning_rate, eps, decay;
 } Factors;
 
-/* The learning rate and decay of one span. A span's `rate` multiplies the learning rate and divides the decay, so their
- * product does not depend on it. */
+/* The learning rate and decay of one span (range of parameters). A span's `rate` multiplies the learning rate and
+ * divides the decay, so their product does not depend on it. */
 typedef struct { float learning_rate, decay; } SpanFactors;
 static inline SpanFactors adamw_span_factors(const OptimizerSpan *span, OptimizerStep h) {
     double rate = span->rate > 0.0f ? (double)span->rate : 1.0;

@@ -46,11 +46,11 @@ typedef struct {
 } MatmulAlgorithms;
 extern MatmulAlgorithms matmul_algorithms;
 
-/* Adds the record, or replaces the record with the same key. Later products use it. */
+/* Adds the algorithm to the table, or replaces the one with the same key. Later products use it. */
 void matmul_algorithms_set(MatmulAlgorithm a);
 /* Empties the table and unfreezes it: later products may again be timed and recorded. */
 void matmul_algorithms_clear(void);
-/* Returns the index of the record with this key, or -1. */
+/* Returns the index in the table of the algorithm with this key, or -1. */
 int  matmul_algorithms_find(const char *key);
 
 #ifdef __cplusplus

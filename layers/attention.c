@@ -240,7 +240,7 @@ SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
 
 typedef struct {
     Heads  heads;
-    void  *y;   /* output; borrowed, [N,C] act */
+    void  *y;   /* output; borrowed, [N,C] of the activation type */
     float *lse; /* log of the softmax denominators; borrowed, [B*H,T] */
 } Forward;
 
@@ -348,7 +348,7 @@ typedef struct {
     Heads       heads;
     void       *dqkv;   /* borrowed; gradients, in the layout of qkv */
     void       *dkeys;  /* borrowed; gradients of the context ranks' keys; NULL: they are in dqkv */
-    const void *y;      /* forward's output; borrowed, [N,C] act */
+    const void *y;      /* forward's output; borrowed, [N,C] of the activation type */
     const float *lse;   /* forward's lse; borrowed, [B*H,T] */
     const float *delta; /* borrowed, [H,N]; NULL: computed from dy and y */
 } Backward;

@@ -182,7 +182,8 @@ DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads
     }
 }
 
-/* Stores rows [first, first + ROWS) of a head from a tile, except those from T on. One warp does it. */
+/* Stores rows [first, first + ROWS) of a head from a tile, except rows at or past the sequence length h.T. One warp
+ * does it. */
 template <typename T, int ROWS, int D>
 DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;

@@ -31,7 +31,8 @@ SIMD_INLINE f32x16 tanh_slope16(f32x16 u) {
  * the bit, that of the same logit in a vector. */
 static __attribute__((noinline)) f32x16 soft_capped(f32x16 x, float softcap) { return softcap * tanh16(x / softcap); }
 
-/* Returns 16 logits of a row from column v on, capped unless softcap is 0. Columns from V on give -infinity. */
+/* Returns 16 logits of a row, those of columns v to v + 15, capped unless softcap is 0. Columns V and above are padding
+ * and give -infinity. */
 SIMD_INLINE f32x16 logits16(const void *row, int64_t v, int64_t V, DType type, float softcap) {
     if (softcap == 0.0f)
         return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);

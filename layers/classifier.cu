@@ -54,7 +54,7 @@ template <typename T, int W> DEVICE void softmax_add(Softmax &r, Pack<float, W> 
     for (int j = 0; j < W; j++) r.sum += softmax_exp<T>(x.v[j] - max);
 }
 
-/* Sets the columns from V on, of a pack that begins at v, to -infinity. */
+/* In a pack of logits that begins at column v, sets the columns V and above, which are padding, to -infinity. */
 template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
     if (v + W <= V) return;
     #pragma unroll

@@ -339,8 +339,8 @@ static inline int classifier_part_contract(Stream *s, const char *op, Tensor log
 
 /* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
-/* The contract of every update of spans. states: 1 if the optimizer has m, 2 if it has m and v. flops: FLOPs of an
- * element. */
+/* The contract of every update of spans (ranges of parameters). states: 1 if the optimizer has m, 2 if it has m and v.
+ * flops: FLOPs of an element. */
 static inline int update_contract(Stream *s, const char *op, const OptimizerSpan *span, int spans, OptimizerStep h,
                                   int states, double flops) {
     double elems = 0.0, bytes = 0.0;

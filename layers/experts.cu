@@ -292,8 +292,8 @@ template <SumIndex order, typename T> DEVICE void load_side(T *tile, const Opera
     else                          load_operand<T, Tile16::R, Tile16::I>(tile, x, r, at, vector);
 }
 
-/* Loads the left fragment of a tensor-core product (core/ptx.cuh): 16 rows i of a from `i` on, 16 terms of the sum from
- * r on. */
+/* Loads the left fragment of a tensor-core product (core/ptx.cuh): rows i to i + 15 of a, terms r to r + 15 of the
+ * sum. */
 template <SumIndex order, typename T> DEVICE void left_fragment(uint32_t (&a)[4], const T *tile, int i, int r) {
     int lane = (int)threadIdx.x % WARP;
     if constexpr (order == INNER)

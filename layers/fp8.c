@@ -82,8 +82,9 @@ static void fp8_round(Tensor y, Tensor x, int which, Fp8 f, Noting noting) {
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Returns x, w or dy rounded to fp8: in scratch, or unchanged if an op has already written it as codes. copies: number
- * of 8-bit copies that a GPU would write, whose cost a dry stream notes. */
+/* Returns x, w or dy rounded to fp8: in scratch, or unchanged if an op has already written it as fp8 codes. copies:
+ * number of 8-bit copies that a GPU would write. Only a dry stream (one that notes costs and computes nothing) uses it,
+ * for their cost. */
 static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int copies) {
     if (fp8_is_codes(x)) return tensor_2d(x.data, BF16, x.dim[0], x.dim[1]);
     Tensor y = arena_tensor(&s->scratch, BF16, 2, x.dim[0], x.dim[1], 1);
@@ -91,7 +92,8 @@ static Tensor rounded(Stream *s, Tensor x, int which, Fp8 f, Noting noting, int 
     return y;
 }
 
-/* Computes a product of rounded operands. A dry stream notes the cost of the GPU's 8-bit product instead. */
+/* Computes a product of rounded operands. A dry stream (one that computes nothing) notes the cost of the GPU's 8-bit
+ * product instead. */
 static void product(Stream *s, Matmul p, DType a, DType b) {
     Matmul  noted = p;
     int64_t times = s->ledger ? s->ledger->times : 0;
@@ -138,8 +140,8 @@ void fp8_activation_forward(Stream *s, Activation kind, Tensor y, Tensor x, Fp8 
     round_output(y, f);
 }
 
-/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream notes only this op,
- * but takes the scratch of activation_backward. */
+/* Computes the activation's gradient in bf16, so dbias sums values rounded to bf16. A dry stream (one that computes
+ * nothing) notes only this op, but takes the scratch of activation_backward. */
 void fp8_activation_backward(Stream *s, Activation kind, Tensor dx, Tensor dbias, Tensor dy, Tensor x, Fp8 f) {
     int     is_dry = activation_backward_contract(s, dx, dbias, dy, x, &f);
     int64_t times = is_dry ? s->ledger->times : 0;

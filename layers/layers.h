@@ -337,8 +337,8 @@ typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } O
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ) */
 void adamw_update(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
-/* Updates one span whose tensors are in host memory, on the cores of this process, before it returns. The bits are
- * those of the CPU build. working may be apart from an F32 master; it is then not written. */
+/* Updates one span (range of parameters) whose tensors are in host memory, on the cores of this process, before it
+ * returns. The bits are those of the CPU build. working may be apart from an F32 master; it is then not written. */
 void adamw_update_host(OptimizerSpan span, OptimizerStep h, float grad_scale);
 
 /* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Its ops in
@@ -378,7 +378,7 @@ void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x. Adds the gradients of micro-batches where the order is fixed (the tree of comm/comm.h).
  *   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
-/* Copies columns [from_first, from_first + columns) of `from` to columns of `to` from to_first on.
+/* Copies columns [from_first, from_first + columns) of `from` to columns [to_first, to_first + columns) of `to`.
  *   to, from [N,any] of one type */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 /* y = x, rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16) */

@@ -229,7 +229,7 @@ static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
     return algo_attribute(algo, CUBLASLT_ALGO_CONFIG_ID, ALGORITHM_NONE);
 }
 
-/* Copies an algorithm to its record in the table. */
+/* Copies an algorithm into an entry of the table of algorithms. */
 static void algo_store(MatmulAlgorithm *record, const Algorithm *algo) {
     static_assert(sizeof record->state == sizeof algo->lt.data, "all of an algorithm is kept");
     uint32_t own[ALGORITHM_WORDS] = {GEMM_SUM_ORDER, (uint32_t)algo->way.cluster, (uint32_t)algo->way.parts};
@@ -246,7 +246,7 @@ static int own_must(const Call *c) {
     return gemm_asked() == GEMM_OWN && gemm_hopper_fits(&c->p, EPILOGUE_NONE, NULL, 0);
 }
 
-/* Restores the algorithm of a record. Returns 0 if this library or GPU cannot run it. */
+/* Restores the algorithm that an entry of the table holds. Returns 0 if this library or GPU cannot run it. */
 static int algo_restore(const Entry *e, const Call *c, const MatmulAlgorithm *record, Algorithm *algo) {
     cublasLtMatmulHeuristicResult_t result;
     algo->is_own = record->id == ALGORITHM_OWN;

@@ -135,7 +135,8 @@ SIMD_INLINE void layernorm_grad_row_of(DType type, const Backward *of, float *dw
     }
 }
 
-/* Returns sum + dy w norm for n channels of a row from c on, where norm = x rstd. Also adds dy norm to dw. */
+/* Adds dy w norm of n channels of a row, the first of which is c, to sum and returns it. norm = x rstd. Also adds dy
+ * norm to dw. */
 SIMD_INLINE f32x16 add_dn(f32x16 sum, DType type, const Backward *k, float *dw, float rstd, int64_t x_at, int64_t dy_at,
                           int64_t c, int64_t n) {
     f32x16 norm = act16_load_n(k->x, x_at + c, n, type) * rstd;

@@ -27,8 +27,8 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 typedef struct { Tensor wte, wpe; } EmbeddingParams;            /* tokens [V',C]; positions [P,C], none if rotary */
 typedef struct { Tensor norm_w, norm_b, head; } FinalParams;    /* norm [C] [C]; head [V',C], none if wte is the head */
 
-/* The final norm, for the n rows of this rank. residual: the stream that it reads, [n,C] act; y: its output, [n,C] act;
- * mean and rstd: its statistics, [n] f32. Kinds with RMS norms do not set mean. */
+/* The final norm, for the n rows of this rank. residual: the stream that it reads, [n,C] of the activation type; y: its
+ * output, likewise; mean and rstd: its statistics, [n] f32. Kinds of block with RMS norms do not set mean. */
 typedef struct { Tensor residual, y, mean, rstd; } FinalActs;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType;
 typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD, KEEP_WORK } Keep;
 
 typedef struct {
-    size_t   field;     /* offset of the Tensor in the kind's struct of activations             */
+    size_t   field;     /* offset of the Tensor in the struct of activations of this kind of block */
     ActShape shape;
     ActType  type;
     Keep     keep;
@@ -93,22 +93,26 @@ typedef struct {
      * input: before the first block, and if the previous block added its last branch itself. forward sets has_joined
      * to 1 if it stored the whole stream after this block in `exit`. If it sets 0, the output of its last branch is
      * still to be added, and is in this rank's rows of update, own_rows(update). */
-    Tensor mid;                /* [own,C] act: the stream before the block, without `update`               */
-    /* [N,C] act: output of a branch, for the rows of all tensor ranks. In training its memory also holds the gradient
-     * of attention's output, [N,Q/t]. */
+    /* [own,C] of the activation type: the residual stream before the block, without `update` */
+    Tensor mid;
+    /* [N,C] of the activation type: output of a branch, for the rows of all tensor ranks. In training its memory also
+     * holds the gradient of attention's output, [N,Q/t]. */
     Tensor update;
-    /* [own,C] act: the stream after the block, which the next block or the final norm reads */
+    /* [own,C] of the activation type: the residual stream after the block, which the next block or the final norm
+     * reads */
     Tensor exit;
     int    has_joined;         /* set by forward: 1 if `exit` holds the stream after the block             */
     /* [C] f32: column sums of dresidual where the block begins (backward writes them) and where it ends (backward reads
      * them); or none */
     Tensor entry_sums, exit_sums;
-    Tensor dresidual, dbranch; /* [own,C] [N,C] act: the gradient of the stream (in and out), and of a branch */
+    /* [own,C] [N,C] of the activation type: the gradient of the residual stream (in and out), and of a branch */
+    Tensor dresidual, dbranch;
     /* [H/t,N] f32: result of attention_delta, computed in the backward of the product after attention; none:
      * attention's backward computes it */
     Tensor delta;
-    Tensor keys, dkeys;        /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
-    Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds that have_rope             */
+    /* [ranks*N,2KV/t] of the activation type: keys and values of all context ranks, and their gradients */
+    Tensor keys, dkeys;
+    Tensor frequencies;        /* [head_dim/2] f32: rotary frequencies, in kinds of block that have_rope */
     /* borrowed: ranks that divide the experts (model/experts.h); NULL: each rank has all */
     struct ExpertRanks *experts;
     /* borrowed [ranks][E]: rows that each expert rank has for each expert, counted by forward */
@@ -120,7 +124,8 @@ typedef struct {
     /* [B,T] i32: the first key that each query of this block sees, the start of its document (layers.h). The last key
      * is the query itself. none: each query sees the sequence from its begin */
     Tensor first_keys;
-    /* fp8 scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are in the type act */
+    /* fp8 scales, maxima and counts of the block's FP8_BLOCK_CELLS tensors; scale none: products are in the activation
+     * type */
     Fp8    fp8;
 } BlockRun;
 
@@ -207,8 +212,8 @@ void product_swiglu_backward(const BlockRun *r, Tensor dx, Tensor dw, Tensor dsw
 
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
-/* Config keys that a kind reads, in addition to its five sizes. A key that a kind does not read is refused unless it
- * has its default value. */
+/* Config keys that a kind of block reads, in addition to its five sizes. A key that a kind does not read is refused
+ * unless it has its default value. */
 typedef enum {
     READS_N_KV_HEAD = 1, /* reads model.n_kv_head; without this flag each query head has its own keys */
     READS_HEAD_DIM  = 2, /* reads model.head_dim; without this flag it is n_embd / n_head */
@@ -221,7 +226,7 @@ typedef enum {
 enum { ALL_ACTIVATIONS = (1 << ACTIVATION_COUNT) - 1 };
 
 struct BlockKind {
-    const char *name;                      /* name of the kind: "gpt2" */
+    const char *name;                      /* name of the kind of block: "gpt2" */
     /* parts of tensor names in files: "transformer.", and "h" for "transformer.h.3." */
     const char *prefix, *blocks;
     ParamTable  embedding, block, final;
@@ -231,7 +236,8 @@ struct BlockKind {
     /* offsets in the struct of activations: of the stream before the block, and of the stream after the block without
      * the last branch */
     size_t      entry, mid;
-    /* acts, weights and grads are the kind's structs. */
+    /* acts: the activations, weights and grads: the parameters and their gradients; each is a struct of this kind of
+     * block. */
     void (*forward)(BlockRun *r, void *acts, const void *weights);
     void (*recompute)(BlockRun *r, void *acts, const void *weights); /* computes again the tensors that were not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
@@ -239,13 +245,14 @@ struct BlockKind {
      * the gradient of the norm's output; backward sets r->dresidual. */
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
-    int  traits;                           /* set of Traits that every model of this kind has */
+    int  traits;                           /* set of Traits that every model of this kind of block has */
     /* with HAS_EXPERTS: offset, in the struct of weights, of the bias that is added when experts are chosen
      * (model/optimizer.h) */
     size_t experts_bias;
-    /* 1: blocks read BlockRun.frequencies, and the kind reads the config keys rope_theta and those of its scaling */
+    /* 1: blocks read BlockRun.frequencies, and this kind of block reads the config keys rope_theta and those of its
+     * scaling */
     int  has_rope;
-    int  keys;                             /* set of KindKeys: config keys that the kind reads */
+    int  keys;                             /* set of KindKeys: config keys that this kind of block reads */
     /* epsilon of the norms if the config has no norm_eps; 0: the option's default */
     double norm_eps;
     /* 1: q, k and v are adjacent in memory and read as one matrix, and so are gate and up */

@@ -33,19 +33,22 @@ typedef struct {
     Tensor probability;              /* [N,E] f32                                  */
     Tensor expert, weight;           /* [N,top_k] i32, f32: the experts chosen for each token, and their weights */
     Tensor order, place, first;      /* [R] [R] [E+1] i32                          */
-    Tensor gate_up;                  /* [X,2FE] act: outputs of gate and up; in backward their gradient */
-    Tensor swiglu;                   /* [X,FE] act: input of down, already multiplied by the expert's weight */
+    /* [X,2FE] of the activation type: outputs of gate and up; in backward their gradient */
+    Tensor gate_up;
+    /* [X,FE] of the activation type: input of down, already multiplied by the expert's weight */
+    Tensor swiglu;
     Tensor counts;                   /* [B,E] i32: assignments of each sequence to each expert */
-    Tensor logits;                   /* [N,E] act: the router's logits; in backward their gradient */
-    Tensor rows, out;                /* [R,C] act: input and output of the experts; in backward the gradients */
-    /* [X,FE] act, [N,top_k] f32, [N,C] act: gradients of swiglu and weight; what the router adds to the gradient of
-     * norm */
+    Tensor logits;                   /* [N,E] of the activation type: the router's logits; in backward their gradient */
+    /* [R,C] of the activation type: input and output of the experts; in backward the gradients */
+    Tensor rows, out;
+    /* [X,FE] of the activation type, [N,top_k] f32, [N,C] of the activation type: gradients of swiglu and weight; what
+     * the router adds to the gradient of norm */
     Tensor dswiglu, dweight, dnorm;
     /* Rows from all expert ranks, in the order of this rank's experts. Without expert ranks these have no elements. */
     Tensor first_here;               /* [E+1] i32: first rows of this rank's experts; E/ranks + 1 are used */
     Tensor weight_here, dweight_here; /* [X] f32                                   */
     Tensor weight_rows;              /* [R] f32: weights, or gradients of weights, in the order of `rows` */
-    /* [X,C] act: input and output of this rank's experts; in backward their gradients */
+    /* [X,C] of the activation type: input and output of this rank's experts; in backward their gradients */
     Tensor rows_here, out_here;
 } ExpertActs;
 

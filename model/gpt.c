@@ -115,7 +115,8 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
-/* Returns the tensor of block l at an offset in the kind's struct (BlockKind.entry, BlockKind.mid). */
+/* Returns the tensor of block l at an offset in the struct of activations of its kind (BlockKind.entry,
+ * BlockKind.mid). */
 static Tensor act_of(Gpt *g, Tape t, int64_t l, Extent e, size_t offset) {
     return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + offset);
 }
@@ -124,7 +125,8 @@ static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return act_of(g, t
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the structs of the first block that has been created with the same activation rows as `kind`, or NULL. */
+/* Returns the structs of the first block that has been created with the same activation rows as this kind of block, or
+ * NULL. */
 static const void *first_like(const Gpt *g, const BlockKind *kind) {
     for (int p = 0; p < g->parts; p++)
         for (int64_t l = g->part[p].first; l < g->part[p].end; l++)

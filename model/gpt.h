@@ -24,7 +24,7 @@ typedef enum { GRAPH_FORWARD, GRAPH_SETS, GRAPH_ADDS, GRAPHS } GraphKind;
 
 /* What is kept of a block for one micro-batch in flight. */
 typedef struct {
-    void      *acts;                 /* owned: the kind's struct of activations               */
+    void      *acts;                 /* owned: the struct of activations of the block's kind */
     BlockGraph graph[GRAPHS];        /* owned */
     int64_t   *expert_rows;          /* owned [ranks][E]: BlockRun.expert_rows; NULL: no ranks divide the experts */
 } BlockTape;
@@ -56,7 +56,7 @@ typedef struct {
     ExpertRanks *experts;            /* owned: ranks that divide the experts; NULL: each rank has all */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* numbers of the step; forward and backward add losses to SUM_LOSS */
-    Fp8Scales  fp8;                  /* scales of products in fp8; none if products are of type act */
+    Fp8Scales  fp8;                  /* scales of products in fp8; none if products are of the activation type */
     int64_t    past;                 /* tokens of the sequence before the batch; 0 outside of pipeline_token_logits() */
 
     GptPart   *part;                 /* owned [parts]: the parts of this rank                 */
@@ -64,25 +64,33 @@ typedef struct {
     void      *one_block;            /* owned: the activations struct of the block that runs (block_view fills it):
                                       * the block's tensors in the shapes of the current micro-batch, which may be
                                       * smaller than the largest */
-    /* pipeline: [n,C] act, the stream and its gradient, received from (in) and sent to (out) a neighbouring stage */
+    /* pipeline: [n,C] of the activation type: the residual stream and its gradient, received from (in) and sent to
+     * (out) a neighbouring stage */
     Tensor     forward_in, forward_out, backward_in, backward_out;
-    /* n = N/t rows of the stream on each of t tensor ranks */
-    Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
-    /* [n,C] act: the stream before the final norm, and the norm's output; [n] f32: the norm's statistics */
+    /* n = N/t rows of the residual stream on each of t tensor ranks */
+    /* [N,C] of the activation type: a branch's output before it joins the residual stream */
+    Tensor     update;
+    /* [n,C] of the activation type: the residual stream before the final norm, and the norm's output; [n] f32: the
+     * norm's statistics */
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
-    /* [head_rows,V'/t] act: logits of a chunk of rows, for this rank's columns of the padded vocabulary V' */
+    /* [head_rows,V'/t] of the activation type: logits of a chunk of rows, for this rank's columns of the padded
+     * vocabulary V' */
     Tensor     logits;
     Tensor     losses;               /* [N] f32 */
-    /* [H/t,N] f32: attention_delta's result for one block (BlockRun.delta); none if the kind has none, or on the CPU */
+    /* [H/t,N] f32: attention_delta's result for one block (BlockRun.delta); none if this kind of block has none, or on
+     * the CPU */
     Tensor     delta;
-    /* [C] f32  column sums of dresidual between two blocks; none if the kind has none, or with tensor ranks */
+    /* [C] f32: column sums of dresidual between two blocks; none if this kind of block has none, or with tensor
+     * ranks */
     Tensor     dresidual_sums;
-    Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients of the stream, and of a branch */
-    Tensor     keys, dkeys;          /* [ranks*N,2KV/t] act: keys and values of all context ranks, and gradients */
+    /* [n,C] [N,C] of the activation type: gradients of the residual stream, and of a branch */
+    Tensor     dresidual, dbranch;
+    /* [ranks*N,2KV/t] of the activation type: keys and values of all context ranks, and their gradients */
+    Tensor     keys, dkeys;
     /* [B,T] i32: starts of the current micro-batch's documents, at the address that graphs read; none: no document
      * mask */
     Tensor     starts;
-    Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
+    Tensor     frequencies;          /* [head_dim/2] f32: rotary frequencies, in kinds of block with rotary positions */
     int        has_frequencies;      /* 1 when `frequencies` has been computed                    */
     Tensor     balance;              /* [1] f32: factor of the loss that balances experts; none without one */
     float      balance_there;        /* the value that `balance` holds on the device              */
@@ -143,9 +151,9 @@ void gpt_set_offline(Gpt *g, int is_offline);
  * dry run can try them all. */
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* returns SAMPLE_STEP, or more if tensor or context ranks share the rows */
-/* Returns the length at which texts of `tokens` tokens are scored (gpt_token_losses), B at once. It is the shortest of
- * gpt_sample_step, twice that, four times that and so on up to T. The length and `tokens` count whole sequences, over
- * all context ranks. */
+/* Returns the length at which texts of `tokens` tokens are scored (gpt_token_losses), B at once. It is the first of
+ * gpt_sample_step, twice that, four times that and so on that is at least `tokens`, but at most T. All these numbers
+ * count whole sequences, over all context ranks. */
 int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
 /* Returns whether a forward leaves each block's keys and values for the next forward. A new token then costs
  * gpt_token_rows rows. Not with context ranks, nor if blocks are computed again (memory.recompute=block). */

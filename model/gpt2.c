@@ -18,15 +18,17 @@ typedef struct {
 
 /* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads. */
 typedef struct {
-    Tensor residual;                    /* [n,C]  act  the stream entering the block         */
-    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32: output and statistics of the first norm */
-    Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps the past tokens' rows */
-    /* [N,C/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
+    Tensor residual;                    /* [n,C] of the activation type: the residual stream before the block */
+    /* [n,C] of the activation type, [n] f32, [n] f32: output and statistics of the first norm */
+    Tensor ln_1, ln_1_mean, ln_1_rstd;
+    /* [past+N,3C/t] of the activation type: q, k and v; sampling keeps the past tokens' rows */
+    Tensor qkv;
+    /* [N,C/t] of the activation type, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
-    Tensor residual_mid;                /* [n,C] act the stream after attention              */
+    Tensor residual_mid;                /* [n,C] of the activation type: the residual stream after attention */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
-    Tensor fc, activation;              /* [N,4C/t] act MLP before and after its activation  */
-    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act: gradients of qkv and fc    */
+    Tensor fc, activation;              /* [N,4C/t] of the activation type: the MLP before and after its activation */
+    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] of the activation type: gradients of qkv and fc */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)

@@ -55,8 +55,8 @@ typedef struct { double comm_ms, exposed_ms, ms[AXES], waited_ms[AXES]; int64_t 
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);
 
-/* Returns the bytes of buffers of all groups of this mesh with this kind (comm_buffer_bytes). experts: the ranks of
- * groups_add_experts. */
+/* Returns the bytes of buffers of all groups of this mesh (comm_buffer_bytes), if groups are of this CommKind. experts:
+ * the ranks of groups_add_experts. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind, int experts);
 /* Which groups exist in addition to those of groups_create. experts: ranks that divide the experts; has_matrices and
  * has_tree: 1 if groups_add_matrices and groups_add_tree were called. */

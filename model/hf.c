@@ -125,8 +125,8 @@ static int is_type(const cJSON *config, const char *plain) {
 
 /* --- classes ------------------------------------------------------------------------------------------------------ */
 
-/* The class of each kind, and its defaults for keys that config.json of a llama lacks. A default of 0 means: heads
- * share no keys; head_dim is the width divided by the heads. */
+/* The class of each kind of model, and its defaults for keys that config.json of a llama lacks. A default of 0 means:
+ * heads share no keys; head_dim is the width divided by the heads. */
 typedef struct {
     const char *type, *name;
     int64_t     positions, n_kv_head, head_dim;
@@ -140,7 +140,7 @@ static const HfClass CLASSES[ARCH_COUNT] = {
     [ARCH_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, NO_WINDOW},
 };
 
-/* Returns the kind (Arch) that a config.json names, -1 if none. */
+/* Returns the kind of model (Arch) that a config.json names, -1 if none. */
 static int arch_of(const cJSON *config) {
     for (int arch = 0; arch < ARCH_COUNT; arch++)
         if (is_type(config, CLASSES[arch].type)) return arch;
@@ -453,7 +453,7 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *begin, int adds_be
                     end, end);
 }
 
-/* Refuses `architectures` that name the language model of another kind, because programs that read it would compute
+/* Refuses `architectures` that name the class of another kind of model, because programs that read it would compute
  * another model. Names of other classes are ignored. */
 static void expect_architecture(const cJSON *config, const char *path, int arch) {
     static const char *const ends[] = {"LMHeadModel", "ForCausalLM"}; /* both endings have 11 letters */

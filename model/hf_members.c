@@ -151,8 +151,8 @@ static int generation_find(const char *name) {
     return i;
 }
 
-/* Returns the first row of the table, from m on, that is for this kind of model and has this name and this option. A
- * name or option that is NULL matches any. Returns NULL if there is none. */
+/* Returns the first row of the table, at row m or after it, that is for this kind of model and has this name and this
+ * option. A name or option that is NULL matches any. Returns NULL if there is none. */
 static const Member *member_find(const Member *m, int arch, const char *name, const char *option) {
     for (; m->name; m++)
         if (m->kinds & 1 << arch && (!name || is_named(m->name, name)) &&

@@ -24,19 +24,22 @@ typedef struct {
 /* N = B*T rows. Each of t tensor ranks has n = N/t rows of the stream, and H/t heads of D channels. Q = H*D, F =
  * n_inner. */
 typedef struct {
-    /* only in Qwen3: qkv before the norms of heads, [N,QKV/t] act; 1/rms of each head of q and of k, [N,H/t] [N,KEYS/t]
-     * f32 */
+    /* only in Qwen3: qkv before the norms of heads, [N,QKV/t] of the activation type; 1/rms of each head of q and of k,
+     * [N,H/t] [N,KEYS/t] f32 */
     Tensor products, q_rstd, k_rstd;
-    Tensor residual;                  /* [n,C]  act  the stream entering the block           */
-    Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32: output and 1/rms of the first norm */
-    Tensor qkv;                       /* [past+N,QKV/t] act, q and k rotated; sampling keeps the past tokens' rows */
-    /* [N,Q/t] act, [B*H/t,T] f32: attention's output; log of the softmax denominator */
+    Tensor residual;                  /* [n,C] of the activation type: the residual stream before the block */
+    Tensor norm_1, rstd_1;            /* [n,C] of the activation type, [n] f32: output and 1/rms of the first norm */
+    /* [past+N,QKV/t] of the activation type: q and k rotated, and v; sampling keeps the past tokens' rows */
+    Tensor qkv;
+    /* [N,Q/t] of the activation type, [B*H/t,T] f32: attention's output; log of the softmax denominator */
     Tensor attention, lse;
-    Tensor residual_mid;              /* [n,C] act the stream after attention                */
+    Tensor residual_mid;              /* [n,C] of the activation type: the residual stream after attention */
     Tensor norm_2, rstd_2;
-    Tensor gate_up;                   /* [N,2F/t] act; in backward its own gradient          */
-    Tensor swiglu;                    /* [N,F/t] act: input of the last product              */
-    Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act: gradients of qkv and swiglu  */
+    /* [N,2F/t] of the activation type: outputs of gate and up; in backward their gradient */
+    Tensor gate_up;
+    /* [N,F/t] of the activation type: swiglu's output, the input of the last product */
+    Tensor swiglu;
+    Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] of the activation type: gradients of qkv and swiglu */
     ExpertActs experts;               /* in qwen3-moe instead of gate_up, swiglu and dswiglu */
 } BlockActs;
 

@@ -41,7 +41,8 @@ void     matrices_destroy(Matrices *m);
 
 enum { MATRIX_FIELDS = 2 };
 /* An optimizer's work on matrices. Each element has `fields` f32 numbers, which are exchanged. `of` returns one field
- * of a span of this rank, as a 1-d tensor. `work` changes the numbers of a whole matrix [R,M] in place. */
+ * of a span (part of a parameter) of this rank, as a 1-d tensor. `work` changes the numbers of a whole matrix [R,M] in
+ * place. */
 typedef struct {
     int         fields;
     Tensor    (*of)(const void *ctx, int field, Span span);

@@ -29,8 +29,8 @@ Layout model_spec_layout(const ModelSpec *spec) {
     return layout;
 }
 
-/* Makes the groups of the grid that the spec describes, with simulated ranks. Context ranks are adjacent among the
- * ranks that share a state. */
+/* Makes the groups of the grid that the spec describes, with simulated ranks. Among the ranks that divide one copy of
+ * the optimizer's state, those of one context group are adjacent. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
     int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks);

@@ -71,7 +71,7 @@ Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* frees a model; does nothing if m is NULL */
 
 /* Sets the first values of masters and weights. Each rank draws those that it updates, as a function of (seed, global
- * offset). ticks, which may be NULL, is called with ctx between spans. */
+ * offset). ticks, which may be NULL, is called with ctx after each part of a parameter. */
 void       masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
 
 #endif

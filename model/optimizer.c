@@ -10,7 +10,8 @@
 
 enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 
-/* Returns the index in z->span of the last of this rank's spans that begins at `span` or before it. */
+/* Returns the index in z->span of the last of this rank's spans (parts of parameters) that begins at `span` or before
+ * it. */
 static int number_of(const Shards *z, Span span) {
     int low = 0, high = z->spans;
     while (high - low > 1) {
@@ -26,7 +27,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
                    .states = kind->update ? kind->states : 0};
     int64_t   elems = shards_state_elems(z);
     o.left_out = xcalloc((size_t)z->spans + 1, sizeof *o.left_out, "the list of spans to update");
-    /* a state without matrices omits them in whole packs of 64 elements, so that the next span stays aligned */
+    /* a state without matrices omits them in whole packs of 64 elements, so that the next part of a parameter stays
+     * aligned */
     for (int i = 0; i < z->spans; i++)
         o.left_out[i + 1] =
             o.left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
@@ -62,7 +64,7 @@ void optimizer_destroy(Optimizer *o) {
     o->spans = NULL, o->own_grad = NULL, o->left_out = NULL;
 }
 
-/* Returns a view of state k of a span. Its data is NULL if the state is not kept for the span. */
+/* Returns a view of state k of a span (part of a parameter). Its data is NULL if the state is not kept for the span. */
 static Tensor state_of(const Optimizer *o, int k, Span span) {
     int no_matrices = o->kind->state[k].no_matrices;
     if (k >= o->states || (no_matrices && span.group == GROUP_MATRIX)) return tensor_1d(NULL, F32, span.elems);
@@ -88,7 +90,8 @@ void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part)
     else device_to_host_queued(s, to, part);
 }
 
-/* A slice of a span that fits in a page (Optimizer.page), the buffer for copies between device and host. */
+/* A slice of a span (part of a parameter) that fits in a page (Optimizer.page), the buffer for copies between device
+ * and host. */
 typedef struct { int span; int64_t at, elems; } Part;
 static int next_part(const Optimizer *o, Part *p) {
     const Shards *z = o->shards;
@@ -161,7 +164,7 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the arguments of the update of a span that is not divided into pages. */
+/* Returns the arguments of the update of a span (part of a parameter) that is not divided into pages. */
 static OptimizerSpan arguments_of(const Optimizer *o, Span span) {
     return (OptimizerSpan){.master = optimizer_master(o, span),
                            .m = state_of(o, 0, span),
@@ -200,7 +203,8 @@ static void update_on_host(Optimizer *o, Stream *s, OptimizerStep h, float grad_
     }
 }
 
-/* Updates all spans of this rank. Matrices are left out if the kind of optimizer updates them by update_matrices. */
+/* Updates all parameters of this rank. Matrices are left out if the kind of optimizer updates them by
+ * update_matrices. */
 static void update_on_device(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale) {
     int count = 0;
     for (int i = 0; i < o->shards->spans; i++) {
@@ -227,8 +231,8 @@ static const double MUON_SCALE = 0.2; /* AdamW's updates have about this root me
 
 typedef struct { const Optimizer *optimizer; double beta2; } MuonWork;
 
-/* Returns one field of a span's matrix elements. Field 0: the gradients, which muon_momentum has replaced by the
- * direction of the momentum. Field 1: NorMuon's second moments. */
+/* Returns one field of the matrix elements in a span (part of a parameter). Field 0: the gradients, which muon_momentum
+ * has replaced by the direction of the momentum. Field 1: NorMuon's second moments. */
 static Tensor muon_field(const void *ctx, int field, Span span) {
     const Optimizer *o = ((const MuonWork *)ctx)->optimizer;
     return field == 0 ? shards_grad(o->shards, span) : state_of(o, 1, span);
@@ -285,7 +289,7 @@ const OptimizerKind OPTIMIZER_NORMUON = {
     .state = {{.name = "momentum", .flip = "guard.m"}, {.name = "v", .flip = "guard.v"}},
     .settings = MUON_SETTINGS, .update = adamw_update, .update_matrices = muon};
 
-/* The kinds that optimizer.name can name. */
+/* The kinds of optimizer that optimizer.name can name. */
 static const OptimizerKind *const KINDS[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};
 
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
@@ -309,7 +313,7 @@ static void steps_of(float *out, const int64_t *counts, ModelShape shape, int64_
     }
 }
 
-/* Adds `step` to the masters of a span, and rounds them to the weights. */
+/* Adds `step` to the masters of a span (part of a parameter), and rounds them to the weights. */
 static void add_to_masters(Optimizer *o, Stream *s, Span span, const float *step) {
     Tensor weights = shards_weight(o->shards, span), master = optimizer_master(o, span);
     if (o->on_host) {

@@ -25,37 +25,39 @@ typedef struct {
     int         no_matrices;             /* 1: the state is not kept for matrices; in files it is zero for them */
 } OptimizerState;
 
-/* Settings that only some kinds read, the same in all steps. Settings of a single step are in OptimizerStep
- * (layers.h). */
+/* Settings that only some kinds of optimizer read, the same in all steps. Settings of a single step are in
+ * OptimizerStep (layers.h). */
 typedef struct { double momentum; NewtonKind newton; } OptimizerSettings;
 
 /* A kind of optimizer. Rules of the config follow from its fields: what the kind cannot do is refused. grad_scale
  * multiplies the gradients (clipping, loss scale). */
 typedef struct OptimizerKind OptimizerKind;
 struct OptimizerKind {
-    const char *name;                    /* name of the kind in optimizer.name: "adamw", "muon"         */
+    const char *name;                    /* name of the kind of optimizer in optimizer.name: "adamw", "muon" */
     int         states;
     OptimizerState state[OPTIMIZER_MOST_STATES];
-    OptimizerSettings settings;          /* default settings of the kind                                */
-    /* Updates spans, each element on its own (layers.h): all weights of this rank, or those that update_matrices
-     * leaves. NULL: the kind updates nothing. */
+    OptimizerSettings settings;          /* default settings of this kind of optimizer */
+    /* Updates spans (parts of parameters), each element on its own (layers.h): all weights of this rank, or those that
+     * update_matrices leaves. NULL: this kind of optimizer updates nothing. */
     void      (*update)(Stream *s, const OptimizerSpan *span, int spans, OptimizerStep h, float grad_scale);
-    /* Updates a span in host memory in the same way. NULL: the kind has no memory.offload = "optimizer". */
+    /* Updates a part of a parameter in host memory as `update` does. NULL: this kind of optimizer cannot be used with
+     * memory.offload = "optimizer". */
     void      (*update_on_host)(OptimizerSpan span, OptimizerStep h, float grad_scale);
     /* Updates the matrices of blocks, which are gathered whole over the group ShardsSpec.matrices. NULL: `update`
      * updates matrices, too. */
     void      (*update_matrices)(Optimizer *o, Stream *s, OptimizerStep h, float grad_scale);
     int         server_can_update;       /* 1: a server of islands can update the weights (outer.send = "gradients") */
-    const OptimizerKind *normuon;        /* the kind with optimizer.normuon = true; NULL: this kind has no such form */
+    /* the kind of optimizer with optimizer.normuon = true; NULL: this kind has no such form */
+    const OptimizerKind *normuon;
 };
 extern const OptimizerKind OPTIMIZER_ADAMW;
-/* The kind for a job whose weights a server updates (outer.send=gradients). It keeps no states and updates nothing; its
- * checkpoints have the same files as AdamW's. */
+/* The kind of optimizer for a job whose weights a server updates (outer.send=gradients). It keeps no states and updates
+ * nothing; its checkpoints have the same files as AdamW's. */
 extern const OptimizerKind OPTIMIZER_IDLE;
 /* Muon for the matrices of blocks, AdamW for all other parameters. `momentum` is Muon's momentum and AdamW's m. With
  * Muon matrices have no v. With NorMuon each element of v is the second moment of the element's neuron. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
-/* Returns the kind by optimizer.name and optimizer.normuon, NULL if there is none. name may be NULL. */
+/* Returns the kind of optimizer by optimizer.name and optimizer.normuon, NULL if there is none. name may be NULL. */
 const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 
 /* --- an optimizer ------------------------------------------------------------------------------------------------- */
@@ -63,16 +65,19 @@ const OptimizerKind *optimizer_kind(const char *name, int is_normuon);
 struct Optimizer {
     const OptimizerKind *kind;
     OptimizerSettings settings;
-    int        states;                   /* states in memory: all of the kind, or none if it updates nothing */
+    /* number of states in memory: those of the kind of optimizer, or 0 if it updates nothing */
+    int        states;
     /* owned: which rank updates which whole matrix; used if kind->update_matrices */
     Matrices   matrices, expert_matrices;
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_MOST_STATES]; /* [shards_state_elems] f32; fewer by shards_matrix_elems if no_matrices */
-    /* owned [spans + 1]: number of matrix elements before each span; states with no_matrices omit them */
+    /* owned [spans + 1]: number of matrix elements before each span (part of a parameter); states with no_matrices omit
+     * them */
     int64_t   *left_out;
     Tensor     master;                   /* [shards_state_elems] f32; data NULL if the working copy is F32 */
-    OptimizerSpan *spans;                /* owned [spans]: arguments of the kind's update               */
-    Tensor    *own_grad;                 /* owned [spans]: list of the gradients whose norm is computed */
+    OptimizerSpan *spans;                /* owned [spans]: arguments of `update`, one for each part of a parameter */
+    /* owned [spans]: the gradients of each part of a parameter, whose norm is computed */
+    Tensor    *own_grad;
     int        on_host;                  /* 1: master and states are in host memory and updated there   */
     /* if on_host: buffers for gradients (f32), and for weights in the working copy's type */
     Tensor     grad_page[2], page[2];
@@ -86,8 +91,8 @@ typedef enum { MEMORY_DEVICE, MEMORY_HOST } OptimizerMemory;
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, OptimizerMemory memory, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
 
-/* Return fp32 views of one span, for checkpoints. optimizer_tensor: 0 is the master, 1 + k is state k, whose data is
- * NULL if the state is not kept for the span. */
+/* Return fp32 views of one span (part of a parameter), for checkpoints. optimizer_tensor: 0 is the master, 1 + k is
+ * state k, whose data is NULL if the state is not kept for the span. */
 Tensor optimizer_master(const Optimizer *o, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
@@ -97,8 +102,8 @@ Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
 void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part);
 
-/* Writes the working copy of every span from its master. Call it after the first weights are set, and after a
- * resume. */
+/* Writes the working copy of all weights of this rank from their masters. Call it after the first weights are set, and
+ * after a resume. */
 void optimizer_publish(Optimizer *o, Stream *s);
 void optimizer_zero_states(const Optimizer *o, Stream *s);
 

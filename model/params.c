@@ -147,7 +147,7 @@ static Count count_parameters(ModelShape s, int64_t experts) {
 
 int64_t model_rows(ModelShape s) { return count_parameters(s, s.n_experts).rows; }
 
-/* Returns the kind that has the table of a bucket. */
+/* Returns the kind of block whose table of parameters describes a bucket. */
 static const BlockKind *kind_of(ModelShape s, int bucket) {
     return bucket > 0 && bucket <= s.n_layer ? block_kind_at(s, bucket - 1) : block_kind(s);
 }

@@ -20,7 +20,8 @@ typedef enum {
 typedef struct {
     DType       act;    /* type of activations and of working weights              */
     MathMode    math;   /* mode of fp32 matrix products                            */
-    /* the option's value without auto: "fp32" to "fp8"; with fp8 only products of blocks are fp8, act is bf16 */
+    /* the option's value without auto: "fp32" to "fp8"; with fp8 only products of blocks are fp8, and activations are
+     * bf16 */
     const char *name;
 } Numerics;
 
@@ -67,7 +68,8 @@ enum { FP8_BLOCK_CELLS = PRODUCTS * FP8_TENSORS, FP8_STEPS = 16 };
 
 /* Scales of a run's tensors in fp8, on the device. */
 typedef struct {
-    Tensor scale;    /* [cells, FP8_SCALES] f32: the scales of each tensor in fp8; none: the run does not use fp8 */
+    /* [cells, FP8_SCALES] f32: the scales of each tensor in fp8 (a tensor is a cell); none: the run does not use fp8 */
+    Tensor scale;
     int    uses_own; /* 1: the history is empty, so each tensor is scaled by its own maximum     */
 } Fp8Scales;
 
@@ -75,24 +77,26 @@ typedef struct {
 typedef struct {
     int64_t cells;
     int     steps;    /* steps in the history, at most FP8_STEPS */
-    int8_t *exponent; /* owned [FP8_STEPS][cells], the newest step first; FP8_SILENT for a maximum of 0 */
+    /* owned [FP8_STEPS][cells], a cell for each tensor in fp8, the newest step first; FP8_SILENT for a maximum of 0 */
+    int8_t *exponent;
 } Fp8History;
 enum { FP8_SILENT = 127 };
 
 Fp8History fp8_history_create(int64_t n_layer);
 void       fp8_history_destroy(Fp8History *h);
-/* Adds a step to the history. Called once for each step that is not left out. amax [cells]: the largest absolute values
- * of the step's tensors over all ranks, as bits. */
+/* Adds a step to the history. Called once for each step that is not left out. amax [cells]: the largest absolute value
+ * of each tensor in fp8 in this step, over all ranks, as bits of a float. */
 void       fp8_history_add(Fp8History *h, const int64_t *amax);
 int        fp8_history_exponent(const Fp8History *h, int64_t cell);
-/* Returns a string for each step, with two digits for each cell: exponent + 128. Returns NULL if there is no memory. */
+/* Returns a JSON array with a string for each step. The string has two hexadecimal digits for each cell (a tensor in
+ * fp8): its exponent + 128. */
 cJSON     *fp8_history_to_json(const Fp8History *h);
-/* Returns 0 and empties h if json is not a history of h->cells cells. */
+/* Returns 0 and empties h if json is not a history of h->cells cells (tensors in fp8). */
 int        fp8_history_from_json(Fp8History *h, const cJSON *json);
 
 Fp8Scales fp8_scales_create(int64_t n_layer, Arena *a);
-/* Returns the scales of block l (its cells) with the maxima and counts of a step (StepSums). Without fp8, when f->scale
- * is none, the result's scale is none, too. */
+/* Returns the scales of the tensors of block l, with the maxima and counts of a step (StepSums). Without fp8, when
+ * f->scale is none, the result's scale is none, too. */
 Fp8       fp8_of_block(const Fp8Scales *f, Tensor amax, Tensor counts, int64_t l);
 void      fp8_scales_set(Fp8Scales *f, Stream *s, const Fp8History *h);
 

@@ -255,8 +255,8 @@ static void list_spans(Shards *z) {
     }
 }
 
-/* Lists the spans of this rank's pieces in rows that are not divided among tensor ranks. Returns the number of their
- * elements. */
+/* Lists the spans (parts of parameters) of this rank's pieces in rows that are not divided among tensor ranks. Returns
+ * the number of their elements. */
 static int64_t list_whole(Shards *z) {
     int64_t elems = 0;
     z->whole = xmalloc(sizeof *z->whole * (size_t)z->layout.params, "the table of parameter spans");
@@ -604,8 +604,8 @@ int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
     return layout_spans(&z->layout, bucket, piece_number(z, bucket, z->spec.rank), spans);
 }
 
-/* Returns the memory of a span. It is in `pieces` for a block if blocks have slots (shared buffers), otherwise in
- * `bucket`. */
+/* Returns the memory of a span (part of a parameter). It is in `pieces` for a block if blocks have slots (shared
+ * buffers), otherwise in `bucket`. */
 static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
     if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
     return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);

@@ -60,7 +60,8 @@ enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 typedef struct {
     /* [SUMS * EXACT_WORDS + HASHES] i64: sums, then hashes; [n_layer * E] i64: assignments */
     Tensor cells, experts;
-    Tensor fp8_amax, fp8_counts; /* [cells] i32: bits of maxima; [2 cells] i64: counts, two for each tensor in fp8 */
+    /* [cells] i32: bits of the maximum of each tensor in fp8; [2 cells] i64: counts, two for each of these tensors */
+    Tensor fp8_amax, fp8_counts;
 } StepSums;
 
 typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
@@ -128,10 +129,11 @@ typedef struct {
     Tensor        twin_grads;
     /* f32: buffer to sum this rank's pieces of gradients of rows that tensor ranks do not divide */
     Tensor        whole_grads;
-    Span         *whole;           /* owned [wholes]: spans of the rows in whole_grads, in that order          */
+    /* owned [wholes]: parts of parameters whose gradients are in whole_grads, in that order */
+    Span         *whole;
     int           wholes;
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
-    Span         *span;            /* owned [spans]: elements that this rank updates, in all buckets           */
+    Span         *span;            /* owned [spans]: parts of parameters that this rank updates, in all buckets */
     int           spans;
     StepSums      sums;
     GradOrder     order;
@@ -195,19 +197,21 @@ int         shards_gathers(const Shards *z);
 
 /* returns how many elements this rank has of the masters, and of each state */
 int64_t shards_state_elems(const Shards *z);
-/* returns the place of the span's first element among this rank's elements of masters */
+/* returns the place of the first element of a span (part of a parameter) among this rank's elements of masters */
 int64_t shards_state_at(const Shards *z, Span span);
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
-/* Returns the least number of matrix elements that any rank has, counted in whole packs of 64 of each span. */
+/* Returns the least number of matrix elements that any rank has. Those of each part of a parameter are counted in whole
+ * packs of 64. */
 int64_t shards_matrix_elems(const Shards *z);
-/* Writes the spans of this rank's piece of a bucket and returns their number: 0 if another copy saves the piece. */
+/* Writes the spans (parts of parameters) of this rank's piece of a bucket and returns their number: 0 if another copy
+ * saves the piece. */
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans);
-/* returns the elements of the span in the working copy, which this rank updates */
+/* returns the elements of a span (part of a parameter) in the working copy, which this rank updates */
 Tensor  shards_weight(const Shards *z, Span span);
-/* returns the summed gradients of the span, after shards_finish */
+/* returns the summed gradients of a span (part of a parameter), after shards_finish */
 Tensor  shards_grad(const Shards *z, Span span);
-/* Returns whether this rank counts the span in sums over the ranks, in which each span counts once. In ZeRO stage 0 it
- * also updates spans that other ranks count. */
+/* Returns whether this rank counts the span (part of a parameter) in sums over the ranks, in which each span counts
+ * once. In ZeRO stage 0 it also updates spans that other ranks count. */
 int     shards_is_own(const Shards *z, Span span);
 /* returns whether all ranks hold the same masters and states       */
 int     shards_state_is_shared(const Shards *z);

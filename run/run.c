@@ -198,8 +198,8 @@ static void refuse_too_large(const Run *r) {
 static void refuse_too_many_ranks(const Run *r) {
     int     experts = (int)r->config->parallel.expert;
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL, experts, 0});
-    /* ends: number of extents that end within a piece. If tensor ranks cut a row, the row has one for each of these
-     * ranks, and for each of q, k and v. */
+    /* ends: number of extents (ranges of file bytes) that end within a piece. If tensor ranks cut a row, the row has
+     * one for each of these ranks, and for each of q, k and v. */
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1;
     int64_t runs = optimizer_tensors(config_optimizer(r->config)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +

@@ -35,8 +35,10 @@ typedef struct {
 typedef struct {
     Fp8History history;
     /* numbers of the step that was computed last, over all ranks */
-    int64_t   *amax;             /* owned [cells]: maxima of tensors; NULL: not in fp8 */
-    int64_t   *counts;           /* owned [2 cells]: for each cell, elements that were clipped and that became zero */
+    /* owned [cells]: the largest absolute value of each tensor in fp8; NULL: the run does not use fp8 */
+    int64_t   *amax;
+    /* owned [2 cells]: for each tensor in fp8 the elements that were clipped, and those that became zero */
+    int64_t   *counts;
     int64_t    saturated, vanished; /* sums of the counts: elements that were clipped, and that became zero */
 } Fp8Steps;
 

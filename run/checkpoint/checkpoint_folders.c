@@ -323,11 +323,12 @@ int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m) {
 
 /* --- room for the checkpoints of a run, before the first step, while a refusal loses nothing ---------------------- */
 
-/* Estimated bytes: of config.json and headers together; of an extent in state.json; of a token in tokenizer.json. */
+/* Estimated bytes: of config.json and all headers together; of the line in state.json for one extent (a range of file
+ * bytes); of a token in tokenizer.json. */
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 };
 
-/* Adds up the bytes of weights, optimizer states, and a manifest with a line for each extent. An extent is at most 1
- * MiB of a file. It also ends at the end of a parameter or of a rank's shard. */
+/* Adds up the bytes of weights, optimizer states, and a manifest with a line for each extent. An extent is a range of
+ * at most 1 MiB of a file. It also ends at the end of a parameter or of a rank's shard. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t extents = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);

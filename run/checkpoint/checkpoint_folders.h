@@ -28,8 +28,8 @@ int64_t folder_bytes(const char *checkpoints, const char *name); /* returns the 
 
 /* Verifies a checkpoint. Collective over the ranks of c (NULL: this process alone). Reads and checks the manifest, then
  * every byte of the files; each rank reads its share. step: the step that the manifest must name; -1: any. moved counts
- * the extents checked (NULL: no counter). On MANIFEST_GOOD *m is filled, to be freed by manifest_free. Otherwise all
- * ranks get the same fault. */
+ * the extents (ranges of file bytes) checked; NULL: no counter. On MANIFEST_GOOD *m is filled, to be freed by
+ * manifest_free. Otherwise all ranks get the same fault. */
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m,
                              char *fault);
 /* Reads and checks the manifest of a checkpoint alone. The files that it lists are not read. On MANIFEST_GOOD *m is

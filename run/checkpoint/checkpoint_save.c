@@ -25,8 +25,10 @@ typedef enum { PHASE_NONE, PHASE_FOLDER, PHASE_PIECES, PHASE_COMMIT } Phase;
 
 struct Saver {
     CheckpointState *state;       /* what a checkpoint saves; borrowed */
-    FileExtents      extents;     /* owned: extents that this rank writes, the same for masters and for each state */
-    float           *host_copy;   /* owned, from device_alloc_host: masters and states of `extents`, then scratch */
+    /* owned: ranges of the files that this rank writes, the same for masters and for each state */
+    FileExtents      extents;
+    /* owned, from device_alloc_host: masters and states that this rank writes, then scratch */
+    float           *host_copy;
     Save             save;        /* used by the worker thread while it is busy, otherwise by the main thread */
     Phase            phase;       /* phase of the save in flight; PHASE_NONE: no save */
     double           stall_ms;

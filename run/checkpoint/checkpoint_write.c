@@ -175,7 +175,7 @@ static void hash_extent(Save *s, int file, uint64_t offset, const void *data, si
     add_extent(s, file, (ManifestExtent){offset, bytes, manifest_hash(data, bytes)});
 }
 
-/* Hashes the first bytes of a file as extents of at most MANIFEST_EXTENT_BYTES. */
+/* Hashes the first `bytes` bytes of a file, in extents (ranges) of at most MANIFEST_EXTENT_BYTES. */
 static void hash_extents(Save *s, int file, const char *data, size_t bytes) {
     for (size_t at = 0, n; at < bytes; at += n) {
         n = bytes - at < MANIFEST_EXTENT_BYTES ? bytes - at : MANIFEST_EXTENT_BYTES;
@@ -308,8 +308,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Sorts the extents of all ranks. Returns 0 with the fault in s->fault if a byte of a file was not written exactly
- * once. */
+/* Sorts the extents (ranges of file bytes) of all ranks. Returns 0 with the fault in s->fault if a byte of a file was
+ * not written exactly once. */
 static int sort_extents(Save *s) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         ManifestFile *file = &s->manifest.file[f];

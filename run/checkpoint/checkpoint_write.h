@@ -23,15 +23,16 @@
 
 typedef struct {
     const CheckpointState *state;           /* the run whose state is saved; borrowed */
-    Manifest     manifest;                  /* owned: the run at the step of the save, and the extents that this rank
-                                             * has written; after save_gather those of all ranks (rank 0) */
+    /* owned: the run at the step of the save, and the extents (ranges of file bytes) that this rank has written; after
+     * save_gather, on rank 0, those of all ranks */
+    Manifest     manifest;
     Path         checkpoints, tmp, final;
     char         name[32];
     char        *header[2];                 /* owned: headers of the weights file and the optimizer file, equal on
                                              * all ranks */
     size_t       header_bytes[2];
     int          fd[2];                     /* descriptors of the weights file and the optimizer file; -1: closed */
-    _Atomic int64_t progress;               /* number of extents written and read back so far */
+    _Atomic int64_t progress;               /* number of extents (ranges of file bytes) written and read back so far */
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* 1 if the fault is a NaN or an infinity in the state */
     int          is_bad;                    /* rank 0: a folder for this step exists and does not verify */
@@ -42,23 +43,24 @@ typedef struct {
 /* Returns a new save with its memory allocated. Exit 71 without memory. */
 Save save_prepare(const CheckpointState *state, int64_t step);
 void save_release(Save *s);
-/* Saves the state that m describes, instead of the run's. The save then owns m, without its extents. */
+/* Saves the state that m describes, instead of the run's. The save then owns m, without m's extents (ranges of file
+ * bytes). */
 void save_describe_as(Save *s, Manifest *m);
 void save_make_folder(Save *s);                                    /* makes the folder and checks free space; rank 0,
                                                                     * first */
-/* Hashes the part of the state that this rank writes, adds its extents to the manifest, and writes them if `writes` is
- * 1. Called by every rank. An infinity or NaN is a fault. values: the masters in all `extents`, then each optimizer
- * state in them. */
+/* Hashes the part of the state that this rank writes, adds its extents (ranges of file bytes) to the manifest, and
+ * writes them if `writes` is 1. Called by every rank. An infinity or NaN is a fault. values: the masters in all
+ * `extents`, then each optimizer state in them. */
 void save_pieces(Save *s, const float *values, const FileExtents *extents, int writes);
 void save_open(Save *s);                                           /* opens the files; every rank calls it; rank 0
                                                                     * writes headers */
-/* Writes one extent, whose hash is in e. file: FILE_MODEL or FILE_OPTIMIZER. */
+/* Writes one extent (a range of file bytes), whose hash is in e. file: FILE_MODEL or FILE_OPTIMIZER. */
 void save_put(Save *s, int file, ManifestExtent e, const void *bytes);
 void save_close(Save *s);                                          /* closes the files; rank 0 also adds small ones */
-void save_gather(Save *s);                                         /* collective: rank 0 gets the extents of all
-                                                                    * ranks */
-void save_commit(Save *s);                                         /* completes a save from the extents of all ranks;
-                                                                    * rank 0, last */
+/* collective: rank 0 gets the lists of extents (ranges of file bytes) that the ranks wrote */
+void save_gather(Save *s);
+/* completes a save once all ranks have written their ranges of the files; called last, on rank 0 only */
+void save_commit(Save *s);
 void save_drop(Save *s);                                           /* removes the folder of a failed save; rank 0 */
 
 /* Collective. Rank 0 gets the bytes of all ranks, one after another, malloc'ed, and their number. Others get NULL and

@@ -41,8 +41,8 @@ static Rows rows_of(const Layout *l, Span span, int i) {
     return r;
 }
 
-/* Returns the extent of the file that begins with element `at` of the columns of tensor rank j. It ends where the
- * columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
+/* Returns the extent (range of the file) that begins with element `at` of the columns of tensor rank j. It ends where
+ * the columns of that rank end in the row (or in q, k or v within the row), or at the end of the rows r. */
 static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int j) {
     Layout theirs = *l;
     theirs.tensor_rank = j;
@@ -52,7 +52,7 @@ static FileExtent row_extent(const Layout *l, Span span, Rows r, int64_t at, int
 
 /* --- what is written ---------------------------------------------------------------------------------------------- */
 
-/* Adds an extent to the list, or lengthens the last one if the two adjoin. */
+/* Adds an extent (a range of the file) to the list, or lengthens the last one if the two adjoin. */
 static void add_extent(FileExtents *f, FileExtent e) {
     FileExtent *last = f->extents ? &f->extent[f->extents - 1] : NULL;
     f->elems += e.elems;
@@ -64,8 +64,8 @@ static void add_extent(FileExtents *f, FileExtent e) {
     f->extent[f->extents++] = e;
 }
 
-/* Adds the extents of a span (part of a parameter) to the list, in the order in which exchange_rows stores the
- * elements. Within a row this is the order of the file. */
+/* Adds the extents (ranges of the file) of a span (part of a parameter) to the list, in the order in which
+ * exchange_rows stores the elements. Within a row this is the order of the file. */
 static void add_rows(FileExtents *f, const Layout *l, Span span) {
     Rows r = rows_of(l, span, l->tensor_rank);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
@@ -93,7 +93,7 @@ FileExtents exchange_extents(const Shards *z) {
 
 /* Collective over the tensor ranks, for a span (part of a parameter) whose rows they divide by columns. mine
  * [span.elems]: values of the span on this rank. out: gets the elements of the rows that this rank writes, in the order
- * of its extents. Returns the number of these elements. */
+ * of exchange_extents. Returns the number of these elements. */
 static int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
     const Layout *l = &z->layout;
     int           ranks = l->tensor_ranks;

@@ -13,22 +13,24 @@
 
 typedef struct {
     FileExtent *extent;           /* [extents] ranges of the file, in the order of the copied elements; owned */
-    int64_t     extents, elems;   /* number of extents; number of elements in all of them together */
+    /* number of extents (ranges of the file); number of elements in all of them together */
+    int64_t     extents, elems;
 } FileExtents;
 
-/* Returns the extents of the file of the masters (fp32 weights) that this rank writes. The extents of each optimizer
- * state are equal to these. Free with free(extents.extent). */
+/* Returns the extents (ranges) of the file of the masters (fp32 weights) that this rank writes. The extents of each
+ * optimizer state are equal to these. Free with free(extents.extent). */
 FileExtents exchange_extents(const Shards *z);
 
-/* Collective over the tensor ranks. Copies the elements of all extents to `to`: first the masters, then each optimizer
- * state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
+/* Collective over the tensor ranks. Copies the elements of all extents (ranges of the file) to `to`: first the masters,
+ * then each optimizer state. scratch has exchange_scratch_elems elements. Returns when the copy is complete. */
 void state_copy(const CheckpointState *state, const FileExtents *extents, float *to, float *scratch);
 
 /* Copies the values of a span (part of a parameter) to `to`. The copy may be queued on the stream. */
 typedef void (*SpanCopy)(void *ctx, Span span, float *to);
-/* Collective over the tensor ranks. Calls copy(ctx) for each span and stores one value for each element of all extents
- * at `to`, in the order of the extents. scratch has exchange_scratch_elems elements. Returns the end of the values. The
- * last copies may still be queued on the stream. */
+/* Collective over the tensor ranks. Calls copy(ctx) for each span (part of a parameter) of this rank's pieces. Stores
+ * one value for each element of the extents that this rank writes at `to`, in the order of exchange_extents. scratch
+ * has exchange_scratch_elems elements. Returns the end of the values. The last copies may still be queued on the
+ * stream. */
 float *exchange_copy(const Shards *z, Stream *stream, SpanCopy copy, void *ctx, float *to, float *scratch);
 
 /* exchange_most_elems returns the most floats that a rank writes. exchange_scratch_elems returns the floats of scratch

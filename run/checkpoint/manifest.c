@@ -18,8 +18,8 @@
 
 /* Bytes of the end of a manifest: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
-/* Limit of the values in a manifest that are neither extents nor data files: the config, recent losses, the table of
- * matrix products. Real manifests have far fewer. */
+/* Limit of the values in a manifest that describe neither extents (ranges of file bytes) nor data files: the config,
+ * recent losses, the table of matrix products. Real manifests have far fewer. */
 enum { OTHER_VALUES = 1 << 15 };
 
 const char *const manifest_file_name[MANIFEST_FILES] = {
@@ -241,8 +241,8 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* Reads the extents of a file. Returns 0 if one is not within the file. Unless is_copy is 1, they must cover the file
- * exactly once. */
+/* Reads the extents (ranges of bytes) of a file. Returns 0 if one is not within the file. Unless is_copy is 1, they
+ * must cover the file exactly once. */
 static int read_extents(const cJSON *list, ManifestFile *file, int is_copy) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
@@ -350,7 +350,8 @@ static int has_size(const char *folder, const char *name, uint64_t bytes, char *
     return 1;
 }
 
-/* Compares the bytes of one extent with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0 with a fault. */
+/* Compares the bytes of one extent (range of a file) with its hash. buffer has MANIFEST_EXTENT_BYTES. Returns 1, or 0
+ * with a fault. */
 static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, char *fault) {
     XXH3_state_t *hash = XXH3_createState();
     int           error = 0;
@@ -369,14 +370,15 @@ static int extent_ok(int fd, const char *name, ManifestExtent e, char *buffer, c
                           e.offset, e.offset + e.bytes - 1);
 }
 
-/* Tells the ranks that wait, the terminal, and the counter of the caller that one more extent was read. */
+/* Tells the ranks that wait, the terminal, and the counter of the caller that one more extent (range of file bytes) was
+ * read. */
 static void tell_progress(Comm *c, _Atomic int64_t *moved) {
     if (c) world_moved(comm_world(c));
     if (c && comm_rank(c) == 0) say_part("checking the checkpoint", 0, 0);
     if (moved) ++*moved;
 }
 
-/* Compares every n-th extent of a file with its hash, where n is the number of ranks. */
+/* Compares every n-th extent (range of bytes) of a file with its hash, where n is the number of ranks. */
 static int extents_ok(const char *folder, const char *name, const ManifestFile *file, Comm *c, _Atomic int64_t *moved,
                       char *fault) {
     int fd = io_open(path_of("%s/%s", folder, name).text, IO_READ), good = 1;

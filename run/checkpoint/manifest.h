@@ -43,7 +43,8 @@ typedef enum {
     FILE_MODEL,            /* index of the weights file in manifest_file_name[] */
     FILE_OPTIMIZER,
     FILE_CONFIG,
-    FILE_GENERATION,       /* optional, like the kinds below: missing before version 1.1, and in a run without text */
+    /* optional, like the kinds of file below: missing before version 1.1, and in a run without text */
+    FILE_GENERATION,
     FILE_TOKENIZER_CONFIG,
     FILE_TOKENIZER,
     MANIFEST_FILES
@@ -82,7 +83,7 @@ typedef struct {
                                    * steps seen; missing if all were */
     int           ranks, threads;
     uint64_t      session;        /* 0; in a copy in memory the random number of its job (memory_copies.h) */
-    int           rank;           /* in a copy in memory: the rank whose extents it holds */
+    int           rank;           /* in a copy in memory: the rank whose part of the state it holds */
     double        loss_scale;
     int64_t       loss_scale_steps; /* steps without overflow since the scale changed; 0 if absent */
     Guard         guard;          /* recent losses, and counts of skipped steps and rollbacks; empty if absent */
@@ -112,25 +113,26 @@ typedef enum {
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
-/* Returns the most bytes of an extent in a file of file_bytes: MANIFEST_EXTENT_BYTES, or the power of two at which
- * MANIFEST_EXTENTS extents are enough. */
+/* Returns the most bytes of an extent (a range with a hash) in a file of file_bytes: MANIFEST_EXTENT_BYTES, or the
+ * power of two at which MANIFEST_EXTENTS extents are enough. */
 uint64_t manifest_extent_bytes(uint64_t file_bytes);
 
 /* Returns the text of state.json, malloc'ed, with its length in *bytes. */
 char *manifest_write(const Manifest *m, size_t *bytes);
 
-/* Returns 1 if manifest_parse can read a manifest of so many extents and data files. */
+/* Returns 1 if manifest_parse can read a manifest of so many extents (ranges of file bytes) and data files. */
 int manifest_has_room(int64_t extents, int64_t data_files);
 
 /* Reads text [bytes]. With a fault, writes a phrase ("state.json is damaged: ...") to fault [MANIFEST_FAULT_BYTES], and
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
-/* Reads the manifest of a copy in memory. It has a session, and lists only the extents of one rank, in any order. */
+/* Reads the manifest of a copy in memory. It has a session, and lists only the extents (ranges of file bytes) of one
+ * rank, in any order. */
 ManifestStatus manifest_parse_copy(const char *text, size_t bytes, Manifest *m, char *fault);
 
-/* Compares the files of a folder with the manifest: every size, and the hashes of the extents. Each rank of c compares
- * its share of them; c NULL: this process compares all. Returns 1, or 0 with a difference in fault. A link does not
- * count as a file. *moved counts extents read by the calling thread; NULL: no counter. */
+/* Compares the files of a folder with the manifest: every size, and the hashes of the extents (ranges of file bytes).
+ * Each rank of c compares its share of them; c NULL: this process compares all. Returns 1, or 0 with a difference in
+ * fault. A link does not count as a file. *moved counts extents read by the calling thread; NULL: no counter. */
 int manifest_verify(const Manifest *m, const char *folder, Comm *c, _Atomic int64_t *moved, char *fault);
 
 void manifest_free(Manifest *m);

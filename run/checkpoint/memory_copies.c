@@ -152,7 +152,7 @@ int memory_write_run_id(const char *run_dir, const char *run_id) {
 /* --- taking copies ------------------------------------------------------------------------------------------------ */
 
 /* HEAD_SPARE: bytes by which the head of a copy (its manifest) may grow, for losses and maxima of fp8. EXTENT_CHARS:
- * most bytes of an extent in it. */
+ * most bytes of the head's text about one extent (a range of file bytes). */
 enum { HEAD_SPARE = 256 << 10, EXTENT_CHARS = 64 };
 static const double PAUSE_MS = 100.0;
 
@@ -170,7 +170,7 @@ struct MemoryCopies {
     const CheckpointState *state;  /* the run whose state is copied; borrowed */
     Path       folder;
     MemoryHost host;
-    FileExtents extents;  /* extents that this rank copies; owned */
+    FileExtents extents;  /* ranges of the files that this rank copies; owned */
     float     *scratch;   /* buffer of an exchange between tensor ranks; owned */
     uint64_t   session;
     Slots      own;
@@ -188,7 +188,7 @@ struct MemoryCopies {
     MemoryCopied now, done; /* copy in flight; last one that is complete (step -1: none to report) */
 };
 
-/* Returns a save whose manifest becomes the head of a copy. */
+/* Returns a save whose manifest becomes the head of a copy in memory. */
 static Save prepare(const MemoryCopies *m, int64_t step) {
     Save s = save_prepare(m->state, step);
     s.manifest.session = m->session, s.manifest.rank = comm_rank(m->state->comm);
@@ -279,7 +279,7 @@ static void remove_all(MemoryCopies *m) {
 }
 
 /* Returns the most bytes before the data of a copy. Its head (manifest) may grow to twice its present size and
- * HEAD_SPARE more. An extent has at least 1 MiB, unless an extent of a file ends there. */
+ * HEAD_SPARE more. An extent (range of file bytes) has at least 1 MiB, unless an extent of a file ends there. */
 static uint64_t meta_bytes(const MemoryCopies *m) {
     size_t   head_bytes = 0;
     Save     s = prepare(m, 0);
@@ -440,7 +440,7 @@ void memory_copies_end(MemoryCopies *m) {
 /* --- reading them after a loss ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    MemoryCopy copy;         /* head of the file; owned */
+    MemoryCopy copy;         /* head (manifest) of a copy's file; owned */
     Path       path;
 } Found;
 
@@ -557,7 +557,7 @@ static void choose(Rescue *r) {
     r->ranks = (int)ranks;
 }
 
-/* Sends the head of the copy of rank 0 from the rank that holds it to all ranks, and parses it. */
+/* Sends the head (manifest) of the copy of rank 0 from the rank that holds it to all ranks, and parses it. */
 static void read_head(Rescue *r, Manifest *m) {
     const Offer      *o = &r->chosen[0];
     const MemoryCopy *copy = o->holder == comm_rank(r->comm) ? &r->found[o->index].copy : NULL;
@@ -582,7 +582,7 @@ static void expect_written(Rescue *r, Save *s) {
          s->manifest.step, s->fault);
 }
 
-/* Writes the chosen copies as a checkpoint. m: the head of one of them. */
+/* Writes the chosen copies as a checkpoint. m: the manifest of one of them. */
 static void write_checkpoint(Rescue *r, Manifest *m, StepFolder *at) {
     char fault[MANIFEST_FAULT_BYTES];
     Save s = save_prepare(r->state, m->step);

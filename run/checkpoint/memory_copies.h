@@ -74,12 +74,12 @@ int memory_write_run_id(const char *run_dir, const char *run_id);
 
 enum { MEMORY_SLOTS = 2, MEMORY_PAGE = 4096 };
 
-/* The head of a copy that was read from its file. */
+/* The head (manifest) of a copy in memory, read from its file. */
 typedef struct {
     char    *text;        /* text of the manifest; owned */
     size_t   text_bytes;
     Manifest manifest;    /* manifest that was parsed from `text`; owned */
-    uint64_t data_offset; /* byte of the file at which the extents begin */
+    uint64_t data_offset; /* byte of the copy's file at which the elements of the state begin */
 } MemoryCopy;
 
 typedef struct { char text[40]; } MemoryName;
@@ -95,8 +95,8 @@ int  memory_parse(const char *bytes, uint64_t count, uint64_t file_bytes, Memory
 /* Reads a file and parses it with memory_parse. Free *copy with memory_free. */
 int  memory_read(const char *path, MemoryCopy *copy, char *fault);
 void memory_free(MemoryCopy *copy);
-/* Compares the bytes of every extent with its hash, and writes those that match to the save. With save NULL it only
- * compares. Returns 1, or 0 with the fault at the first extent that does not match. */
+/* Compares the bytes of every extent (range of file bytes) with its hash, and writes those that match to the save. With
+ * save NULL it only compares. Returns 1, or 0 with the fault at the first extent that does not match. */
 int  memory_each_extent(const char *path, const MemoryCopy *copy, Save *save, char *fault);
 
 #endif

@@ -175,7 +175,7 @@ static void rules_of_kind(ConfigLoad *load) {
     int        reads = kind->keys, has_experts = kind->traits & HAS_EXPERTS, has_rope = kind->has_rope;
     int        scales = has_rope && s.rope_factor != 0.0, base = s.mup_base_head_dim != 0;
     const struct { const char *key; int when; const char *says; int64_t value[2]; } rules[] = {
-        /* Experts, in kinds that have them and in others. */
+        /* Experts, in kinds of model that have them and in others. */
         {"moe.experts", has_experts && !s.n_experts,
          "missing key \"moe.experts\": experts of a block, which {model.arch} needs"},
         {"moe.top_k", has_experts && !s.top_k,
@@ -200,7 +200,7 @@ static void rules_of_kind(ConfigLoad *load) {
         {"moe.n_inner", !has_experts && s.n_expert_inner, "{moe.n_inner}" NO_EXPERTS},
         {"parallel.expert", !has_experts && expert > 1, "{parallel.expert}" NO_EXPERTS},
         {"moe.balance", !has_experts && s.balance == BALANCE_BIAS, "{moe.balance}" NO_EXPERTS},
-        /* Values of keys that the kind does not read. */
+        /* Values of keys that this kind of model does not read. */
         {"model.n_kv_head", !(reads & READS_N_KV_HEAD) && shape_kv_heads(s) != s.n_head,
          "{model.n_kv_head}: the heads of {model.arch} share no keys; " NOT_LLAMA},
         {"model.head_dim",
@@ -217,7 +217,7 @@ static void rules_of_kind(ConfigLoad *load) {
          !has_rope && (s.rope_theta != 10000.0 || s.rope_factor != 0.0),
          "{model.arch} has no rotary positions: leave model.rope_theta and model.rope_factor out, or model.arch = "
          "\"llama\""},
-        /* Values of keys that the kind reads. */
+        /* Values of keys that this kind of model reads. */
         {"model.n_inner", reads & READS_N_INNER && s.n_inner == 0,
          "missing key \"model.n_inner\": width of the MLP, which {model.arch} needs; often 8/3 of model.n_embd, here "
          "%lld", {round_up(s.n_embd * 8 / 3, 64)}},

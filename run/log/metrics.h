@@ -41,12 +41,14 @@ void metric_add(StepMetrics *s, const char *tag, double value);
  * them. */
 typedef struct {
     int64_t round, step;   /* completed rounds, and completed steps of the schedule */
-    int64_t tokens;        /* tokens since step 0: of all islands in the server's log, else of this island */
-    int     islands;       /* number of islands whose changes of weights (deltas) counted in the round */
-    int64_t staleness;     /* rounds by which the last delta of an island was late (outer.wait=none) */
-    /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands */
+    /* tokens since step 0: of all islands (training jobs) in the server's log, else of this island */
+    int64_t tokens;
+    /* number of islands (training jobs) whose changes of weights (deltas) counted in the round */
+    int     islands;
+    int64_t staleness;     /* rounds by which the last delta of an island (training job) was late (outer.wait=none) */
+    /* norm of the mean delta, ms of the round, tokens per second, mean loss of the islands (training jobs) */
     double  norm, ms, tokens_per_s, loss;
-    double  waited_ms;     /* ms that the training of an island waited in the whole round */
+    double  waited_ms;     /* ms that the training of an island (training job) waited in the whole round */
     int64_t sent, received; /* bytes that an island sent and received; for a server they and waited_ms are 0 */
 } OuterMetrics;
 

@@ -448,7 +448,8 @@ static void draw_nonfinite(const Picture *p) {
                     svg_x(&p->loss, p->middle[i]), BOTTOM);
 }
 
-/* Names and styles of the marks for events. Each kind has dashes of its own, so that it is known without its colour. */
+/* Names and styles of the marks for events. Each kind of event has dashes of its own, so that it is known without its
+ * colour. */
 static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
@@ -488,8 +489,8 @@ static void draw_last_values(const Picture *p) {
     fprintf(p->out, "</g>\n");
 }
 
-/* Draws an entry of the legend: a short line with the attributes `look`, and its name. Returns the x of the next
- * entry. */
+/* Draws an entry of the legend: a short line with the attributes `look`, and its name. Returns the horizontal
+ * position of the next entry. */
 static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
     fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
             x + 29, y + 4, name);

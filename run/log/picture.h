@@ -72,7 +72,7 @@ typedef struct {
     double x_low, x_high, y_low, y_high;
 } SvgPanel;
 
-double svg_x(const SvgPanel *p, double x); /* returns the x of a value in pixels */
+double svg_x(const SvgPanel *p, double x); /* returns the horizontal position, in pixels, of a value on the axis */
 
 void   svg_begin(FILE *out, int width, int height); /* writes the beginning of a picture: <svg>, styles, background */
 int    svg_is_ours(const char *start); /* returns 1 if text begins like a picture of this program */

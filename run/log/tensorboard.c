@@ -30,7 +30,7 @@ static const double FLUSH_MS = 1000.0;
 struct TensorBoard {
     char     path[4400];
     int      fd;
-    uint64_t written;              /* bytes of whole records in the file */
+    uint64_t written;              /* bytes of the file up to its last complete TensorBoard record */
     uint8_t  waiting[BUFFER_BYTES];
     size_t   waiting_bytes;
     double   flushed_ms;           /* time of the last write, on clock_ms() */
@@ -96,7 +96,7 @@ static uint32_t checksum(const uint8_t *data, size_t bytes) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Writes the waiting records. After a failed write the file is cut to its whole records. */
+/* Writes the TensorBoard records that wait. After a failed write the file is cut to its complete records. */
 static void flush(TensorBoard *t) {
     int error = t->waiting_bytes ? io_write(t->fd, t->waiting, t->waiting_bytes) : 0;
     if (error) io_truncate(t->fd, t->written);

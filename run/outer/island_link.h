@@ -23,8 +23,9 @@ typedef struct {
     FileExtents   runs;       /* owned: ranges of the model that this rank sends to the server */
     float     *x;          /* [shards_state_elems] weights x that the round began with, in the order of the masters;
                             * from device_alloc_host; owned */
-    float     *delta;      /* [runs.elems] x - master, in the order of runs. Behind it in memory, a buffer in which
-                            * tensor ranks exchange values */
+    /* [runs.elems] the weights x at the begin of the round minus the masters, in the order of runs. Behind it in
+     * memory, a buffer in which tensor ranks exchange values */
+    float     *delta;
     float     *rest;       /* [runs.elems] what rounding has removed from the deltas sent so far; NULL if deltas are
                             * fp32 */
     int64_t   *taken;      /* [spans] number of elements that have arrived of each span (part of a parameter that this
@@ -45,8 +46,9 @@ void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, RoundValues kind, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 
-/* Collective. Fills `delta` with x - master: the change of the weights in the round. With outer.send=gradients it takes
- * the gradients of the step that shards_finish has ended. Returns the sum of the squares of what this rank sends. */
+/* Collective. Fills `delta` with the weights x at the begin of the round minus the masters: the change of the weights
+ * in the round. With outer.send=gradients it takes the gradients of the step that shards_finish has ended. Returns the
+ * sum of the squares of what this rank sends. */
 double round_copy_gather(RoundCopy *c, OuterSend send);
 /* Packs elements [at, at + elems) of the deltas as a payload of type c->type, with elems <= FRAME_PAYLOAD_LIMIT / 4.
  * Pack each element only once, because packing also records what rounding lost. */
@@ -92,8 +94,9 @@ typedef struct {
     RoundCopy *copy;      /* copy of the weights of the round; borrowed */
     LinkFetch  fetch;     /* the weights that are being fetched */
     LinkSend   send;      /* deltas that are being sent */
-    char      *payload;   /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of x that another
-                           * rank fetched; owned */
+    /* [FRAME_PAYLOAD_LIMIT] buffer for a frame of deltas, or for a chunk of the weights that another rank fetched;
+     * owned */
+    char      *payload;
     int        is_broken; /* 1 if the connection is unusable; fault has the reason. refuse.code is not 0 if the server
                            * refused the island */
     char       fault[1024]; /* why the connection broke; "" if it did not */

@@ -217,7 +217,8 @@ static char *payload_at(const RoundChange *c, int64_t offset) {
     return c->packed + frame_value_bytes(c->type, offset - c->first);
 }
 
-/* Adds the rounding errors of the last round to the weights: x += rest. Then stores the x before that in rest. */
+/* Adds the rounding errors of the last round to the weights x: x += rest. Then stores in rest the x before that
+ * addition. */
 void round_change_begin(RoundChange *c, const ServerWeights *w) {
     for (int i = 0; c->type != FRAME_F32 && i < w->runs; i++) {
         const WeightsRun *r = &w->run[i];

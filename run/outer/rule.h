@@ -107,8 +107,9 @@ typedef struct {
     FrameType type;          /* type of the values; FRAME_F32 if no changes are kept, and the other fields are unused */
     int64_t   first, elems;  /* index of the first element of this server's part of the model; number of elements */
     int64_t   round;         /* the round whose weights the last change leads to; -1 if there was none */
-    float    *rest;          /* [elems] rounding errors that the next change adds. Between round_change_begin and
-                              * round_change_end: x before the step. Owned */
+    /* [elems] rounding errors that the next change adds. Between round_change_begin and round_change_end: the weights x
+     * before the step. Owned */
+    float    *rest;
     char     *packed;        /* blocks of the last change in the form in which they are sent, one after another;
                               * owned */
 } RoundChange;
@@ -144,18 +145,19 @@ void round_change_add(float *x, const float *change, int64_t elems);
 typedef struct {
     FrameType type;          /* type of the values of a change: bf16 or int8 */
     int64_t   first, elems;  /* index of the first element in the model; number of elements */
-    int64_t   fetched;       /* number of elements of x that were sent so far; an element sent twice counts once */
-    float    *x;             /* [elems] the weights as the island holds them; owned. NULL if nothing is recorded; then
-                              * the other fields mean nothing */
+    int64_t   fetched;       /* number of weights that were sent so far; a weight sent twice counts once */
+    /* [elems] the weights as the island holds them; owned. NULL: the server does not know them, and the other fields
+     * mean nothing */
+    float    *x;
 } HeldWeights;
 
 /* Returns the type in which changes of the weights are sent, or FRAME_F32 if islands fetch all weights instead. */
 FrameType held_type(const Config *c);
-size_t    held_bytes(const Config *c, size_t elems); /* Returns the bytes of the record of the weights that one island
-                                                      * holds. */
+/* Returns the bytes of the server's memory of the weights that one island (training job) holds. */
+size_t    held_bytes(const Config *c, size_t elems);
 
-/* Begins an empty record of the weights [first, first + elems) that one island holds. Returns 0 if there is no
- * memory. */
+/* Begins an empty memory of the weights [first, first + elems) that one island (training job) holds. Returns 0 if
+ * memory is not enough. */
 int  held_begin(HeldWeights *h, FrameType type, int64_t first, int64_t elems);
 void held_forget(HeldWeights *h);
 

@@ -594,8 +594,8 @@ static void take_bye(Server *s, Peer *p) {
     else lose_member(s, m, "leaves");
 }
 
-/* outer.wait=none: begins the record of the weights that an island with outer.compress fetches. Returns 0 if there is
- * no memory for it. */
+/* outer.wait=none with outer.compress: makes the server's memory of the weights that an island will fetch. Returns 0 if
+ * memory is not enough. */
 static int may_hold(Server *s, Member *m) {
     FrameType type = held_type(s->parts.config);
     return type == FRAME_F32 || !m->takes_changes || m->held.x ||
@@ -820,8 +820,8 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-/* outer.wait=all: closes the round when no island trains any more. Refuses deltas with a bad norm and computes the new
- * weights x. */
+/* Closes a round of outer.wait=all, in which every island has sent its delta or left. Refuses deltas whose norm is not
+ * finite or too far from the others. Computes the new weights from the rest. */
 static void close_round(Server *s) {
     Members *ms = &s->members;
     char     fault[MESSAGE_FAULT_BYTES];

@@ -48,7 +48,7 @@ typedef struct {
     size_t    offload_bytes;     /* memory.offload: masters and moments, with their pages */
     /* memory for outer.server: weights at the start of a round, their changes, buffers of the connections */
     size_t    island_bytes;
-    size_t    host_bytes;        /* sum of the host memory above, from comm_bytes on */
+    size_t    host_bytes;        /* sum of the fields of host memory above, comm_bytes and those after it */
     size_t    copies_bytes; /* checkpoint.memory_every: files in memory, not pinned; on the CPU part of device_bytes */
     size_t    checkpoint_bytes;  /* size of one checkpoint on disk */
     /* memory of the first server (`train_gpt serve`), which leads; 0 without outer.server */
@@ -104,9 +104,10 @@ void plan_print_disk(const Config *config, double checkpoint_bytes, PlanDisk whe
  * one rank in host memory. Another server has its part in one block of memory. */
 typedef struct {
     Arena     params, grads, state, sums;
-    Shards   *shards;    /* owned; without memory on servers that do not lead */
-    Optimizer optimizer; /* owned; without memory on servers that do not lead */
-    /* [WEIGHTS_TENSORS, elements of the part] x, m and v, zeros at first; owned. NULL if the server leads */
+    Shards   *shards;    /* owned; memory is allocated only on the first server */
+    Optimizer optimizer; /* owned; memory is allocated only on the first server */
+    /* [WEIGHTS_TENSORS, elements of the part]: the weights x and their moments m and v, zeros at first; owned. NULL on
+     * the first server */
     float    *part;
 } ServeWeights;
 
@@ -119,7 +120,7 @@ void         serve_weights_destroy(ServeWeights *w);
 typedef struct {
     size_t weights;      /* the weights x, and the memory that an update of x needs */
     size_t copy;         /* the copy that checkpoints are written from, on the server that leads */
-    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a record of the
+    /* outer.compress: change of the weights in a round, and its rounding errors. outer.wait = "none": a copy of the
      * weights that each of outer.least_islands islands holds. */
     size_t changes;
     size_t deltas;       /* the changes of weights (deltas) that outer.least_islands islands send */

@@ -294,8 +294,8 @@ static int deliver(const Replay *r, int p) {
     return moved;
 }
 
-/* Runs the next work of stage p if its message has arrived and the last message of its kind has left the stage. Returns
- * 1 if it ran. */
+/* Runs the next work of stage p if its message has arrived and the last message of this kind of work has left the
+ * stage. Returns 1 if it ran. */
 static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;

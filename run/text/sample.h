@@ -100,7 +100,7 @@ typedef struct {
 
 typedef struct {
     int64_t tokens;   /* number of tokens drawn */
-    double  ms;       /* duration in milliseconds */
+    double  ms;       /* milliseconds that the whole text took */
     int     left_off; /* 1 if leave() ended the text */
 } Sampled;
 

@@ -38,8 +38,8 @@ on_both() {
     done
     for job in $jobs; do wait "$job" || { tail -n 3 "$WORK/$name".host?.out >&2; return 1; }; done
 }
-# islands NAME H ROUNDS WORDS...: trains two islands with H steps a round. Prints their steps a second, from the end of
-# the first round to the end of the last.
+# islands NAME H ROUNDS WORDS...: trains two islands (jobs of one model) with H steps a round. Prints their steps a
+# second, from the end of the first round to the end of the last.
 islands() {
     local name=$1 every=$2 words server; shift 2
     words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"

@@ -29,7 +29,8 @@ alone() {
         { tail -n 3 "$work/alone.out" >&2; return 1; }
     losses "$work/alone"
 }
-# group NAME ISLANDS H RATE MOMENTUM SEND WAIT: trains a group of islands with H steps a round, and records the losses.
+# group NAME ISLANDS H RATE MOMENTUM SEND WAIT: trains a group of islands (jobs of one model) with H steps a round, and
+# records their losses.
 group() {
     local name=$1 islands=$2 words server jobs="" i curve one tokens above
     port=$((port + 1))

@@ -22,7 +22,7 @@ typedef struct {
     int      at_client, at_server;
 } Line;
 
-/* Bytes that TLS adds to a record: 5 of header, 1 of the record's type, 16 of the authentication tag. */
+/* Bytes that TLS adds to each of its records: 5 of header, 1 of the record's type, 16 of the authentication tag. */
 enum { RECORD_ADDS = 22 };
 
 static const Key KEY = {{1, 2, 3}}, OTHER_KEY = {{1, 2, 4}};

@@ -388,7 +388,7 @@ static void no_signal_for_a_lost_peer(void **state) {
 /* Packets of a large frame do not wake the reader one by one. It wakes after 32 KiB, at the end of the frame, and at
  * the end of the connection. */
 static void a_large_frame_wakes_seldom(void **state) {
-    /* Header and payload together are 6 records of 16 KiB and one of 1744 bytes. */
+    /* Header and payload together are 6 TLS records of 16 KiB and one of 1744 bytes. */
     enum { BYTES = 100000, RECORDS = 7, ALL = FRAME_HEADER_BYTES + BYTES + RECORDS * RECORD_ADDS };
     static const struct { int bytes, wakes; } PART[] = {
         {1000, 1}, {10000, 0}, {6000, 1}, {30000, 0}, {5000, 1}, {46436, 1}, {1000, 0}, {ALL - 99436, 1}};

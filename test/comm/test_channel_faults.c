@@ -256,7 +256,7 @@ static void openings_with_any_bit_flipped(void **state) {
     const void *payload;
     size_t      hello, all = opening_bytes(&hello);
     for (size_t bit = 0; bit < 8 * all; bit++) {
-        /* half of the version in the first record's header, which RFC 8446 says to ignore */
+        /* half of the version in the header of the first TLS record, which RFC 8446 says to ignore */
         if (bit / 8 == 2) continue;
         Line l = line_make(&KEY, &KEY);
         carry_opening(&l, (int)bit, all);
@@ -395,7 +395,7 @@ static void memory_comes_with_the_proof(void **state) {
     assert_broken(&l, EXIT_CONFIG, "another key");
     line_free(&l);
     l = line_make(&KEY, &KEY);
-    /* without the proof of the key only OpenSSL's buffers of one record are allocated */
+    /* without the proof of the key only OpenSSL's buffers of one TLS record are allocated */
     assert_true(largest > 0 && largest < 65536);
     line_open(&l);
     assert_true(largest >= CHANNEL_FRAME_BYTES);

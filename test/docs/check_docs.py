@@ -96,7 +96,7 @@ def attempt(line):
     """What is run for a line, and a word on it."""
     env = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     served = re.search(r"\./train_gpt (?:serve )?(\S+\.json .*outer\.server=.*)", line)
-    if served:  # a server and its islands wait for each other, so their commands run at once
+    if served:  # a server and its islands (training jobs) wait for each other, so their commands run at once
         return "./train_gpt plan " + re.sub(r" part=\S+", "", served[1]) + (" cluster=dgx-h100" if "124m" in line else ""), " (planned)"
     match = re.match(r"mpirun.*? -np (\d+).*?\./train_gpt (.*)", line)
     if match and int(match[1]) <= 4 and "124m" not in match[2]:

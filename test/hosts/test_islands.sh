@@ -14,7 +14,7 @@ serves() {
     (on_host hostA "$TRAIN" serve "$WORK/tiny.json" run.dir="$WORK/$name" $SAME "$@" >> "$WORK/$name.out" 2>&1) & server=$!
     says "$name" "^serving " "${starts:-1}"
 }
-# island HOST NAME WORDS...: starts an island on HOST in the background; its process id is in $job.
+# island HOST NAME WORDS...: starts an island (training job) on HOST in the background; its process id is in $job.
 island() {
     local host=$1 name=$2; shift 2
     rm -f "$WORK/$name.out"
@@ -28,7 +28,7 @@ says() {
 }
 ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; tail -n 5 "$WORK"/*.out; return 1; }; }
 used_once() { python3 test/run/lib/leases.py "$WORK/$1"; }
-# pair NAME WORDS...: runs a server, and an island on each host, to the end.
+# pair NAME WORDS...: runs a server, and an island (training job) on each host, to the end.
 pair() {
     local name=$1 a; shift
     serves "$name" outer.least_islands=2 "$@"
@@ -38,8 +38,8 @@ pair() {
 
 # --- a thin link ---------------------------------------------------------------------------------------------------------
 expect "islands over a good cable" pair good
-# carried: checks the bytes of three rounds on the link. The island on hostB sends three deltas, and receives the first
-# weights and three more. Headers are less than a tenth.
+# carried: checks the bytes of three rounds on the link. The island (training job) on hostB sends three deltas, and
+# receives the first weights and three more. Headers are less than a tenth.
 carried() { thin_bytes | awk -v p="$PARAMETERS" '{ print "#", $2, "bytes up,", $1, "down, of", p, "parameters"; exit !($2 > 12 * p && $2 < 1.1 * 12 * p + 2e4 && $1 > 16 * p && $1 < 1.1 * 16 * p + 2e4) }'; }
 if [ -c /dev/net/tun ]; then
     expect "a thin link in its place" thin_cable

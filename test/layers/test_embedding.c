@@ -51,8 +51,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Tests tables with more rows than are used: V + 3 tokens and P positions. The rows from V and from T on keep their
- * values. Backward runs twice, on sums that are not zero. */
+/* Tests tables with more rows than are used: V + 3 tokens and P positions. Rows V and above of the tokens, and rows T
+ * and above of the positions, keep their values. Backward runs twice, on sums that are not zero. */
 static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);

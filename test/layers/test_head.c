@@ -28,7 +28,7 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* Asserts the logits. The columns from V on are products with the padding rows of wte, so they are zero. */
+/* Asserts the logits. Columns V and above are products with the padding rows of wte, so they are zero. */
 static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
     int64_t n = logits.dim[0], stride = logits.dim[1];
     Tensor  inner = stage_tensor(s, act, 2, n, V);
@@ -58,7 +58,7 @@ static void test_records(void **state) {
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
-    /* PyTorch's model does not read the padding, so the record has values there; they are set to zero */
+    /* PyTorch's model does not read the padding, so its recorded gradients have values there; they are set to zero */
     zero_rows(wte, V), fill_columns(dlogits, V, 0.0f);
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
     ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);

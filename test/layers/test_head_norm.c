@@ -1,5 +1,5 @@
 /* test_head_norm.c - head_norm_forward and head_norm_backward: rmsnorm of heads inside wider rows, compared with the
- * float64 reference of rmsnorm (tested in test_rmsnorm.c) and PyTorch's float64 records. */
+ * float64 reference of rmsnorm (tested in test_rmsnorm.c) and with recorded float64 results of PyTorch. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* eps as a float, as the op gets it */

@@ -1,5 +1,6 @@
 /* test_layernorm.c - layernorm_forward and layernorm_backward, each compared with its float64 reference
- * (test/ref/ops.c). The references are compared with finite differences and PyTorch's float64 records. */
+ * (test/ref/ops.c). The references are compared with finite differences and with recorded float64 results of
+ * PyTorch. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* eps as a float, as the op gets it */

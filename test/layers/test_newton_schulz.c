@@ -1,5 +1,5 @@
-/* test_newton_schulz.c - newton_schulz, compared with float64 and PyTorch's record, for single matrices and for several
- * in one. */
+/* test_newton_schulz.c - newton_schulz, compared with float64 and with PyTorch's recorded results, for single matrices
+ * and for several in one. */
 #include "test/ref/test.h"
 
 /* Returns the bound of the norm of the error, for matrices of k singular values. The first errors of X are three

@@ -1,5 +1,5 @@
 /* test_reference.c - the instruments of the tests: finite differences refuse wrong gradients, comparisons notice single
- * faults, and records are read as they were written. */
+ * faults, and files of recorded tensors are read as they were written. */
 #include "test/ref/test.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* test_rmsnorm.c - rmsnorm_forward and rmsnorm_backward, each compared with its float64 reference (test/ref/ops.c). The
- * references are compared with finite differences and PyTorch's float64 records. */
+ * references are compared with finite differences and with recorded float64 results of PyTorch. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* eps as a float, as the op gets it */

@@ -1,6 +1,6 @@
-/* curve_fixture.h - a whole model on one rank, compared with PyTorch's float64 record of twenty AdamW steps
+/* curve_fixture.h - a whole model on one rank, compared with recorded float64 results of PyTorch: twenty AdamW steps
  * (test/ref/generate.py). The test that includes it first defines the model: SHAPE, with T positions, and RECORDS, a
- * file. */
+ * file of results. */
 #ifndef TEST_MODEL_CURVE_FIXTURE_H
 #define TEST_MODEL_CURVE_FIXTURE_H
 
@@ -135,7 +135,7 @@ static inline void update(Model *m, int64_t step, double norm) {
 }
 
 /* Returns the largest ||got - want|| / ||want|| over the rows of the parameter table. A row of zeros must be zero. got
- * is the memory of parameters; want are the records whose names begin with prefix. */
+ * is the memory of parameters. want is PyTorch's recorded tensor of the row, whose name begins with prefix. */
 static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -178,7 +178,7 @@ static inline void follow_curve(void) {
     }
     print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
-    if (steps == STEPS) { /* the record has the weights after all steps */
+    if (steps == STEPS) { /* PyTorch's weights were recorded only after all steps */
         double worst = worst_row(m, m->shards->params, "final", 1);
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
@@ -187,8 +187,8 @@ static inline void follow_curve(void) {
 }
 
 /* Runs Muon with the bounds of AdamW. Newton-Schulz amplifies a rounding error in a direction to some 1e-6
- * (test_newton_schulz.c), and twenty steps move the weights only by a fraction of themselves. weight_allowed 0: the
- * record has no final weights. */
+ * (test_newton_schulz.c), and twenty steps move the weights only by a fraction of themselves. weight_allowed 0:
+ * PyTorch's last weights were not recorded. */
 static inline void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
     Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     RecordFile adamw = m->records, muon = record_load(file);

@@ -1,6 +1,6 @@
-/* ranks_fixture.h - a model on a grid of ranks, compared with PyTorch's float64 record of its steps
- * (test/ref/generate.py). Shared by ranks_grid.c and ranks_experts.c. The state of a test's training begins with a
- * Ranked. */
+/* ranks_fixture.h - a model on a grid of ranks, compared with the recorded float64 results of PyTorch for the same
+ * steps (test/ref/generate.py). Shared by ranks_grid.c and ranks_experts.c. The state of a test's training begins with
+ * a Ranked. */
 #ifndef TEST_MODEL_RANKS_FIXTURE_H
 #define TEST_MODEL_RANKS_FIXTURE_H
 
@@ -49,8 +49,8 @@ static inline void load_initial(Model *m) {
     shards_publish(m->shards, &m->stream);
 }
 
-/* Creates the model on the grid of r->groups, with the record's first weights. Also takes memory for the tokens of a
- * step's two batches. */
+/* Creates the model on the grid of r->groups, with the first weights recorded from PyTorch. Also takes memory for the
+ * tokens of a step's two batches. */
 static inline void ranked_create(Ranked *r, ModelSpec spec, int64_t step_tokens) {
     model_take_groups(&spec, &r->groups);
     r->model = model_create(spec);

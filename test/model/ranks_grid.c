@@ -184,7 +184,8 @@ static Batch next_batch(void *job) {
 
 typedef struct { double loss, norm, gradient, weight; uint64_t bits; } Errors;
 
-/* Trains on a grid. The last weights are compared with the record only after STEPS steps. */
+/* Trains on a grid and returns the errors. The last weights are compared with PyTorch's only if steps is STEPS, because
+ * only those were recorded. */
 static Errors train(Grid g, int ranks, int steps) {
     Job    j;
     Errors e = {0};

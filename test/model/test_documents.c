@@ -22,7 +22,7 @@ static void take_starts(Model *m, Batch *batch) {
         }
 }
 
-/* Adds the gradients of the sum of losses over (B T). Writes the loss of each token to out. */
+/* Adds the gradients of the sum of all losses divided by B T. Writes the loss of each token to out. */
 static void step(Model *m, Batch batch, float *out) {
     int64_t N = tensor_elems(batch.inputs);
     float   losses[3 * B * T];
@@ -33,7 +33,7 @@ static void step(Model *m, Batch batch, float *out) {
     memcpy(out, losses, sizeof *out * (size_t)N);
 }
 
-/* Returns one document of the record's sequence b as a batch. */
+/* Returns one document of sequence b, one of PyTorch's recorded sequences, as a batch. */
 static Batch document(Model *m, int b, int first, int end) {
     Batch all = batch_of(m, 0, b, 1, T);
     all.inputs = tensor_2d((int32_t *)all.inputs.data + first, I32, 1, end - first);

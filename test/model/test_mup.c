@@ -1,12 +1,12 @@
-/* test_mup.c - µP (model/params.h): the factors of each row; and twenty steps compared with PyTorch's float64 record of
- * the paper's form, where scores and logits have the factors and the weights have none. */
+/* test_mup.c - µP (model/params.h): the factors of each row; and twenty steps compared with recorded float64 results of
+ * PyTorch in the paper's form, where scores and logits have the factors and the weights have none. */
 #include "test/ref/test.h"
 
 #include "model/params.h"
 
 enum { T = 40 };
 /* A gpt2 with muP. m = 2 is its width over the base's. b = 2 is the fourth root of the base's head size over its own,
- * which is 16. Powers of two let the program's first values equal the record's exactly. */
+ * which is 16. Powers of two let the program's first values equal PyTorch's recorded ones exactly. */
 #define GPT2_MUP(base, head)                                                                                         \
     {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
      .mup_base_head_dim = head}

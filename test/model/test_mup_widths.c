@@ -88,9 +88,10 @@ static void test_widths(void **state) {
     compare_widths(ARCH_LLAMA, &OPTIMIZER_MUON, 256, 0);
 }
 
-/* Muon's update of a matrix is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular values of
- * that matrix are about 1, so its root mean square is min(R,M) sqrt(1/RM), and an element moves by lr 0.2 factor.
- * model/params.h has 1/sqrt(m) as the factor. */
+/* Muon's update of a matrix [R,M] is lr 0.2 sqrt(max(R,M)) times a factor of the width times a matrix. The singular
+ * values of that matrix are about 1, so the root mean square of its elements is sqrt(min(R,M) / (R M)) =
+ * 1/sqrt(max(R,M)). That of the update is lr 0.2 factor. The factor (MupFactors.muon_rate in model/params.c) is
+ * 1/sqrt(m), with m the width divided by the base model's width. */
 static void test_muon_rate(void **state) {
     (void)state;
     if (stage_is_slow()) return;

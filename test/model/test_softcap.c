@@ -9,7 +9,8 @@ static ModelShape  SHAPE = GPT2_SHAPE(2, 3, 42, T, V);
 static const char *RECORDS = "test/ref/data/gpt.rec";
 #include "test/model/curve_fixture.h"
 
-static const double CAP = 0.25; /* small compared with the record's logits, which reach 0.5, so that the cap matters */
+/* small compared with PyTorch's recorded logits, which reach 0.5, so that the cap matters */
+static const double CAP = 0.25;
 
 static double loss_of(const float *logits, int32_t target) {
     double sum = 0.0;

@@ -310,7 +310,8 @@ def gelu_new(x):
     return F.gelu(x, approximate="tanh")
 
 
-# Functions of the MLP that have a record of their own: the name of the record, and the function.
+# Activation functions whose expected results are in a reference file of their own, gpt_NAME.rec: NAME, and the
+# function.
 ACTIVATIONS = {"relu2": lambda x: F.relu(x) ** 2, "gelu": F.gelu}
 
 

@@ -34,10 +34,11 @@ typedef struct {
 /* Stops the program with a message if the file is missing or damaged. */
 RecordFile    record_load(const char *path);
 void          record_unload(RecordFile *file);
-const Record *record_find(const RecordFile *file, const char *name); /* stops the program if the record is missing */
+/* returns the tensor of this name; stops the program if the file has none */
+const Record *record_find(const RecordFile *file, const char *name);
 double        record_value(const Record *r, int64_t i);
 
-/* record_begin starts a file of records; `out` must be open on an empty file. record_append adds a tensor. */
+/* record_begin starts a file of named tensors; `out` must be open on an empty file. record_append adds a tensor. */
 void record_begin(FILE *out);
 void record_append(FILE *out, const char *name, RecordType type, int dims, const int64_t *dim, const void *data);
 

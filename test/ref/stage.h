@@ -35,7 +35,7 @@ Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b);
 Tensor  stage_fresh(Stage *stage, int64_t a, int64_t b);
 Tensor  stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre);
 Tensor  stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below);
-/* returns the values of a record as a tensor of its shape */
+/* returns the values of a recorded tensor (test/ref/record.h) as a tensor of its shape */
 Tensor  stage_record(Stage *stage, const Record *r, DType type);
 Tensor  stage_copy(Stage *stage, Tensor t);
 /* returns n zeros */

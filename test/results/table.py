@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 
 import soak
 
@@ -245,7 +246,7 @@ def front_rows():
                f"PyTorch {row['torch'].split('+')[0]}: {row['compiled']:.0f} compiled, {row['eager']:.0f} eager", row, row["machine"])
     for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
         yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s",
-               f"{100 * row['of_matmul']:.0f} % of {square(row['matmul_is'].split(';')[0])}'s {row['matmul']:.0f} GFLOP/s", row, row["machine"])
+               f"{100 * row['of_matmul']:.0f} % of {square(row['matmul_is'].split(';')[0])}, {row['matmul']:.0f} GFLOP/s", row, row["machine"])
     others = list(value_rows()) + list(comm_rows())
     for begin, name in FRONT:
         for what, measured, against, row in others:
@@ -254,7 +255,7 @@ def front_rows():
 
 
 def front_table():
-    """At most ROWS of the results, each within COLUMNS; the machines are numbered below them."""
+    """At most ROWS of the results, each within COLUMNS; a sentence below them says what the numbers of machines mean."""
     machines, out = [], ["| what | measured | for comparison | machine | commit |", "|---|---|---|---|---|"]
     for what, measured, against, row, machine in list(front_rows())[:ROWS]:
         if machine not in machines:
@@ -263,7 +264,8 @@ def front_table():
         if len(line) > COLUMNS:
             sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
         out.append(line)
-    out += ["", *(f"Machine {i + 1}: {machine}." for i, machine in enumerate(machines))]
+    names = "; ".join(f"{i + 1} is {machine}" for i, machine in enumerate(machines))
+    out += ["", *textwrap.wrap(f'In the column "machine" of this table {names}.', COLUMNS)]
     return "\n".join(out)
 
 
@@ -276,8 +278,11 @@ def soak_table():
 
 
 def summary():
-    """The rows of the front page as sentences."""
-    return "\n".join(f"- {what}: {measured}; {against}. {machine}, {row['commit']}." for what, measured, against, row, machine in list(front_rows())[:ROWS])
+    """The rows of the front page as sentences that can be read without the head of the page."""
+    lines = (f"- {what}: {measured}; {against}. {machine}, commit {row['commit']}." for what, measured, against, row, machine in list(front_rows())[:ROWS])
+    lines = (re.sub(r"\bT=(\d+)", r"\1 tokens a sequence", re.sub(r"\bB=(\d+)", r"\1 sequences a step", line)) for line in lines)
+    lines = (re.sub(r"(\d+ %) of (oneDNN .*), (\d+ GFLOP/s)\.", r"\1 of the \3 that matrix products by \2 reach there.", line) for line in lines)
+    return "\n".join(re.sub(r"^- GPT-2 ", "- training of GPT-2 ", line) for line in lines)
 
 
 APPENDIX = f"""## Appendix: machines that are not at hand

@@ -16,7 +16,8 @@ resumes() {
     expect "$name: and is left as it was" [ "$(cat "$run"/checkpoints/step_00000004/* | cksum)" = "$before" ]
 }
 alone() { (cd "$1" && "$TRAIN" golden.json run.dir=. run.resume=must checkpoint.keep=9); }
-# with_server FOLDER: resumes the server in FOLDER/server and its island in FOLDER/island. Succeeds if both end with 0.
+# with_server FOLDER: resumes the server in FOLDER/server and its island (training job) in FOLDER/island. Succeeds if
+# both end with 0.
 with_server() {
     local server island words="golden.json run.resume=must checkpoint.keep=9 outer.server=127.0.0.1:$((20000 + $$ % 12000))"
     cd "$1" && chmod 600 outer.key || return

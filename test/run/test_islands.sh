@@ -10,7 +10,7 @@ serves() {
     "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@" >> "$dir.out" 2>&1 & server=$!
     for _ in $(seq 100); do (: < /dev/tcp/127.0.0.1/$PORT) 2> /dev/null && return; kill -0 $server || return; sleep 0.05; done
 }
-# island RANKS DIR WORDS...: runs an island with RANKS ranks; one rank runs without a launcher.
+# island RANKS DIR WORDS...: runs an island (training job) with RANKS ranks; one rank runs without a launcher.
 island() {
     local ranks=$1 dir=$2; shift 2
     set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@"
@@ -38,7 +38,8 @@ def near(got, wanted, tolerance):
 
 def weights(a, b, tolerance): near(tensors(a), tensors(b), float(tolerance))
 
-# rule(run, eta, mu): computes the weights with Nesterov's momentum over rounds: v = mu v + d; x -= eta (d + mu v).
+# rule(run, eta, mu): checks the server's weights x after two rounds with Nesterov's momentum: v = mu v + d;
+# x -= eta (d + mu v).
 def rule(run, eta, mu):
     eta, mu = float(eta), float(mu)
     for step in (4, 8):
@@ -47,8 +48,8 @@ def rule(run, eta, mu):
         assert sum(e * e for e in d) > 0
         near(then, [a - eta * (e + mu * b) for a, e, b in zip(x, d, v_then)], 1e-6)
 
-# first(run, zero, plain, eta, mu): the first round of one island. d is x minus the weights of an ordinary run after as
-# many steps.
+# first(run, zero, plain, eta, mu): checks the first round of one island (training job). d is x, the server's weights,
+# minus the weights of an ordinary run after as many steps.
 def first(run, zero, plain, eta, mu):
     eta, mu, x = float(eta), float(mu), x_of(zero, 1)
     d = [a - b for a, b in zip(x, x_of(plain, 4))]
@@ -94,13 +95,13 @@ first_round() {
     serves first_s
     begin 2 first parallel.zero_stage=3 run.stop_step=6
     ends $job 75 && numbers first first_s zero plain 0.7 0.9 && grep -q '"is":"done","used":24' first_s/leases.jsonl || return
-    begin 1 first # the island trains the remaining two steps of its lease
+    begin 1 first # the island (training job) trains the remaining two steps of its lease
     ends $job 0 && leases first_s | grep -q '^96 samples, .* 0 before the last'
 }
 expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
 kill $server 2> /dev/null; wait $server 2> /dev/null
-# fetched MOST RUN...: checks that in each round, except the first of an island, at most MOST bytes a parameter were
-# fetched. On a busy machine there may be few such rounds.
+# fetched MOST RUN...: checks that in each round, except the first of an island (training job), at most MOST bytes a
+# parameter were fetched. On a busy machine there may be few such rounds.
 fetched() {
     local most=$1; shift
     awk -F '"received_bytes":' -v p=55944 -v most="$most" '
@@ -119,7 +120,7 @@ nobody_waits() {
 expect "nobody waits, int8 both ways: each sample counts once, the loss falls" nobody_waits
 kill $server 2> /dev/null; wait $server 2> /dev/null
 
-# same_x ISLAND SERVER STEP: checks that the island's weights equal the server's, bit for bit.
+# same_x ISLAND SERVER STEP: checks that the weights of the island (training job) equal the server's, bit for bit.
 same_x() { cmp "$1/checkpoints/step_000000$3/model.safetensors" "$2/checkpoints/step_000000$3/model.safetensors"; }
 changes_travel() { # COMPRESS BYTES RANKS STEPS [WORDS...]
     local name=change-$1-$# words="run.steps=$4 eval.every=$4 checkpoint.every=$4 outer.compress=$1 outer.momentum=0.3 ${*:5}"

@@ -16,7 +16,7 @@ serve() {
 }
 # said FILE PATTERN [TIMES]: waits until FILE has TIMES matching lines (1 if not given), at most 20 s.
 said() { for _ in $(seq 400); do [ "$(grep -cE "$2" "$1" 2> /dev/null)" -ge "${3:-1}" ] && return; sleep 0.05; done; echo "no '$2' in $1:"; tail -n 5 "$1"; return 1; }
-# island NAME PORT ID WORDS...: starts an island in the background. Its output is in NAME.island.
+# island NAME PORT ID WORDS...: starts an island (training job) in the background. Its output is in NAME.island.
 island() { local name=$1 port=$2 id=$3; shift 3; "$FAKE" tiny.json "outer.server=127.0.0.1:$port" outer.every=2 "id=$id" "$@" > "$name.island" 2>&1 & }
 
 # leased DIR: checks in the file of leases that each sample below the last one counts once.
@@ -180,7 +180,8 @@ samples=$(grep '"outer"' async2/metrics.jsonl | tail -n 1 | sed -E 's/.*"tokens"
 expect "and its samples count once" leased async2 $((samples / 40))
 # --- gradients: a parameter server, with real islands ------------------------------------------------------------------
 PORT=$((PORT + 1)); starts=1
-# gradients DIR WORDS...: runs three islands that send gradients, until they and the server of DIR have ended.
+# gradients DIR WORDS...: runs three islands (training jobs) that send gradients, until they and the server of DIR have
+# ended.
 gradients() {
     local dir=$1; shift
     "$TRAIN" serve tiny.json "run.dir=$dir" "outer.server=127.0.0.1:$PORT" outer.every=1 outer.send=gradients outer.least_islands=3 "$@" > "$dir.out" 2>&1 & server=$!

@@ -19,14 +19,14 @@ serves() {
     done
     says "$dir.0" "serving $dir on"
 }
-# begin RANKS DIR WORDS...: starts an island in the background; its process id is in $job.
+# begin RANKS DIR WORDS...: starts an island (training job) in the background; its process id is in $job.
 begin() {
     local ranks=$1 dir=$2; shift 2
     if [ "$ranks" -eq 1 ]; then "$TRAIN" tiny.json run.dir="$dir" outer.server="$servers" "$@" > "$dir.out" 2>&1 & job=$!
     else run_ranks "$ranks" "$TRAIN" tiny.json run.dir="$dir" outer.server="$servers" "$@" > "$dir.out" 2>&1 & job=$!; fi
 }
-# trains SERVERS NAME WORDS...: runs two islands, of 1 and 2 ranks, which join in this order. All processes must end
-# with 0.
+# trains SERVERS NAME WORDS...: runs two islands (training jobs), of 1 and 2 ranks, which join in this order. All
+# processes must end with 0.
 trains() {
     local n=$1 name=$2 one; shift 2
     serves "$n" "$name" outer.least_islands=2 "$@" || return 1
@@ -55,7 +55,8 @@ expect "three servers of bf16 changes" trains 3 three-c $DELTAS outer.compress=b
 expect "changes on several servers have the bits of one" same one-c three-c
 expect "and islands hold them" cmp three-c/checkpoints/step_00000012/model.safetensors three-c-b/checkpoints/step_00000012/model.safetensors
 
-# alone SERVERS NAME WORDS...: runs one island with outer.wait=none, whose deltas then always arrive in the same order.
+# alone SERVERS NAME WORDS...: runs one island (training job) with outer.wait=none, whose deltas then always arrive in
+# the same order.
 alone() {
     local n=$1 name=$2; shift 2
     serves "$n" "$name" outer.wait=none "$@" && begin 1 "$name-a" outer.wait=none "$@" && all_end 0 $job "${server[@]}"

@@ -31,7 +31,8 @@ static void test_zero_1(void **state) { (void)state, round_trip(F32, 1, 1); }
 static void test_zero_1_to_0_bf16(void **state) { (void)state, round_trip(BF16, 1, 0); }
 static void test_zero_0_to_1(void **state) { (void)state, round_trip(F32, 0, 1); }
 
-/* Whichever rank checks the hash of the damaged extent, all ranks fall back to the older checkpoint together. */
+/* Whichever rank checks the hash of the damaged range of bytes, all ranks fall back to the older checkpoint
+ * together. */
 static void test_all_fall_back(void **state) {
     (void)state;
     Fixture f;

@@ -114,8 +114,8 @@ static void test_flipped_byte(void **state) {
     EXPECT_ON_ALL(fixture_differences(&f, 6) == 0);
     if (is_first()) {
         CHECK(system(path_of("rm -r '%s/checkpoints/step_00000006'", dir).text) == 0, "rm");
-        flip(memory_file(&f, "hostA", older.text).text, 60); /* byte 60 is in the header of the copy, so the message
-                                                              * must say that the head is damaged */
+        /* byte 60 is in the head of the copy (its manifest), so the message must say that the head is damaged */
+        flip(memory_file(&f, "hostA", older.text).text, 60);
     }
     comm_barrier(world);
     c = catch_stderr();

@@ -80,7 +80,8 @@ static void test_other_things(void **state) {
         assert_refused(json, words, 2);
         cJSON_Delete(json);
     }
-    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* the damaged record follows a valid one */
+    /* the damaged entry of the table of algorithms follows a valid one */
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         matmul_algorithms_clear();
         matmul_algorithms_set(here);
         cJSON *json = algorithms_to_json();

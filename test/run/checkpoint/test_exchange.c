@@ -15,8 +15,8 @@
 /* Sizes that have few common factors. The number of heads, 12, must divide the width, 84. */
 static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
-/* Checks that a rank's extents hold as many elements as the list says, and no more than exchange_most_elems, by which
- * memory is sized. */
+/* Checks that a rank's extents (ranges of the file) hold as many elements as the list says, and no more than
+ * exchange_most_elems, by which memory is sized. */
 static void expect_room(const Layout *l, const FileExtents *f) {
     assert_true(f->elems <= exchange_most_elems(l));
     int64_t sum = 0;
@@ -48,8 +48,9 @@ static void files_are_covered_once(void **state) {
                     layout_destroy(&z.layout);
                 }
                 for (int64_t e = 0; e < whole.elems; e++) assert_int_equal(written[e], 1);
-                /* Bounds the number of extents. A span of columns consists of whole rows and a part of a row at each
-                 * end, so its number of extents does not grow with its length. */
+                /* Bounds the number of extents (ranges of the file). A span (part of a parameter) cut by columns
+                 * consists of whole rows and a part of a row at each end, so its number of extents does not grow with
+                 * its length. */
                 assert_true(runs <= (int64_t)t * ranks * (whole.params + whole.buckets) * (t > 1 ? 6 * t + 1 : 1));
                 free(written);
                 layout_destroy(&whole);

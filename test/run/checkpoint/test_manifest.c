@@ -329,7 +329,7 @@ static void test_costly_text(void **state) {
     free(text);
 }
 
-/* A manifest with the largest allowed number of extents is read back. */
+/* A manifest with the largest allowed number of extents (ranges of file bytes) is read back. */
 static void test_the_largest(void **state) {
     (void)state;
     const int64_t runs = 120000;
@@ -385,8 +385,8 @@ static void test_memory(void **state) {
 #endif
 }
 
-/* An extent is 1 MiB in files of up to 32 GiB. In larger files extents are longer, so that MANIFEST_EXTENTS of them are
- * enough. */
+/* An extent (the bytes of a file that one hash covers) is 1 MiB in files of up to 32 GiB. In larger files extents are
+ * longer, so that MANIFEST_EXTENTS of them are enough. */
 static void runs_grow_with_their_file(void **state) {
     (void)state;
     assert_int_equal(manifest_extent_bytes(0), 1 << 20);

@@ -42,7 +42,8 @@ static void test_names(void **state) {
         if (memory_is_name(names[i].name) != names[i].is_one) fail_msg("%s", names[i].name);
 }
 
-/* Changes each byte of the head of a copy, once in one bit and once in all bits. Each change is noticed. Changes of the data are noticed by hashes. */
+/* Changes each byte of the head (manifest) of a copy in memory, once in one bit and once in all bits. Each change is
+ * noticed. Changes of the data are noticed by hashes. */
 static void test_every_byte_counts(void **state) {
     (void)state;
     char       fault[MANIFEST_FAULT_BYTES], *bytes;

@@ -21,7 +21,7 @@ says() {
 }
 complain() { failed=$((failed + 1)); echo "not ok leave $left, island $name: $*"; tail -n 3 "$WORK/$name.out" "$WORK/served.out"; }
 rounds() { local n; n=$(grep -cs '"kind":"outer"' "$WORK/$1/metrics.jsonl"); echo "${n:-0}"; }
-# rounds_go_on: waits until the server and the island that stays have done two more rounds.
+# rounds_go_on: waits until the server and the island (training job) that stays have done two more rounds.
 rounds_go_on() {
     local n=$(($(rounds stays) + 2)) m=$(($(rounds served) + 2))
     for _ in $(seq 1200); do [ "$(rounds stays)" -lt $n ] || [ "$(rounds served)" -lt $m ] || return 0; kill -0 $server $stays 2> /dev/null || return 1; sleep 0.05; done
@@ -44,7 +44,7 @@ while [ "$left" -lt "$leaves" ] && [ "$failed" -le 5 ]; do
         kill -TERM $a; wait $a; status=$?
         [ $status -eq 75 ] || complain "TERM: exit $status"
         stopped=$((stopped + 1))
-    else # the island leaves at once, before it is connected, or up to some rounds later
+    else # the island is killed at a random time: at once, before it is connected, or after some rounds
         sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.8 }')"
         kill -9 $a; wait $a 2> /dev/null
     fi

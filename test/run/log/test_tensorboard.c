@@ -126,7 +126,7 @@ static Event event_of(const uint8_t *at, const uint8_t *end) {
     return e;
 }
 
-/* Reads all events of a file, which must end with a whole record. */
+/* Reads all events of a TensorBoard file, which must end with a complete record. */
 static void read_file(const char *name) {
     char path[400], *text;
     snprintf(path, sizeof path, "%s/%s", folder, name);

@@ -67,7 +67,7 @@ static void say_hello(void) {
     dataset_close(&train);
 }
 
-/* Fetches the weights x of the round, or their change since the last one. */
+/* Fetches the server's weights x of the round, or the change of x since the last round. */
 static void fetch(MessageKind kind, int64_t round) {
     FrameHeader get = {.kind = (uint8_t)kind, .round = round, .elems = elems};
     const void *payload;

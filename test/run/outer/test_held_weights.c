@@ -62,8 +62,9 @@ static void island_follows(FrameType type, double far, double part) {
         assert_memory_equal(island, h.x, sizeof island);
         assert_true(far_from_x() <= far);
     }
-    for (int rest = 0; rest < RESTS; rest++) { /* in these rounds the weights do not change, so the island's distance to
-                                                * them shrinks */
+    /* in these rounds the weights do not change, so the distance from them to the weights of the island (a training
+     * job) shrinks */
+    for (int rest = 0; rest < RESTS; rest++) {
         double before = far_from_x();
         follow(&h, 0, ELEMS);
         /* 1.2e-7 allows for the rounding of fp32 numbers below 2 */

@@ -44,8 +44,8 @@ static void send_chunk(Channel *server, FrameHeader asked) {
     assert_int_equal(channel_send(server, h, values), 1);
 }
 
-/* An island is asked to stop while its weights arrive. Giving the fetch up must not hide the answer to its last PING,
- * which follows a chunk of weights. */
+/* An island (a training job) is asked to stop while its weights arrive. Giving the fetch up must not hide the answer to
+ * its last PING, which follows a chunk of weights. */
 static void what_is_given_up_hides_nothing(void **state) {
     enum { ELEMS = 3000 };
     static RoundCopy copy;

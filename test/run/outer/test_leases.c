@@ -1,5 +1,5 @@
-/* test_leases.c - leases of samples to islands in leases.jsonl. Each sample counts once, over joins, losses, kills and
- * restarts. */
+/* test_leases.c - leases of samples to islands (training jobs) in leases.jsonl. Each sample counts once, over joins,
+ * losses, kills and restarts. */
 #include "core/error.h"
 #include "run/outer/leases.h"
 

@@ -44,7 +44,8 @@ static void rounds_open_and_close(void **state) {
     (void)state;
     begin(WAIT_ALL, 2);
     Member *a = join(0, 0, 1);
-    assert_false(members_may_open(&ms)); /* no round opens with fewer islands than outer.least_islands */
+    /* no round opens with fewer islands (training jobs) than outer.least_islands */
+    assert_false(members_may_open(&ms));
     Member *b = join(1, 1, 2);
     assert_true(b->state == MEMBER_GATHERS && !members_may_open(&ms));
     assert_ptr_equal(join(1, 0, 2), b);
@@ -52,7 +53,8 @@ static void rounds_open_and_close(void **state) {
     give(a, 0), give(b, 1);
     assert_false(members_may_open(&ms) || members_may_close(&ms));
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *c = join(2, 0, 1);       /* an island that joins during a round takes part from the next round on */
+    /* a training job (island) that joins during a round takes part from the next round on */
+    Member *c = join(2, 0, 1);
     assert_int_equal(end(b, 1, 1.0), 0);
     assert_false(members_may_close(&ms));
     assert_int_equal(end(b, 0, 1.0), 1);
@@ -68,24 +70,24 @@ static void who_leaves_holds_nobody_up(void **state) {
     begin(WAIT_ALL, 1);
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 7), give(b, 8);
-    /* returns the number of the lost island's lease, whose samples are free again */
+    /* returns the number of the lease of the lost training job (island), whose samples are free again */
     assert_int_equal(members_lose(a), 7);
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms));
-    /* -1, because no lease is lost: the island has already sent its delta, which counts */
+    /* -1, because no lease is lost: the training job (island) has already sent its delta, which counts */
     assert_int_equal(members_lose(b), -1);
     assert_true(members_may_close(&ms));
     members_counted(&ms, b);
     assert_true(b->state == MEMBER_GONE && members_here(&ms) == 0 && !members_may_open(&ms));
-    assert_ptr_equal(join(0, 0, 1), a); /* the lost island joins again and keeps its number */
+    assert_ptr_equal(join(0, 0, 1), a); /* the lost training job (island) joins again and keeps its number */
     give(a, 9);
-    assert_ptr_equal(join(0, 0, 1), a); /* the island joins once more while its old connection still counts as
-                                         * training */
+    /* the training job (island) joins once more while its old connection still counts as training */
+    assert_ptr_equal(join(0, 0, 1), a);
     assert_true(was == 9 && a->state == MEMBER_WAITS && members_may_open(&ms));
     give(a, 10);
     assert_int_equal(end(a, 0, 1.0), 1);
-    Member *again = join(0, 0, 1);      /* the island joins while its delta waits to be counted, so it becomes another
-                                         * member */
+    /* the training job (island) joins while its delta waits to be counted, so it becomes another member */
+    Member *again = join(0, 0, 1);
     assert_true(again != a && was == -1 && a->state == MEMBER_ENDED && again->state == MEMBER_WAITS);
     members_counted(&ms, a);
     assert_true(a->state == MEMBER_GONE);
@@ -127,7 +129,7 @@ static void bad_ends_are_refused(void **state) {
     e = end_of(H), e.lease = 0;
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
     assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
-    e = end_of(0), e.lease = 1, a->elems = 0; /* the island stopped before the first step of its lease */
+    e = end_of(0), e.lease = 1, a->elems = 0; /* the training job (island) stopped before the first step of its lease */
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
 }
@@ -142,7 +144,8 @@ static void parts_of_a_delta_come_together(void **state) {
         ms.parts = 3;
         Member *m = join(0, 0, 1);
         give(m, 7);
-        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* returns 0, because no island has lease 6 */
+        /* returns 0, because no training job (island) has lease 6 */
+        assert_int_equal(members_part_in(&ms, 6, &squares), 0);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(m->state, MEMBER_TRAINS);
             assert_false(members_may_close(&ms));
@@ -190,7 +193,8 @@ static void asynchronous_rounds_count_arrivals(void **state) {
     Member *a = join(0, 0, 1), *b = join(1, 0, 1);
     give(a, 0), give(b, 1);
     assert_false(members_may_close(&ms));
-    for (int i = 0; i < 4; i++) { /* island b does not finish in this time, because a is four times as fast */
+    /* training job (island) b does not finish in this time, because a is four times as fast */
+    for (int i = 0; i < 4; i++) {
         assert_int_equal(end(a, 0, 1.0), 1);
         assert_int_equal(members_staleness(&ms, a), 0);
         members_counted(&ms, a);

@@ -1,5 +1,5 @@
-/* test_messages.c - messages between islands and server: each written and read back, each number at its bounds, and
- * texts that are cut, changed or of another kind. */
+/* test_messages.c - messages between islands (training jobs) and their server: each written and read back, each number
+ * at its bounds, and texts that are cut, changed or are messages of another kind. */
 #include "run/outer/messages.h" /* before cmocka.h, which defines fail() as a macro */
 #include "core/error.h"
 

@@ -71,8 +71,8 @@ static void nesterov_is_right(void **state) {
     expect_near(v, ref_v, ALLOWED);
 }
 
-/* With rate 1 and no momentum, the weights x become the weighted mean of the islands' master weights. The mean may be
- * stored in place of a delta. */
+/* With rate 1 and no momentum, the server's weights x become the weighted mean of the master weights of the islands
+ * (training jobs). The mean may be stored in place of a delta. */
 static void plain_averaging_is_the_mean(void **state) {
     (void)state;
     begin();
@@ -87,8 +87,8 @@ static void plain_averaging_is_the_mean(void **state) {
     expect_near(x, ref_x, ALLOWED);
 }
 
-/* With one island and learning rate 1, the server's weights x become the weights of the island, up to the rounding of
- * one subtraction. */
+/* With one island (training job) and learning rate 1, the server's weights x become the weights of the island, up to
+ * the rounding of one subtraction. */
 static void one_island_is_a_plain_run(void **state) {
     (void)state;
     begin();
@@ -105,8 +105,8 @@ static void arrivals(int round, const double *staleness) {
     outer_momentum(DILOCO, x, v, waiting, P);
 }
 
-/* Delayed Nesterov, as in its paper. If no delta is stale, it makes the same step as a round in which all islands take
- * part. */
+/* Delayed Nesterov, as in its paper. If no delta is stale, it makes the same step as a round in which all islands
+ * (training jobs) take part. */
 static void delayed_nesterov_is_right(void **state) {
     (void)state;
     const double fresh[] = {0, 0, 0}, stale[] = {0, 2, 1};

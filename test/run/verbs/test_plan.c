@@ -78,7 +78,8 @@ static void a_server_is_counted(void **state) {
     c.outer.compress = COMPRESS_BF16; /* bf16 changes need 6 P bytes: what rounding took (4) and the change (2) */
     assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 6 * P);
-    c.outer.wait = WAIT_NONE; /* without waiting, the server also keeps the weights that each of the 3 islands has */
+    /* without waiting, the server also keeps the weights that each of the 3 islands (training jobs) has */
+    c.outer.wait = WAIT_NONE;
     assert_int_equal(serve_bytes(&c, 0).changes, 3 * 4 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
